@@ -1,0 +1,1 @@
+"""Loopline: bundles whose append-only timeline is the single source of truth."""
