@@ -1,0 +1,44 @@
+"""The port to a model: one streaming method, and facts about what the model can do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from loopline.models.prompt import Prompt, Reply, TextDelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abilities:
+    """Facts about a model. Sizes are in tokens."""
+
+    tool_call: bool = True
+    json_mode: bool = False
+    vision: bool = False
+    thinking: bool = False
+    tail: Literal["dropped"] = "dropped"
+    window: int = 32_000
+    output_limit: int = 8_000
+
+
+class Model(Protocol):
+    """Anything that can carry a prompt one step further."""
+
+    @property
+    def name(self) -> str:
+        """The model string, such as `offline` or `openai:gpt-5`."""
+        ...
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it can do."""
+        ...
+
+    def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Deltas while it writes, then exactly one Reply, last.
+
+        Raises:
+            ModelError: it could not be asked, or broke off.
+        """
+        ...

@@ -1,0 +1,140 @@
+"""What a model is asked: system text, tools, messages and a tail, all of them values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loopline.models.json import JsonObject
+
+Purpose = Literal["decision", "answer", "reformat", "summary", "selection", "title"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSpec:
+    """What a model sees of a tool: its id `<alias>.<function>`, its purpose, and a JSON Schema."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.description}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool the model wants run. `call_id` is ours; `provider_id` is what the wire called it."""
+
+    name: str
+    arguments: JsonObject
+    call_id: str = ""
+    provider_id: str = ""
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.name}({arguments})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserMessage:
+    """Something said to the model from the user's side."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return f"user: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssistantMessage:
+    """Something the model said before, with the calls it made."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+
+    def __str__(self) -> str:
+        said = [self.text, *map(str, self.calls)] if self.text else [str(c) for c in self.calls]
+        return "assistant: " + "\n".join(said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolMessage:
+    """What came of one call."""
+
+    call_id: str
+    name: str
+    text: str
+    ok: bool = True
+    provider_id: str = ""
+
+    def __str__(self) -> str:
+        return f"tool {self.name}: {self.text}"
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How the request is to be answered."""
+
+    allow_calls: bool = True
+    json_object: bool = False
+    output_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One request. `tail` is the volatile last message, gone from the next request."""
+
+    system: str
+    tools: tuple[ToolSpec, ...] = ()
+    messages: tuple[Message, ...] = ()
+    tail: str = ""
+    options: Options = field(default_factory=Options)
+    purpose: Purpose = "decision"
+
+    def __str__(self) -> str:
+        parts = [self.system, *map(str, self.tools), *map(str, self.messages), self.tail]
+        return "\n\n".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens a request cost, as the provider reported them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+        )
+
+
+StopReason = Literal["stop", "tool_use", "length", "refusal"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What came back, whole."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    thinking: str = ""
+    stop_reason: StopReason = "stop"
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """A piece of the reply while it is being written."""
+
+    text: str
+    channel: Literal["text", "thinking"] = "text"

@@ -1,0 +1,438 @@
+"""Refs: how anything in a conversation is named, so that it can be read again.
+
+`parse` turns text into one of the classes below; `str` of any of them is the text again. A ref that
+names a number, version, digest or commit is *pinned*: it gives the same bytes for ever. Without one it
+*moves* wherever something newer may come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+from urllib.parse import unquote
+
+from loopline.errors import RefError
+
+NAMESPACES = ("ar", "fi", "tc", "so", "su", "sk", "ks", "cv", "ef", "artifact")
+FORMS = (
+    "ar:<turn>.<type>[.<n>]",
+    "ar:<turn>.artifacts.<name>[@n]",
+    "ar:plan.latest:<plan_id>",
+    "tc:<turn>.<call_id>.call|result",
+    "fi:<turn>.files|outputs|user.attachments/<path>[@n]",
+    "so:sources_pool[1,3-5]",
+    "su:<turn>.conv.range.summary[.n]",
+    "sk:<namespace>.<skill>[@<digest>]",
+    "ks:<path>[@<commit>][#L<a>-L<b>]",
+    "cv:<conversation>/<ref>",
+    "ef:<tenant>:<project>:chatbot:<stage>:<user>:<conversation>:<turn>:<role>:<path>",
+    "artifact:conv.timeline.v1",
+    "artifact:conv:sources_pool",
+)
+
+_ESCAPED = re.compile(r"[%@#\[\]\s\x00-\x1f\x7f]")
+
+
+def encode(path: str, *, also: str = "") -> str:
+    """The path with `% @ # [ ]`, white space, controls and `also` percent-encoded as UTF-8."""
+
+    def escape(match: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
+
+    pattern = re.compile(f"{_ESCAPED.pattern}|[{re.escape(also)}]") if also else _ESCAPED
+    return pattern.sub(escape, path)
+
+
+def decode(text: str) -> str:
+    """What `encode` was given."""
+    return unquote(text, errors="surrogatepass")
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines `first` to `last` of a text: counted from 1, both included, ended by newlines."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"#L{self.first}-L{self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Characters:
+    """Characters `first` to `last` of a text: counted from 1, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"#C{self.first}-C{self.last}"
+
+
+Span = Lines | Characters
+
+
+def _span(span: Span | None) -> str:
+    return "" if span is None else str(span)
+
+
+def _version(version: int | None) -> str:
+    return "" if version is None else f"@{version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRef:
+    """The n-th block of a type in a turn; without `n` the newest."""
+
+    turn_id: str
+    type: str
+    n: int | None = None
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.n is None else f".{self.n}"
+        return f"ar:{self.turn_id}.{self.type}{number}{_span(self.span)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactRef:
+    """What a workflow kept under a name in a turn; without `version` the newest."""
+
+    turn_id: str
+    name: str
+    version: int | None = None
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        name = encode(self.name)
+        return f"ar:{self.turn_id}.artifacts.{name}{_version(self.version)}{_span(self.span)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRef:
+    """The newest snapshot of a plan; the id is opaque and may hold colons."""
+
+    plan_id: str
+
+    def __str__(self) -> str:
+        return f"ar:plan.latest:{self.plan_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRef:
+    """A tool call, or what came of it."""
+
+    turn_id: str
+    call_id: str
+    part: Literal["call", "result"]
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        return f"tc:{self.turn_id}.{self.call_id}.{self.part}{_span(self.span)}"
+
+
+Area = Literal["files", "outputs", "user.attachments"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRef:
+    """A file of a turn; without `version` the newest."""
+
+    turn_id: str
+    area: Area
+    path: str
+    version: int | None = None
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        path = encode(self.path)
+        return f"fi:{self.turn_id}.{self.area}/{path}{_version(self.version)}{_span(self.span)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcesRef:
+    """Sources of the pool, as ranges of numbers, both ends included."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        items = (f"{a}" if a == b else f"{a}-{b}" for a, b in self.ranges)
+        return f"so:sources_pool[{','.join(items)}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryRef:
+    """A compaction summary made in a turn; without `n` the newest."""
+
+    turn_id: str
+    n: int | None = None
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.n is None else f".{self.n}"
+        return f"su:{self.turn_id}.conv.range.summary{number}{_span(self.span)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillRef:
+    """A skill's body; without `digest` as it is now."""
+
+    namespace: str
+    skill: str
+    digest: str | None = None
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        digest = "" if self.digest is None else f"@{self.digest}"
+        return f"sk:{self.namespace}.{self.skill}{digest}{_span(self.span)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeRef:
+    """A file of the knowledge space, or some of its lines; without `commit` as it is now."""
+
+    path: str
+    commit: str | None = None
+    span: Span | None = None
+
+    def __str__(self) -> str:
+        commit = "" if self.commit is None else f"@{self.commit}"
+        return f"ks:{encode(self.path)}{commit}{_span(self.span)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRef:
+    """The same name in another conversation of the same user."""
+
+    conversation: str
+    ref: Ref
+
+    def __str__(self) -> str:
+        return f"cv:{encode(self.conversation, also='/')}/{self.ref}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedRef:
+    """A hosted file. The name locates it; it never authorises."""
+
+    tenant: str
+    project: str
+    stage: str
+    user_id: str
+    conversation: str
+    turn_id: str
+    role: str
+    path: str
+
+    def __str__(self) -> str:
+        names = (self.stage, self.user_id, self.conversation, self.turn_id, self.role)
+        first = ":".join(encode(name, also=":") for name in (self.tenant, self.project))
+        rest = ":".join(encode(name, also=":") for name in names)
+        return f"ef:{first}:chatbot:{rest}:{encode(self.path)}"
+
+
+Document = Literal["conv.timeline.v1", "conv:sources_pool"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentRef:
+    """A whole document of the conversation, as it is now."""
+
+    name: Document
+
+    def __str__(self) -> str:
+        return f"artifact:{self.name}"
+
+
+Ref = (
+    BlockRef
+    | ArtifactRef
+    | PlanRef
+    | CallRef
+    | FileRef
+    | SourcesRef
+    | SummaryRef
+    | SkillRef
+    | KnowledgeRef
+    | ConversationRef
+    | HostedRef
+    | DocumentRef
+)
+Spanned = BlockRef | ArtifactRef | CallRef | FileRef | SummaryRef | SkillRef | KnowledgeRef
+
+_SPAN = re.compile(r"#([LC])([1-9]\d{0,9})(?:-\1?([1-9]\d{0,9}))?\Z")
+_VERSION = re.compile(r"@([1-9]\d{0,9})\Z")
+_TURN = re.compile(r"([A-Za-z0-9_-]+)\.(.+)\Z", re.DOTALL)
+_TYPE = re.compile(r"([A-Za-z][A-Za-z_]*(?:\.[A-Za-z][A-Za-z_]*)*)(?:\.([1-9]\d{0,9}))?\Z")
+_CALL = re.compile(r"([A-Za-z0-9_-]+)\.(call|result)\Z")
+_FILE = re.compile(r"(files|outputs|user\.attachments)/(.+)\Z", re.DOTALL)
+_ITEM = re.compile(r"\s*([1-9]\d{0,9})\s*(?:[-–]\s*([1-9]\d{0,9})\s*)?\Z")
+_SKILL = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_.-]+?)(?:@([0-9a-f]{6,64}))?\Z")
+_COMMIT = re.compile(r"@([^@]+)\Z")
+_SUMMARY = re.compile(r"conv\.range\.summary(?:\.([1-9]\d{0,9}))?\Z")
+
+
+def parse(text: str) -> Ref:
+    """The ref that `text` names.
+
+    Raises:
+        RefError: it is not a ref; the message says which forms there are.
+    """
+    namespace, colon, rest = text.strip().partition(":")
+    if not colon or namespace not in _PARSERS or not rest:
+        raise RefError(f"not a ref: {text!r}; refs look like {', '.join(FORMS)}")
+    ref = _PARSERS[namespace](rest)
+    if ref is None:
+        forms = [form for form in FORMS if form.startswith(f"{namespace}:")]
+        raise RefError(f"not a ref: {text!r}; {namespace}: refs look like {' or '.join(forms)}")
+    return ref
+
+
+def spanned(ref: Spanned, span: Span | None) -> Spanned:
+    """The same name for another part of its text."""
+    return replace(ref, span=span)
+
+
+def _split_span(rest: str) -> tuple[str, Span | None]:
+    match = _SPAN.search(rest)
+    if match is None:
+        return rest, None
+    first = int(match[2])
+    last = int(match[3]) if match[3] else first
+    if last < first:
+        raise RefError(f"{match[0]!r} ends before it begins: write the smaller number first")
+    kind = Lines if match[1] == "L" else Characters
+    return rest[: match.start()], kind(first, last)
+
+
+def _split_version(rest: str) -> tuple[str, int | None]:
+    match = _VERSION.search(rest)
+    return (rest, None) if match is None else (rest[: match.start()], int(match[1]))
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text else None
+
+
+def _parse_ar(rest: str) -> Ref | None:
+    if rest.startswith("plan.latest:") and len(rest) > len("plan.latest:"):
+        return PlanRef(plan_id=rest.removeprefix("plan.latest:"))
+    rest, span = _split_span(rest)
+    turn = _TURN.match(rest)
+    if turn is None:
+        return None
+    turn_id, name = turn[1], turn[2]
+    if name.startswith("artifacts."):
+        kept, version = _split_version(name.removeprefix("artifacts."))
+        return ArtifactRef(turn_id=turn_id, name=decode(kept), version=version, span=span)
+    typed = _TYPE.match(name)
+    if typed is None:
+        return None
+    return BlockRef(turn_id=turn_id, type=typed[1], n=_number(typed[2]), span=span)
+
+
+def _parse_tc(rest: str) -> Ref | None:
+    rest, span = _split_span(rest)
+    turn = _TURN.match(rest)
+    call = _CALL.match(turn[2]) if turn else None
+    if turn is None or call is None:
+        return None
+    part: Literal["call", "result"] = "call" if call[2] == "call" else "result"
+    return CallRef(turn_id=turn[1], call_id=call[1], part=part, span=span)
+
+
+def _parse_fi(rest: str) -> Ref | None:
+    rest, span = _split_span(rest)
+    rest, version = _split_version(rest)
+    turn = _TURN.match(rest)
+    file = _FILE.match(turn[2]) if turn else None
+    if turn is None or file is None:
+        return None
+    areas: dict[str, Area] = {"files": "files", "outputs": "outputs"}
+    area = areas.get(file[1], "user.attachments")
+    return FileRef(turn_id=turn[1], area=area, path=decode(file[2]), version=version, span=span)
+
+
+def _parse_so(rest: str) -> Ref | None:
+    if not (rest.startswith("sources_pool[") and rest.endswith("]")):
+        return None
+    items = [_ITEM.match(item) for item in rest[len("sources_pool[") : -1].split(",")]
+    ranges = [(int(m[1]), int(m[2] or m[1])) for m in items if m is not None]
+    if len(ranges) != len(items) or any(last < first for first, last in ranges):
+        return None
+    return SourcesRef(ranges=tuple(ranges))
+
+
+def _parse_su(rest: str) -> Ref | None:
+    rest, span = _split_span(rest)
+    turn = _TURN.match(rest)
+    summary = _SUMMARY.match(turn[2]) if turn else None
+    if turn is None or summary is None:
+        return None
+    return SummaryRef(turn_id=turn[1], n=_number(summary[1]), span=span)
+
+
+def _parse_sk(rest: str) -> Ref | None:
+    rest, span = _split_span(rest)
+    match = _SKILL.match(rest)
+    if match is None:
+        return None
+    return SkillRef(namespace=match[1], skill=match[2], digest=match[3], span=span)
+
+
+def _parse_ks(rest: str) -> Ref | None:
+    rest, span = _split_span(rest)
+    commit = _COMMIT.search(rest)
+    path = rest[: commit.start()] if commit else rest
+    if not path:
+        return None
+    return KnowledgeRef(path=decode(path), commit=commit[1] if commit else None, span=span)
+
+
+def _parse_cv(rest: str) -> Ref | None:
+    conversation, slash, inner = rest.partition("/")
+    if not slash or not conversation:
+        return None
+    return ConversationRef(conversation=decode(conversation), ref=parse(inner))
+
+
+def _parse_ef(rest: str) -> Ref | None:
+    parts = rest.split(":", 8)
+    if len(parts) != 9 or parts[2] != "chatbot" or not all(parts):
+        return None
+    tenant, project, _, stage, user_id, conversation, turn_id, role, path = map(decode, parts)
+    return HostedRef(
+        tenant=tenant,
+        project=project,
+        stage=stage,
+        user_id=user_id,
+        conversation=conversation,
+        turn_id=turn_id,
+        role=role,
+        path=path,
+    )
+
+
+def _parse_artifact(rest: str) -> Ref | None:
+    match rest:
+        case "conv.timeline.v1" | "conv:sources_pool":
+            return DocumentRef(name=rest)
+        case _:
+            return None
+
+
+_PARSERS: dict[str, Callable[[str], Ref | None]] = {
+    "ar": _parse_ar,
+    "fi": _parse_fi,
+    "tc": _parse_tc,
+    "so": _parse_so,
+    "su": _parse_su,
+    "sk": _parse_sk,
+    "ks": _parse_ks,
+    "cv": _parse_cv,
+    "ef": _parse_ef,
+    "artifact": _parse_artifact,
+}

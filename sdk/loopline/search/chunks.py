@@ -1,0 +1,79 @@
+"""A file cut into chunks: by heading, by definition or by lines, whatever suits its format."""
+
+from __future__ import annotations
+
+import io
+import re
+
+from loopline.search.definitions import python_sections
+from loopline.search.headings import markdown_sections, restructured_sections
+from loopline.search.index import Chunk, Kind
+from loopline.search.sections import Section, pieces, windows
+
+# Part of the signature of an index: raise it when the same text would be cut in another way.
+CHUNKS_VERSION = 1
+
+PROSE = frozenset({"md", "markdown", "mdx", "rst", "txt", "adoc", "asciidoc", "org", "textile"})
+SOURCE = frozenset(
+    """py pyi pyx js mjs cjs jsx ts tsx vue svelte java kt kts scala go rs c h cc cpp cxx hpp hh cs fs
+    m mm swift rb php pl pm lua r jl ex exs erl hs ml clj dart sh bash zsh fish ps1 sql proto graphql
+    tf nix zig html htm css scss less toml yaml yml ini cfg dockerfile makefile mk cmake gradle"""
+    .split()
+)
+_TESTS = re.compile(r"(?:^|/)(?:tests?|testing|__tests__|spec|specs|fixtures)/|(?:^|/)test_[^/]*$|_test\.\w+$")
+_FAR = re.compile(r"(?:^|/)(?:locale|locales|i18n|vendor|node_modules|dist|third_party|_vendor)/|\.min\.")
+
+
+def chunk(path: str, text: str) -> list[Chunk]:
+    """The text in pieces that can each be read alone; together they are the text, in order."""
+    lines = split_lines(text)
+    kind = kind_of(path)
+    found = [
+        piece for section in sections(path, lines) for piece in pieces(lines, section)
+    ]
+    return [
+        Chunk(
+            path=path,
+            title=piece.title,
+            text="".join(lines[piece.start : piece.end]),
+            lines=(piece.start + 1, piece.end),
+            kind=kind,
+        )
+        for piece in found
+    ]
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of the text with their ends; only a newline ends a line."""
+    return io.StringIO(text, newline="\n").readlines()
+
+
+def kind_of(path: str) -> Kind:
+    """What a file is for, as far as its path tells."""
+    if _FAR.search(path):
+        return "other"
+    if _TESTS.search(path):
+        return "tests"
+    ending = _ending(path)
+    if ending in PROSE:
+        return "prose"
+    return "source" if ending in SOURCE else "other"
+
+
+def sections(path: str, lines: list[str]) -> list[Section]:
+    """Where the parts of a file begin and end, and what they are called."""
+    name = path.rpartition("/")[2]
+    match _ending(path):
+        case "md" | "markdown" | "mdx":
+            return markdown_sections(name, lines)
+        case "rst" | "txt":
+            return restructured_sections(name, lines)
+        case "py" | "pyi" | "pyx":
+            return python_sections(name, lines)
+        case _:
+            return windows(name, lines)
+
+
+def _ending(path: str) -> str:
+    name = path.rpartition("/")[2].lower()
+    return name.rpartition(".")[2]

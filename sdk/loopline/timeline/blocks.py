@@ -1,0 +1,381 @@
+"""What a conversation is made of.
+
+A *body* says what happened: one frozen dataclass a type, whose `type` is the word that is stored. A
+*block* is a body that has been recorded, so it has a place. Nothing here changes after it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from loopline.models import JsonObject, Usage
+from loopline.refs import BlockRef, CallRef, Ref, SourcesRef, parse
+from loopline.timeline.plan import PlanSnapshot
+
+Effect = Literal["read", "write", "exclusive", "meta"]
+ExitReason = Literal[
+    "complete",
+    "max_iterations",
+    "paused",
+    "stopped",
+    "deadline",
+    "budget",
+    "refused",
+    "stagnation",
+    "interrupted",
+    "error",
+]
+ResultStatus = Literal["ok", "error", "interrupted", "stopped"]
+SourceType = Literal["web", "file", "attachment", "manual"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeCommit:
+    """Which repository a knowledge space was read from (a folder or URL), and at which commit."""
+
+    repository: str
+    commit: str
+    roots: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnHeader:
+    """A runner begins a turn: with what, under which limits."""
+
+    bundle: str
+    model: str
+    protocol: str
+    max_iterations: int
+    preset: str = "bare"
+    knowledge: KnowledgeCommit | None = None
+    type: Literal["turn.header"] = "turn.header"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserPrompt:
+    """What the user said to begin a turn."""
+
+    text: str
+    type: Literal["user.prompt"] = "user.prompt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserFollowup:
+    """What the user added while a turn was running."""
+
+    text: str
+    type: Literal["user.followup"] = "user.followup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStart:
+    """A round begins, and what its prompt is made of.
+
+    `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers
+    to. An epoch is a stretch in which prompts only grow; `opened_by` says what began it, empty within
+    one. The digests are sha256 in hexadecimal.
+    """
+
+    saw: int
+    takes: tuple[int, ...]
+    epoch: int
+    opened_by: str
+    model: str
+    renderer: int
+    system_sha256: str
+    tools_sha256: str
+    stable_sha256: str
+    tail: str = ""
+    purpose: Literal["decision", "answer", "reformat"] = "decision"
+    type: Literal["react.round.start"] = "react.round.start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The model has replied; `calls` says how many calls follow in the same append."""
+
+    model: str
+    stop_reason: str
+    calls: int = 0
+    raw: str = ""
+    attempt: int = 1
+    usage: Usage = field(default_factory=Usage)
+    type: Literal["react.decision"] = "react.decision"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thinking:
+    """The model's reasoning, kept for people; never shown to the model again as text."""
+
+    text: str
+    type: Literal["react.thinking"] = "react.thinking"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notes:
+    """What the model said beside its calls; lines that begin with a marker acknowledge plan steps."""
+
+    text: str
+    type: Literal["react.notes"] = "react.notes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalled:
+    """The model asked for a tool."""
+
+    call_id: str
+    tool: str
+    arguments: JsonObject = field(default_factory=JsonObject)
+    provider_id: str = ""
+    type: Literal["react.tool.call"] = "react.tool.call"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    """A call that may change something is about to begin; it is never begun twice."""
+
+    call_id: str
+    effect: Effect
+    type: Literal["react.tool.start"] = "react.tool.start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What the tool said, for good or ill. `elapsed_ms` is the time it ran.
+
+    `found` counts what a search found. `shows` names what a read put before the model, as pairs of
+    ref and sha256 of the text.
+    """
+
+    call_id: str
+    tool: str
+    text: str
+    status: ResultStatus = "ok"
+    elapsed_ms: float = 0.0
+    found: int | None = None
+    shows: tuple[tuple[str, str], ...] = ()
+    artifact: str = ""
+    type: Literal["react.tool.result"] = "react.tool.result"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """The runtime tells the model something it must know, such as how its reply was malformed."""
+
+    code: str
+    text: str
+    type: Literal["react.notice"] = "react.notice"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan as it now stands: a whole snapshot, the newest of its id wins."""
+
+    snapshot: PlanSnapshot
+    type: Literal["react.plan"] = "react.plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAck:
+    """The notes of a round changed the statuses of these steps, keyed by the step's number."""
+
+    plan_id: str
+    changes: dict[str, str]
+    type: Literal["react.plan.ack"] = "react.plan.ack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An answer that was held back, because something had still to be answered to."""
+
+    text: str
+    reason: str
+    type: Literal["react.draft"] = "react.draft"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAdded:
+    """A source has joined the pool under its number `sid`, which it keeps.
+
+    `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with
+    both ends included. `objective_relevance` is from 0 to 1, None when nothing measured it.
+    """
+
+    sid: int
+    title: str
+    url: str
+    source_type: SourceType = "web"
+    path: str = ""
+    commit: str = ""
+    lines: tuple[int, int] | None = None
+    objective_relevance: float | None = None
+    published_time_iso: str = ""
+    favicon_url: str = ""
+    type: Literal["source.added"] = "source.added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextKept:
+    """A text from outside the log, kept under the pinned ref by which it was shown."""
+
+    ref: str
+    text: str
+    title: str = ""
+    mime: str = "text/plain"
+    type: Literal["text.kept"] = "text.kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArtifactKept:
+    """What a workflow kept under a name; a name kept again makes the next version."""
+
+    name: str
+    version: int
+    text: str
+    mime: str = "text/plain"
+    type: Literal["artifact.kept"] = "artifact.kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """The answer, with its citation tokens as they were written; `sources_used` are their sids."""
+
+    text: str
+    sources_used: tuple[int, ...] = ()
+    unknown_sources: tuple[int, ...] = ()
+    flag: Literal["", "unparsed", "forced", "draft", "summary"] = ""
+    type: Literal["assistant.completion"] = "assistant.completion"
+
+
+Reaction = Literal["ok", "not_ok", "neutral"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """What a person or a machine thought of a turn; a person's None takes theirs back."""
+
+    reaction: Reaction | None
+    text: str = ""
+    origin: Literal["user", "machine"] = "user"
+    confidence: float | None = None
+    type: Literal["turn.feedback"] = "turn.feedback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """The turn is over, and why."""
+
+    reason: ExitReason
+    error: str = ""
+    rounds: int = 0
+    elapsed_ms: float = 0.0
+    type: Literal["react.exit"] = "react.exit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """A body of a type or version that this loopline does not know, kept as it is stored."""
+
+    stored_type: str
+    version: int
+    stored: str
+    type: Literal["unknown"] = "unknown"
+
+
+Body = (
+    TurnHeader
+    | UserPrompt
+    | UserFollowup
+    | RoundStart
+    | Decision
+    | Thinking
+    | Notes
+    | ToolCalled
+    | ToolStarted
+    | ToolResult
+    | Notice
+    | Plan
+    | PlanAck
+    | Draft
+    | SourceAdded
+    | TextKept
+    | ArtifactKept
+    | Completion
+    | Feedback
+    | Exit
+    | Unknown
+)
+UserInput = UserPrompt | UserFollowup
+
+NEW_TURN = 0
+"""The turn of an entry that opens the conversation's next turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A body on its way into the log. `turn` counts from 1; `NEW_TURN` opens the next one."""
+
+    body: Body
+    turn: int
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A body with its place in a conversation.
+
+    `seq` is its place, from 1 without a gap, and the only order there is. `n` counts the blocks of
+    its type in its turn, from 1. `round` is 0 outside a round. `ts` is UTC in whole milliseconds.
+    """
+
+    seq: int
+    turn: int
+    round: int
+    n: int
+    ts: datetime
+    term: int
+    body: Body
+
+    @property
+    def type(self) -> str:
+        """The stored type."""
+        return stored_type(self.body)
+
+    @property
+    def turn_id(self) -> str:
+        """The turn as refs name it."""
+        return turn_id(self.turn)
+
+    @property
+    def ref(self) -> str:
+        """The pinned name by which this block can be read again."""
+        return str(self.name)
+
+    @property
+    def name(self) -> Ref:
+        """The ref as a value."""
+        match self.body:
+            case ToolCalled(call_id=call_id):
+                return CallRef(turn_id=self.turn_id, call_id=call_id, part="call")
+            case ToolResult(call_id=call_id):
+                return CallRef(turn_id=self.turn_id, call_id=call_id, part="result")
+            case SourceAdded(sid=sid):
+                return SourcesRef(ranges=((sid, sid),))
+            case TextKept(ref=ref):
+                return parse(ref)
+            case TurnHeader() | UserPrompt():
+                return BlockRef(turn_id=self.turn_id, type=self.type)
+            case _:
+                return BlockRef(turn_id=self.turn_id, type=self.type, n=self.n)
+
+
+def stored_type(body: Body) -> str:
+    """The word by which a body's type is stored."""
+    return body.stored_type if isinstance(body, Unknown) else body.type
+
+
+def turn_id(turn: int) -> str:
+    """`turn_3` for 3."""
+    return f"turn_{turn}"

@@ -1,0 +1,57 @@
+"""Bodies to JSON and back: the one place that knows the stored form.
+
+A stored body is its type, the version of that type, and compact JSON without the type. A type or
+version from a newer loopline comes back as `Unknown`, which encodes to what it came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, get_args
+
+from loopline.timeline.blocks import Body, Unknown
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+VERSION = 1
+"""The version of every body type that this loopline writes."""
+
+
+def encode(body: Body) -> tuple[str, int, str]:
+    """The body's stored type, version and JSON."""
+    if isinstance(body, Unknown):
+        return body.stored_type, body.version, body.stored
+    stored = _adapters()[body.type].dump_json(body, exclude={"type"}, exclude_defaults=True)
+    return body.type, VERSION, stored.decode()
+
+
+def decode(stored_type: str, version: int, stored: str) -> Body:
+    """The body that `encode` was given.
+
+    Raises:
+        pydantic.ValidationError: the stored JSON does not hold such a body.
+    """
+    adapter = _adapters().get(stored_type)
+    if adapter is None or version > VERSION:
+        return Unknown(stored_type=stored_type, version=version, stored=stored)
+    return adapter.validate_json(stored)
+
+
+@cache
+def body_types() -> dict[str, type[Body]]:
+    """Every type this loopline knows, by its stored word."""
+    words = {kind: _word(kind) for kind in get_args(Body)}
+    return {word: kind for kind, word in words.items() if kind is not Unknown}
+
+
+def _word(kind: type[Body]) -> str:
+    return next(str(field.default) for field in fields(kind) if field.name == "type")
+
+
+@cache
+def _adapters() -> dict[str, TypeAdapter[Body]]:
+    from pydantic import TypeAdapter
+
+    return {word: TypeAdapter(kind) for word, kind in body_types().items()}

@@ -1,0 +1,132 @@
+"""The seam between conversations and wherever they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from loopline.errors import LeaseLost
+from loopline.timeline.blocks import Block, Entry, Feedback, UserFollowup, UserPrompt
+
+DEFAULT_TENANT = "default"
+DEFAULT_PROJECT = "default"
+DEFAULT_USER = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Whose conversation it is, and its name among theirs."""
+
+    name: str
+    user: str = DEFAULT_USER
+    tenant: str = DEFAULT_TENANT
+    project: str = DEFAULT_PROJECT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSummary:
+    """A line of a list of conversations. `uid` is unique for ever; `head` is the last seq."""
+
+    conversation: Conversation
+    uid: str
+    head: int
+    turns: int
+    title: str
+    started_at: datetime
+    last_activity_at: datetime
+
+
+class TimelineLog(Protocol):
+    """An append-only log for each conversation. There is nothing to update and nothing to delete.
+
+    Promised: all the entries of an append are kept or none; places are dense, 1, 2, 3, … in commit
+    order, whoever writes; what was returned survives the death of the process (where the log is kept
+    beyond it). Not promised: that `ts` rises along with `seq`.
+    """
+
+    async def append(
+        self,
+        conversation: Conversation,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+    ) -> Sequence[Block]:
+        """Keep the entries, and return every block after `seen`, other producers' included.
+
+        A conversation begins with its first append. Entries of `NEW_TURN` share one new turn. A `key`
+        that was used in the conversation before appends nothing again: its first outcome stands.
+
+        Raises:
+            LeaseLost: the term is no longer the newest, or there is none and an entry is not the user's.
+            StoreBusy: another process held the store for too long; nothing was kept.
+            StoreFull: there is no room; nothing was kept.
+        """
+        ...
+
+    async def read(
+        self, conversation: Conversation, *, after: int = 0, limit: int | None = None
+    ) -> Sequence[Block]:
+        """The blocks whose seq is greater than `after`, in order; none for one that never began."""
+        ...
+
+    def lease(
+        self, conversation: Conversation, *, wait: bool = True
+    ) -> AbstractAsyncContextManager[int]:
+        """The right to run the conversation, as a new term, until the context is left.
+
+        Waits for its turn while another runner has it. A runner that died has it no longer.
+
+        Raises:
+            ConflictError: `wait` is False and another runner has it.
+        """
+        ...
+
+    async def find(self, conversation: Conversation) -> ConversationSummary | None:
+        """What is known of the conversation; None when it never began."""
+        ...
+
+    async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
+        """Every conversation, of that user or of all, the one active last first."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what is held; what was acknowledged stays."""
+        ...
+
+
+def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
+    """Check that an append is allowed: by its term, or because it is only what the user says.
+
+    Raises:
+        LeaseLost: it is not.
+    """
+    if term is not None:
+        if term != newest:
+            raise LeaseLost(
+                f"term {term} is over, {newest} has begun: another runner has the conversation"
+            )
+        return
+    for entry in entries:
+        match entry.body:
+            case UserPrompt() | UserFollowup() | Feedback(origin="user"):
+                pass
+            case body:
+                raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")
+
+
+TITLE_LENGTH = 80
+"""A conversation's title is what its user said first, up to so many characters."""
+
+
+def title_of(entries: Sequence[Entry]) -> str:
+    """The title that the first entries of a conversation give it."""
+    for entry in entries:
+        if isinstance(entry.body, UserPrompt):
+            words = " ".join(entry.body.text.split())
+            return words if len(words) <= TITLE_LENGTH else f"{words[: TITLE_LENGTH - 1]}…"
+    return ""

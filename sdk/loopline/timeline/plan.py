@@ -1,0 +1,237 @@
+"""Plans: a lineage of whole snapshots, and what a round may do to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from loopline.errors import ToolError
+
+StepStatus = Literal["done", "failed", "in_progress", "pending"]
+PlanStatus = Literal["open", "complete", "closed", "superseded"]
+Mode = Literal["new", "activate", "replace", "close"]
+
+MARKS: Mapping[StepStatus, str] = {"done": "✓", "failed": "✗", "in_progress": "…", "pending": "□"}
+_STATUSES: Mapping[str, StepStatus] = {mark: status for status, mark in MARKS.items()}
+_ACK = re.compile(r"([✓✗…□])\s*(?:\[(\d{1,4})\]|(\d{1,4})(?=[.:\s]|$))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSnapshot:
+    """A plan at one moment.
+
+    `step_status` maps a step's number, "1" for the first, to its status; an absent step is pending.
+    """
+
+    plan_id: str
+    steps: tuple[str, ...]
+    created_ts: datetime
+    last_ts: datetime
+    origin_turn_id: str
+    last_turn_id: str
+    current: bool = True
+    step_status: dict[str, StepStatus] = field(default_factory=dict[str, StepStatus])
+    closed_ts: datetime | None = None
+    closed_turn_id: str = ""
+    superseded_ts: datetime | None = None
+    superseded_turn_id: str = ""
+    superseded_by_plan_id: str = ""
+    last_ack_ts: datetime | None = None
+    last_ack_turn_id: str = ""
+
+    @property
+    def status(self) -> PlanStatus:
+        """Where the plan as a whole stands."""
+        if self.closed_ts is not None:
+            return "closed"
+        if self.superseded_ts is not None:
+            return "superseded"
+        statuses = [self.at(number) for number in range(1, len(self.steps) + 1)]
+        return "complete" if all(s in ("done", "failed") for s in statuses) else "open"
+
+    @property
+    def open(self) -> bool:
+        """Whether steps may still be acknowledged."""
+        return self.status == "open"
+
+    def at(self, number: int) -> StepStatus:
+        """The status of step `number`, counted from 1."""
+        return self.step_status.get(str(number), "pending")
+
+    def lines(self) -> list[str]:
+        """The steps with their marks, as ANNOUNCE shows them."""
+        return [f"{MARKS[self.at(n)]} [{n}] {step}" for n, step in enumerate(self.steps, start=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When and in which turn something happens to a plan."""
+
+    ts: datetime
+    turn_id: str
+
+
+@dataclass(slots=True)
+class Plans:
+    """The newest snapshot of every plan, in the order in which they were last changed."""
+
+    latest: dict[str, PlanSnapshot] = field(default_factory=dict[str, PlanSnapshot])
+
+    def take(self, snapshot: PlanSnapshot) -> None:
+        """Fold one more snapshot in."""
+        self.latest.pop(snapshot.plan_id, None)
+        self.latest[snapshot.plan_id] = snapshot
+
+    @property
+    def open(self) -> list[PlanSnapshot]:
+        """The open plans, the one changed last at the end."""
+        return [plan for plan in self.latest.values() if plan.open]
+
+    @property
+    def current(self) -> PlanSnapshot | None:
+        """The open plan that acknowledgements go to."""
+        return next((plan for plan in reversed(self.open) if plan.current), None)
+
+
+def fold(snapshots: Iterable[PlanSnapshot]) -> Plans:
+    """The plans as they stand after these snapshots."""
+    plans = Plans()
+    for snapshot in snapshots:
+        plans.take(snapshot)
+    return plans
+
+
+def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> list[PlanSnapshot]:
+    """Begin a plan, which becomes the current one.
+
+    Raises:
+        ToolError: there are no steps, or one of them is empty.
+    """
+    return [*_demote(plans, moment), _begin(plan_id, steps, moment)]
+
+
+def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
+    """Make an open plan the current one again.
+
+    Raises:
+        ToolError: no open plan has that id.
+    """
+    target = _open_plan(plans, plan_id)
+    if target.current:
+        return []
+    woken = replace(target, current=True, last_ts=moment.ts, last_turn_id=moment.turn_id)
+    return [*_demote(plans, moment), woken]
+
+
+def replace_with(
+    plans: Plans, plan_id: str, new_id: str, steps: Sequence[str], moment: Moment
+) -> list[PlanSnapshot]:
+    """Retire a plan and begin another in its place.
+
+    Raises:
+        ToolError: no open plan has that id, or there are no steps.
+    """
+    begun = _begin(new_id, steps, moment)
+    retired = replace(
+        _open_plan(plans, plan_id),
+        current=False,
+        last_ts=moment.ts,
+        last_turn_id=moment.turn_id,
+        superseded_ts=moment.ts,
+        superseded_turn_id=moment.turn_id,
+        superseded_by_plan_id=new_id,
+    )
+    others = [plan for plan in _demote(plans, moment) if plan.plan_id != plan_id]
+    return [retired, *others, begun]
+
+
+def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
+    """End a plan without a replacement.
+
+    Raises:
+        ToolError: no open plan has that id.
+    """
+    closed = replace(
+        _open_plan(plans, plan_id),
+        current=False,
+        last_ts=moment.ts,
+        last_turn_id=moment.turn_id,
+        closed_ts=moment.ts,
+        closed_turn_id=moment.turn_id,
+    )
+    return [closed]
+
+
+def read_marks(notes: str, steps: int) -> dict[int, StepStatus]:
+    """The steps that lines of the notes acknowledge; the last line about a step wins.
+
+    A line acknowledges when it begins with one of `✓ ✗ … □` and then `[n]`, `n.`, `n:` or `n`,
+    with n from 1 to `steps`.
+    """
+    marks = dict[int, StepStatus]()
+    for line in notes.splitlines():
+        match = _ACK.match(line.strip())
+        if match is None:
+            continue
+        number = int(match[2] or match[3])
+        if 1 <= number <= steps:
+            marks[number] = _STATUSES[match[1]]
+    return marks
+
+
+def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot | None:
+    """The plan after what the notes acknowledge; None when that changes nothing."""
+    marks = read_marks(notes, len(plan.steps))
+    changed = {str(n): status for n, status in marks.items() if plan.at(n) != status}
+    if not changed:
+        return None
+    return replace(
+        plan,
+        step_status={**plan.step_status, **changed},
+        last_ts=moment.ts,
+        last_turn_id=moment.turn_id,
+        last_ack_ts=moment.ts,
+        last_ack_turn_id=moment.turn_id,
+    )
+
+
+def split_marks(text: str) -> tuple[str, str]:
+    """The marker lines that lead a text, and the rest: such lines are notes, not answer."""
+    lines = text.splitlines(keepends=True)
+    count = 0
+    while count < len(lines) and (_ACK.match(lines[count].strip()) or not lines[count].strip()):
+        count += 1
+    leading = "".join(lines[:count])
+    return (leading.strip(), "".join(lines[count:])) if leading.strip() else ("", text)
+
+
+def _begin(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSnapshot:
+    if not steps or any(not step.strip() for step in steps):
+        raise ToolError("a plan needs steps, each a description: steps=['look', 'answer']")
+    return PlanSnapshot(
+        plan_id=plan_id,
+        steps=tuple(step.strip() for step in steps),
+        created_ts=moment.ts,
+        last_ts=moment.ts,
+        origin_turn_id=moment.turn_id,
+        last_turn_id=moment.turn_id,
+    )
+
+
+def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
+    current = plans.current
+    if current is None:
+        return []
+    return [replace(current, current=False, last_ts=moment.ts, last_turn_id=moment.turn_id)]
+
+
+def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:
+    plan = plans.latest.get(plan_id)
+    if plan is None or not plan.open:
+        ids = [plan.plan_id for plan in plans.open]
+        state = "there is no such plan" if plan is None else f"that plan is {plan.status}"
+        raise ToolError(f"plan_id={plan_id!r}: {state}; open plans: {ids or 'none'}")
+    return plan

@@ -1,0 +1,80 @@
+"""The pen of a running turn: it appends with a term, and folds what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from loopline.timeline.blocks import Block, Body, Entry
+from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.timeline import Timeline, Turn
+
+Listener = Callable[[Block], None]
+
+
+class Recorder:
+    """Writes one turn of one conversation.
+
+    Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
+    been folded into `timeline` and heard by the listener, in the order of the log.
+    """
+
+    def __init__(
+        self,
+        log: TimelineLog,
+        timeline: Timeline,
+        *,
+        conversation: Conversation,
+        uid: str,
+        turn: int,
+        term: int,
+        listener: Listener,
+    ) -> None:
+        self._log = log
+        self._term = term
+        self._listener = listener
+        self._order = asyncio.Lock()
+        self.timeline = timeline
+        self.conversation = conversation
+        self.uid = uid
+        self.number = turn
+        self.round = 0
+
+    @property
+    def turn(self) -> Turn:
+        """The turn that is being written."""
+        return self.timeline.turn(self.number)
+
+    async def record(self, *bodies: Body) -> Sequence[Block]:
+        """Append the bodies to the current round of the turn, all or none, and return them as blocks.
+
+        A cancellation that arrives meanwhile is raised once the outcome is known.
+
+        Raises:
+            LeaseLost: another runner has taken the conversation over.
+        """
+        entries = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
+        task = asyncio.ensure_future(self._append(entries))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+    async def catch_up(self) -> None:
+        """Fold what other producers have written."""
+        async with self._order:
+            self._take(await self._log.read(self.conversation, after=self.timeline.seq))
+
+    async def _append(self, entries: Sequence[Entry]) -> Sequence[Block]:
+        async with self._order:
+            blocks = await self._log.append(
+                self.conversation, entries, seen=self.timeline.seq, term=self._term
+            )
+            self._take(blocks)
+        return blocks[len(blocks) - len(entries) :]
+
+    def _take(self, blocks: Sequence[Block]) -> None:
+        self.timeline.extend(blocks)
+        for block in blocks:
+            self._listener(block)

@@ -1,0 +1,214 @@
+"""A conversation as it stands: the fold of its blocks, extended block by block.
+
+Whatever is kept here could be made again from the blocks alone, and taking a block in costs the
+same wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from loopline.refs import ArtifactRef, BlockRef, CallRef, PlanRef, Ref
+from loopline.timeline.blocks import (
+    ArtifactKept,
+    Block,
+    Completion,
+    Decision,
+    Draft,
+    Exit,
+    Plan,
+    RoundStart,
+    SourceAdded,
+    TextKept,
+    ToolCalled,
+    ToolResult,
+    ToolStarted,
+    TurnHeader,
+    UserFollowup,
+    UserPrompt,
+)
+from loopline.timeline.plan import Plans
+from loopline.timeline.sources import Pool
+
+
+@dataclass(slots=True)
+class Turn:
+    """One user request up to its end, as far as it has come.
+
+    `undecided` is a round that has begun and has no decision yet.
+    """
+
+    number: int
+    prompt: Block | None = None
+    header: TurnHeader | None = None
+    undecided: RoundStart | None = None
+    last_round: RoundStart | None = None
+    open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
+    results: list[ToolResult] = field(default_factory=list[ToolResult])
+    started: set[str] = field(default_factory=set[str])
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    draft: Draft | None = None
+    completion: Completion | None = None
+    exit: Exit | None = None
+
+    def take(self, block: Block) -> None:
+        """Fold one more of its blocks in."""
+        match block.body:
+            case UserPrompt():
+                self.prompt = block
+            case TurnHeader() as header:
+                self.header = header
+            case RoundStart() as begun:
+                self.undecided = self.last_round = begun
+            case Decision() as decision:
+                self.undecided = None
+                self.decisions.append(decision)
+            case ToolCalled() as call:
+                self.open_calls[call.call_id] = call
+            case ToolStarted(call_id=call_id):
+                self.started.add(call_id)
+            case ToolResult() as result:
+                self.open_calls.pop(result.call_id, None)
+                self.results.append(result)
+            case Draft() | Completion() | Exit() as end:
+                self._end(end)
+            case _:
+                pass
+
+    def _end(self, body: Draft | Completion | Exit) -> None:
+        match body:
+            case Draft():
+                self.draft = body
+            case Completion():
+                self.completion = body
+            case Exit():
+                self.exit = body
+
+    @property
+    def rounds(self) -> int:
+        """How many decisions it has seen."""
+        return len(self.decisions)
+
+
+class Timeline:
+    """Every block of a conversation and what follows from them."""
+
+    def __init__(self, blocks: Iterable[Block] = ()) -> None:
+        self.blocks: list[Block] = []
+        self.turns: dict[int, Turn] = {}
+        self.pending: dict[int, Block] = {}
+        self.plans = Plans()
+        self.pool = Pool()
+        self.calls = 0
+        self.shown: dict[str, str] = {}
+        self.kept: dict[str, TextKept] = {}
+        self.artifacts: dict[tuple[int, str], int] = {}
+        self._plan_refs: dict[str, Block] = {}
+        self._named: dict[str, Block] = {}
+        self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self.extend(blocks)
+
+    @property
+    def seq(self) -> int:
+        """The place of the last block, 0 when there is none."""
+        return self.blocks[-1].seq if self.blocks else 0
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def turn(self, number: int) -> Turn:
+        """The turn of that number, begun or not."""
+        if number not in self.turns:
+            self.turns[number] = Turn(number)
+        return self.turns[number]
+
+    @property
+    def cut(self) -> list[Turn]:
+        """The turns that a runner began and did not end, oldest first."""
+        return [turn for turn in self.turns.values() if turn.header is not None and not turn.exit]
+
+    @property
+    def unbegun(self) -> list[Turn]:
+        """The turns that a user asked for and no runner has begun, oldest first."""
+        return [turn for turn in self.turns.values() if turn.prompt and not turn.header]
+
+    def inputs_for(self, turn: int) -> list[Block]:
+        """The user inputs that wait for a round of that turn, in order."""
+        return [block for block in self.pending.values() if block.turn <= turn]
+
+    def find(self, ref: Ref) -> Block | None:
+        """The block that a ref names, its span aside; None when there is none."""
+        match ref:
+            case BlockRef(turn_id=turn_id, type=kind, n=None):
+                number = _turn_number(turn_id)
+                newest = self._counts.get((number, kind), 0)
+                return self._named.get(f"ar:turn_{number}.{kind}.{newest}")
+            case BlockRef(turn_id=turn_id, type=kind, n=n):
+                return self._named.get(f"ar:{turn_id}.{kind}.{n}")
+            case CallRef(turn_id=turn_id, call_id=call_id, part=part):
+                return self._named.get(f"tc:{turn_id}.{call_id}.{part}")
+            case ArtifactRef(turn_id=turn_id, name=name, version=version):
+                kept = version or self.artifacts.get((_turn_number(turn_id), name), 0)
+                return self._named.get(str(ArtifactRef(turn_id=turn_id, name=name, version=kept)))
+            case PlanRef(plan_id=plan_id):
+                return self._plan_refs.get(plan_id)
+            case _:
+                return None
+
+    def newest(self, turn_id: str, kind: str) -> int:
+        """How many blocks of a type a turn has."""
+        return self._counts.get((_turn_number(turn_id), kind), 0)
+
+    def types(self, turn_id: str) -> list[str]:
+        """The types of the blocks of a turn, in the order of their first appearance."""
+        return [kind for turn, kind in self._counts if turn == _turn_number(turn_id)]
+
+    def extend(self, blocks: Iterable[Block]) -> None:
+        """Take further blocks in; those taken in before are passed over."""
+        for block in blocks:
+            if block.seq > self.seq:
+                self._take(block)
+
+    def _take(self, block: Block) -> None:
+        self.blocks.append(block)
+        self._counts[block.turn, block.type] = block.n
+        self._named[f"ar:{block.turn_id}.{block.type}.{block.n}"] = block
+        self.turn(block.turn).take(block)
+        self._fold(block)
+
+    def _fold(self, block: Block) -> None:
+        match block.body:
+            case UserPrompt() | UserFollowup():
+                self.pending[block.seq] = block
+            case RoundStart(takes=takes):
+                for seq in takes:
+                    self.pending.pop(seq, None)
+            case ToolCalled():
+                self.calls += 1
+                self._named[block.ref] = block
+            case ToolResult(shows=shows):
+                self.shown.update(shows)
+                self._named[block.ref] = block
+            case Plan(snapshot=snapshot):
+                self.plans.take(snapshot)
+                self._plan_refs[snapshot.plan_id] = block
+            case SourceAdded() as added:
+                self.pool.take(added)
+            case TextKept() as kept:
+                self.kept[kept.ref] = kept
+            case ArtifactKept(name=name, version=version):
+                self.artifacts[block.turn, name] = version
+                ref = ArtifactRef(turn_id=block.turn_id, name=name, version=version)
+                self._named[str(ref)] = block
+            case _:
+                pass
+
+
+def _turn_number(turn_id: str) -> int:
+    number = turn_id.removeprefix("turn_")
+    return int(number) if number.isdigit() else 0

@@ -1,0 +1,69 @@
+"""Starts a page in a process of its own and tells how each of its examples came out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.docs.pages import ROOT, Fence
+
+LIMIT_SECONDS = 900
+
+
+@dataclass(frozen=True, slots=True)
+class PageRuns:
+    """Runs each page once, in a new folder below `folder`, when the first of its examples is asked for."""
+
+    folder: Path
+    _failures: dict[Path, dict[int, str]] = field(default_factory=dict[Path, dict[int, str]])
+
+    def failure(self, fence: Fence) -> str:
+        """Why the example failed; empty if it did what it shows."""
+        if fence.path not in self._failures:
+            place = self.folder / str(len(self._failures))
+            self._failures[fence.path] = run(fence.path, place)
+        return self._failures[fence.path].get(fence.line, f"{fence} never came to an end")
+
+
+def run(page: Path, place: Path) -> dict[int, str]:
+    """Run the page in `place`; the failure of each of its examples by line."""
+    folder, home, results = place / "page", place / "home", place / "results"
+    folder.mkdir(parents=True)
+    home.mkdir()
+    results.touch()
+    subprocess.run(
+        [sys.executable, "-m", "tests.docs.run_page", str(page), str(folder), str(results)],
+        cwd=ROOT,
+        env=environment(home),
+        stdin=subprocess.DEVNULL,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    notes: list[dict[str, str]] = [json.loads(line) for line in results.read_text().splitlines()]
+    return {int(note["line"]): note["failure"] for note in notes}
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What a newcomer's shell has: the command on the path, plain text, no setting of ours."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("LOOPLINE_")}
+    who = {
+        f"GIT_{role}_{part}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for part, value in (("NAME", "Ann"), ("EMAIL", "ann@example.org"))
+    }
+    return (
+        ours
+        | who
+        | {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(home),
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+            "COLUMNS": "100",
+            "PYTHONUTF8": "1",
+        }
+    )
