@@ -1,0 +1,100 @@
+"""What a user can name is named on a page: a new name arrives with its line, or the suite fails."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+
+import typer.main
+
+from tests.docs.pages import code_words, pages
+from tests.house.tree import python_files, tree
+
+
+def undocumented(names: Iterable[str], before: str = "", after: str = "") -> list[str]:
+    """The names that no page sets as code, alone or in a longer piece of code."""
+    words = "\n".join(word for page in pages() for word in code_words(page))
+    return [
+        name
+        for name in sorted(names)
+        if not re.search(rf"(?<![\w.]){before}{re.escape(name)}(?!\w{after})", words)
+    ]
+
+
+def public_names() -> list[str]:
+    names: list[str] = import_module("loopline").__all__
+    return [name for name in names if not name.startswith("__")]
+
+
+def body_types() -> list[str]:
+    """The stored word of each body: the default of its `type`."""
+    found = vars(import_module("loopline.timeline.blocks")).values()
+    bodies = [kind for kind in found if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    fields = [field for body in bodies for field in dataclasses.fields(body)]
+    return [
+        field.default for field in fields if field.name == "type" and isinstance(field.default, str)
+    ]
+
+
+def commands() -> list[str]:
+    """Every command as it is typed: `run`, `knowledge build`, …"""
+    return list(_commands(typer.main.get_command(import_module("loopline.cli").app)))
+
+
+def _commands(command: object, typed: str = "") -> Iterator[str]:
+    inner: dict[str, object] = getattr(command, "commands", {})
+    if typed and not inner:
+        yield typed
+    for name, within in inner.items():
+        yield from _commands(within, f"{typed} {name}".strip())
+
+
+def variables() -> set[str]:
+    """The environment variables of ours that the package names."""
+    return {
+        node.value
+        for path in python_files("sdk")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"LOOPLINE_[A-Z_]+", node.value)
+    }
+
+
+def limits() -> set[str]:
+    """The keys of `Limits`: what `build_react` and `say` take as keywords."""
+    return {
+        ast.unparse(line.target)
+        for path in python_files("sdk")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and node.name == "Limits"
+        for line in node.body
+        if isinstance(line, ast.AnnAssign)
+    }
+
+
+def test_every_public_name_has_its_line() -> None:
+    assert undocumented(public_names(), before=r"(?:@|loopline\.)?") == []
+
+
+def test_every_body_type_has_its_line() -> None:
+    assert undocumented(body_types(), after=r"|\.\w") == []
+
+
+def test_every_command_has_its_line() -> None:
+    assert undocumented((f"loopline {name}" for name in commands()), after="|-") == []
+
+
+def test_every_setting_has_its_line() -> None:
+    assert undocumented(variables() | limits()) == []
+
+
+def test_the_names_are_found() -> None:
+    assert "Bundle" in public_names()
+    assert "react.tool.result" in body_types()
+    assert "run" in commands()
+    assert "LOOPLINE_STORE" in variables()
+    assert "max_iterations" in limits()

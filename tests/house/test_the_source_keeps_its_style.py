@@ -1,0 +1,156 @@
+"""What the house asks of its source and no linter checks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.house.tree import SDK, functions, kept_files, place, python_files, tree
+
+LINES_OF_A_MODULE = 600
+LINES_OF_A_FUNCTION = 70
+
+# Each is put together here, so that this file does not hold what it looks for.
+EXEMPTIONS = [
+    *("# type" + ": ignore", "# no" + "qa", "# pragma" + ": no cover", "# pyright" + ":"),
+    *("# mypy" + ":", "# ruff" + ":"),
+]
+MOCKS = ["monkeypatch" + ".setattr", "unittest" + ".mock", "mocker" + ".patch", "Magic" + "Mock"]
+MACHINES = re.compile(r"(?<![\w.~*:\])}-])/(?:" + "root|home|work|Users" + r")/\w")
+REGISTRIES = re.compile(
+    "|".join(["py" + "pi", "python" + "hosted", "npm" + "js"]) + r"\.(?:org|com)"
+)
+
+
+def lines_with(files: list[Path], wanted: re.Pattern[str]) -> list[str]:
+    """Where the pattern is found."""
+    return [
+        f"{place(path, number)} {line.strip()}"
+        for path in files
+        for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1)
+        if wanted.search(line)
+    ]
+
+
+def any_of(words: list[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, words)))
+
+
+def test_nothing_is_exempt_from_a_gate() -> None:
+    assert lines_with(python_files("sdk", "bundles", "tests"), any_of(EXEMPTIONS)) == []
+
+
+def test_no_test_uses_a_mock() -> None:
+    assert lines_with(python_files("sdk", "bundles", "tests"), any_of(MOCKS)) == []
+
+
+def test_no_file_names_a_place_on_one_machine() -> None:
+    assert lines_with(kept_files(), MACHINES) == []
+
+
+def test_no_file_names_a_package_registry() -> None:
+    assert lines_with(kept_files(), REGISTRIES) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("see /ho" + "me/ann/x", True),
+        ('"/wo' + 'rk/main"', True),
+        ("sqlite:////ro" + "ot/x", True),
+        ("docs/wo" + "rk/main", False),
+        ("https://example.org/ho" + "me/ann", False),
+    ],
+)
+def test_a_place_on_one_machine_is_told_from_a_path(text: str, found: bool) -> None:
+    assert (MACHINES.search(text) is not None) is found
+
+
+def test_no_module_is_long() -> None:
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in python_files("sdk")}
+    long = {path: length for path, length in lengths.items() if length > LINES_OF_A_MODULE}
+    assert [f"{place(path, 1)} has {length} lines" for path, length in long.items()] == []
+
+
+def test_no_function_is_long() -> None:
+    def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+        return (node.end_lineno or node.lineno) - node.lineno + 1
+
+    assert [
+        f"{place(path, node.lineno)} {node.name} has {length(node)} lines"
+        for path in python_files("sdk")
+        for node in functions(path)
+        if length(node) > LINES_OF_A_FUNCTION
+    ] == []
+
+
+def test_every_module_begins_with_a_sentence_that_says_what_it_is() -> None:
+    first = {path: (ast.get_docstring(tree(path)) or "").split("\n")[0] for path in modules()}
+    assert [
+        f"{place(path, 1)} {line!r}" for path, line in first.items() if not sentence(line)
+    ] == []
+
+
+def modules() -> list[Path]:
+    """Every module of the package."""
+    return [path for path in python_files("sdk") if path.is_relative_to(SDK)]
+
+
+def sentence(line: str) -> bool:
+    """Whether the line begins like a sentence, has words, and ends like one."""
+    return bool(re.fullmatch(r"[^a-z\s].* .*[.?!]", line))
+
+
+def test_no_test_is_skipped_without_a_reason() -> None:
+    assert [
+        f"{place(path, line)}"
+        for path in python_files("tests", "bundles")
+        for line in bare_skips(tree(path))
+    ] == []
+
+
+def bare_skips(module: ast.Module) -> Iterator[int]:
+    """The lines that skip, or mark to be skipped, and do not say why."""
+    reasoned: set[ast.expr] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and reason(node):
+            reasoned.add(node.func)
+        elif isinstance(node, ast.Attribute) and node not in reasoned and skips(node):
+            yield node.lineno
+
+
+def skips(node: ast.Attribute) -> bool:
+    return re.fullmatch(r"pytest\.(mark\.)?(skip|skipif|xfail)", ast.unparse(node)) is not None
+
+
+def reason(call: ast.Call) -> bool:
+    """Whether the call says why: a text as `reason=` or, to skip or xfail, as its first argument."""
+    named = [word.value for word in call.keywords if word.arg in {"reason", "msg"}]
+    plain = call.args if not ast.unparse(call.func).endswith("skipif") else []
+    return any(ast.unparse(text) not in {"''", "None"} for text in [*named, *plain])
+
+
+@pytest.mark.parametrize(
+    ("code", "bare"),
+    [
+        ("pytest.skip()", True),
+        ("pytest.skip('')", True),
+        ("pytest.skip('no docker here')", False),
+        ("@pytest.mark.skip\ndef test_a(): pass", True),
+        ("@pytest.mark.skipif(True)\ndef test_a(): pass", True),
+        ("@pytest.mark.skipif(True, reason='x')\ndef test_a(): pass", False),
+        ("pytest.param(1, marks=pytest.mark.skip(reason=why))", False),
+    ],
+)
+def test_a_skip_without_a_reason_is_noticed(code: str, bare: bool) -> None:
+    assert bool(list(bare_skips(ast.parse(code)))) is bare
+
+
+def test_what_is_looked_for_is_found_in_the_repository() -> None:
+    assert ROOT / "pyproject.toml" in kept_files()
+    assert SDK / "errors.py" in modules()
