@@ -8,7 +8,7 @@ from loopline.models.json import (
     well_formed,
     well_formed_json,
 )
-from loopline.models.model import Abilities, Model
+from loopline.models.model import Abilities, ClosingModel, Model
 from loopline.models.prompt import (
     AssistantMessage,
     Message,
@@ -27,6 +27,7 @@ from loopline.models.prompt import (
 
 __all__ = [
     "Abilities",
+    "ClosingModel",
     "AssistantMessage",
     "Json",
     "JsonObject",

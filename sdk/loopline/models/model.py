@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from loopline.models.prompt import Prompt, Reply, TextDelta
 
@@ -41,4 +41,13 @@ class Model(Protocol):
         Raises:
             ModelError: it could not be asked, or broke off.
         """
+        ...
+
+
+@runtime_checkable
+class ClosingModel(Protocol):
+    """A model that wants to know when its harness closes."""
+
+    async def close(self, *, failed: bool) -> None:
+        """The harness closes; `failed` says that an error is on its way."""
         ...

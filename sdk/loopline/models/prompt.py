@@ -77,9 +77,14 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How the request is to be answered."""
+    """How the request is to be answered.
+
+    `json_action` says that decisions travel as JSON objects in the text; `json_object` asks the
+    provider to see to it. `output_limit` is in tokens.
+    """
 
     allow_calls: bool = True
+    json_action: bool = False
     json_object: bool = False
     output_limit: int | None = None
 
@@ -137,4 +142,4 @@ class TextDelta:
     """A piece of the reply while it is being written."""
 
     text: str
-    channel: Literal["text", "thinking"] = "text"
+    channel: Literal["answer", "thinking"] = "answer"

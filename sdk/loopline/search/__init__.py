@@ -1,20 +1,25 @@
 """Search: texts cut into chunks, and the port of whatever finds them again."""
 
-from loopline.search.chunks import chunk
-from loopline.search.index import Chunk, Hit, Index, IndexDamaged, Kind
+from loopline.search.chunks import CHUNKS_VERSION, chunk, kind_of, split_lines
+from loopline.search.index import KINDS, Chunk, Hit, Index, IndexDamaged, Kind
 from loopline.search.memory import MemoryIndex
-from loopline.search.ranking import best
+from loopline.search.ranking import Term, best
 from loopline.search.words import name_parts, query_words
 
 __all__ = [
+    "CHUNKS_VERSION",
+    "KINDS",
     "Chunk",
     "Hit",
     "Index",
     "IndexDamaged",
     "Kind",
     "MemoryIndex",
+    "Term",
     "best",
     "chunk",
+    "kind_of",
     "name_parts",
     "query_words",
+    "split_lines",
 ]

@@ -14,23 +14,25 @@ from loopline.search.sections import Section, pieces, windows
 CHUNKS_VERSION = 1
 
 PROSE = frozenset({"md", "markdown", "mdx", "rst", "txt", "adoc", "asciidoc", "org", "textile"})
-SOURCE = frozenset(
-    """py pyi pyx js mjs cjs jsx ts tsx vue svelte java kt kts scala go rs c h cc cpp cxx hpp hh cs fs
-    m mm swift rb php pl pm lua r jl ex exs erl hs ml clj dart sh bash zsh fish ps1 sql proto graphql
-    tf nix zig html htm css scss less toml yaml yml ini cfg dockerfile makefile mk cmake gradle"""
-    .split()
+_SOURCE = """
+py pyi pyx js mjs cjs jsx ts tsx vue svelte java kt kts scala go rs c h cc cpp cxx hpp hh cs fs m mm
+swift rb php pl pm lua r jl ex exs erl hs ml clj dart sh bash zsh fish ps1 sql proto graphql tf nix
+zig html htm css scss less toml yaml yml ini cfg dockerfile makefile mk cmake gradle
+"""
+SOURCE = frozenset(_SOURCE.split())
+_TESTS = re.compile(
+    r"(?:^|/)(?:tests?|testing|__tests__|spec|specs|fixtures)/|(?:^|/)test_[^/]*$|_test\.\w+$"
 )
-_TESTS = re.compile(r"(?:^|/)(?:tests?|testing|__tests__|spec|specs|fixtures)/|(?:^|/)test_[^/]*$|_test\.\w+$")
-_FAR = re.compile(r"(?:^|/)(?:locale|locales|i18n|vendor|node_modules|dist|third_party|_vendor)/|\.min\.")
+_FAR = re.compile(
+    r"(?:^|/)(?:locale|locales|i18n|vendor|node_modules|dist|third_party|_vendor)/|\.egg-info/|\.min\."
+)
 
 
 def chunk(path: str, text: str) -> list[Chunk]:
     """The text in pieces that can each be read alone; together they are the text, in order."""
     lines = split_lines(text)
     kind = kind_of(path)
-    found = [
-        piece for section in sections(path, lines) for piece in pieces(lines, section)
-    ]
+    found = [piece for section in sections(path, lines) for piece in pieces(lines, section)]
     return [
         Chunk(
             path=path,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from loopline.search.headings import SEPARATOR
 from loopline.search.sections import MOST_CHARACTERS, Section
@@ -34,8 +36,8 @@ def _block(
     """The sections of the lines; what is no definition is called `rest`."""
     found: list[Section] = []
     statements = _statements(lines, start, end, indent)
-    edges = [statement.start for statement in statements[1:]] + [end]
-    for statement, edge in zip(statements, edges, strict=True):
+    for statement, after in zip_longest(statements, statements[1:]):
+        edge = after.start if after else end
         if not statement.name:
             found.append(Section(rest, statement.start, edge))
             continue
@@ -45,15 +47,15 @@ def _block(
 
 
 def _definition(title: str, lines: list[str], section: Section) -> list[Section]:
-    if not title.rpartition(SEPARATOR)[2].startswith("class "):
-        return [section]
-    if sum(map(len, lines[section.start : section.end])) <= MOST_CHARACTERS:
+    """The section itself, or the methods of a long class, the first with the head of the class."""
+    long = sum(map(len, lines[section.start : section.end])) > MOST_CHARACTERS
+    if not long or not title.rpartition(SEPARATOR)[2].startswith("class "):
         return [section]
     body, indent = _body(lines, section)
-    if not indent:
+    inner = _block(title, title, lines, body, section.end, indent) if indent else []
+    if not inner:
         return [section]
-    inner = _block(title, title, lines, body, section.end, indent)
-    return [Section(title, section.start, inner[0].start), *inner] if inner else [section]
+    return [Section(inner[0].title, section.start, inner[0].end), *inner[1:]]
 
 
 def _body(lines: list[str], section: Section) -> tuple[int, str]:
@@ -76,32 +78,68 @@ def _statements(lines: list[str], start: int, end: int, indent: str) -> list[Sta
     Neighbouring statements that are no definitions are one run. Blank lines belong to what is above.
     """
     found: list[Statement] = []
+    lead = Lead()
+    for place, first in _beginnings(lines, start, end, indent):
+        if first in "#@":
+            lead.extend(place, first)
+        elif first == " ":
+            lead.interrupt()
+        else:
+            match = _DEFINITION.match(lines[place]) if first in "adc" else None
+            name = f"{match[1]} {match[2]}" if match else ""
+            if name or not found or found[-1].name:
+                found.append(Statement(lead.taken(place), name))
+            lead = Lead()
+    if start == end:
+        return []
+    # Whatever comes before the first statement is read with it.
+    return [Statement(start, found[0].name), *found[1:]] if found else [Statement(start, "")]
+
+
+class Lead:
+    """The comments and decorators that a definition begins with."""
+
+    def __init__(self) -> None:
+        self._place = -1
+        self._decorated = False
+
+    def extend(self, place: int, first: str) -> None:
+        """One more line of them, in the block's own indentation."""
+        self._place = place if self._place < 0 else self._place
+        self._decorated = self._decorated or first == "@"
+
+    def interrupt(self) -> None:
+        """Deeper code: it continues a decorator, but a comment before it was no beginning."""
+        if not self._decorated:
+            self._place = -1
+
+    def taken(self, place: int) -> int:
+        """Where the definition at `place` really begins."""
+        return place if self._place < 0 else self._place
+
+
+def _beginnings(lines: list[str], start: int, end: int, indent: str) -> Iterator[tuple[int, str]]:
+    """Each line outside triple quotes that is not blank, with the first character it has here.
+
+    That is a space for deeper code, whatever its indentation.
+    """
     depth = len(indent)
     quote = ""
-    lead = -1
     for place in range(start, end):
         line = lines[place]
-        inside, quote = bool(quote), _quote_after(line, quote)
+        inside = quote
+        if quote or '"""' in line or "'''" in line:
+            quote = _quote_after(line, quote)
         if inside or not line.startswith(indent):
             continue
         first = line[depth : depth + 1]
-        if first in _CONTINUING:
-            continue
-        if first in "#@":
-            lead = place if lead < 0 else lead
-            continue
-        match = _DEFINITION.match(line) if first in "adc" else None
-        name = f"{match[1]} {match[2]}" if match else ""
-        begin = lead if 0 <= lead and (name or not found) else place
-        lead = -1
-        if name or not found or found[-1].name:
-            found.append(Statement(begin, name))
-    if start < end and (not found or found[0].start > start):
-        found.insert(0, Statement(start, ""))
-    return found
+        if first not in _CONTINUING:
+            yield place, first
+        elif first in " \t" and not line.isspace():
+            yield place, " "
 
 
-# What cannot begin a statement: the line goes on with, or is nested in, the one above.
+# What cannot begin a statement: the line goes on with the one above, or is nested in it.
 _CONTINUING = frozenset(("", " ", "\t", "\n", "\r", "\f", ")", "]", "}"))
 
 
@@ -110,8 +148,6 @@ def _quote_after(line: str, quote: str) -> str:
     if quote:
         place = line.find(quote)
         return quote if place < 0 else _quote_after(line[place + 3 :], "")
-    if '"""' not in line and "'''" not in line:
-        return ""
     place = 0
     while token := _TOKEN.search(line, place):
         if token[0] == "#":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loopline.search.sections import Section
 
-SEPARATOR = " › "
+SEPARATOR = " \u203a "  # a small angle, as in `Caching` then `Per-site cache`
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*\r?\n?\Z")
 _SETEXT = re.compile(r" {0,3}(?:(=+)|(-+))[ \t]*\r?\n?\Z")

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 from loopline.errors import KnowledgeError
 
 Kind = Literal["prose", "source", "tests", "other"]
+KINDS: tuple[Kind, ...] = ("prose", "source", "tests", "other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,64 +1,40 @@
-"""The in-memory index: Okapi BM25 over plain Python, which says what an index has to do."""
+"""The in-memory index, which says what an index has to do: look at every chunk, rank what has a word."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from loopline.search.index import Chunk, Hit
-from loopline.search.ranking import best
+from loopline.search.ranking import Term, best
 from loopline.search.words import name_parts, query_words, words
-
-TITLE_WEIGHT = 8
-PATH_WEIGHT = 4
-K1 = 1.2
-B = 0.75
 
 
 class MemoryIndex:
     """Searches a few thousand chunks without any file."""
 
     def __init__(self, chunks: Iterable[Chunk]) -> None:
-        self._chunks = tuple(chunks)
-        self._counts = [_counts(chunk) for chunk in self._chunks]
-        self._sizes = [counts.total() for counts in self._counts]
-        self._mean = sum(self._sizes) / max(len(self._sizes), 1)
-        self._holding = Counter(word for counts in self._counts for word in counts)
+        self._chunks = tuple((chunk, _words(chunk)) for chunk in chunks)
+        self._holding = Counter(word for _, held in self._chunks for word in held)
 
     def search(self, query: str, *, limit: int) -> Sequence[Hit]:
         """The best chunks, best first."""
-        terms = query_words(query)
-        scores = (self._score(place, terms) for place in range(len(self._chunks)))
-        hits = [
-            Hit(chunk=chunk, score=score)
-            for chunk, score in zip(self._chunks, scores, strict=True)
-            if score > 0
+        stems = {word: _stem(word) for word in query_words(query)}
+        terms = [
+            Term(word, self._holding[stem] / len(self._chunks))
+            for word, stem in stems.items()
+            if stem in self._holding
         ]
-        return best(query, terms, hits, limit=limit)
+        found = [chunk for chunk, held in self._chunks if not held.isdisjoint(stems.values())]
+        return best(query, terms, found, limit=limit)
 
     def close(self) -> None:
         """There is nothing to let go of."""
 
-    def _score(self, place: int, terms: tuple[str, ...]) -> float:
-        """Okapi BM25 with the idf of Lucene, which is never negative."""
-        length = K1 * (1 - B + B * self._sizes[place] / self._mean) if self._mean else K1
-        total = 0.0
-        for term in terms:
-            stem = _stem(term)
-            often = self._counts[place][stem]
-            holding = self._holding[stem]
-            rare = math.log(1 + (len(self._chunks) - holding + 0.5) / (holding + 0.5))
-            total += rare * often * (K1 + 1) / (often + length)
-        return total
 
-
-def _counts(chunk: Chunk) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for text, weight in ((chunk.title, TITLE_WEIGHT), (chunk.path, PATH_WEIGHT), (chunk.text, 1)):
-        for word in words(f"{text} {name_parts(text)}"):
-            counts[_stem(word)] += weight
-    return counts
+def _words(chunk: Chunk) -> frozenset[str]:
+    text = f"{chunk.title}\n{chunk.path}\n{chunk.text}"
+    return frozenset(_stem(word) for word in words(f"{text}\n{name_parts(text)}"))
 
 
 def _stem(word: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-STOP_WORDS = frozenset(
-    """a about am an and any are as at be been but by can could did do does each else for from get
-    had has have he her here hers him his how i if in into is it its just me my no not of on or our
-    out over she should so some such than that the their them then there these they this those to
-    too us very was we were what when where which while who whom whose why will with would you your
-    please tell show explain mean means there's what's how's it's i'm don't doesn't""".split()
-)
+_STOP_WORDS = """
+a about am an and any are as at be been but by can could did do does each else for from get had has
+have he her here hers him his how i if in into is it its just me my no not of on or our out over she
+should so some such than that the their them then there these they this those to too us very was we
+were what when where which while who whom whose why will with would you your please tell show explain
+mean means there's what's how's it's i'm don't doesn't
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 # Whatever is neither white space, a control nor ASCII punctuation is part of a word: scripts whose
 # letters carry marks stay whole.
 _WORD = re.compile(r"[^\s\x00-\x2f:-@\[-`{-\x7f]+")
@@ -26,8 +27,10 @@ def words(text: str) -> list[str]:
 
 
 def name_parts(text: str) -> str:
-    """The parts of each different compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
-    return " ".join(" ".join(_PART.findall(name)) for name in set(_COMPOUND.findall(text)))
+    """The parts of each compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
+    # Words without a capital are most of a text, and cheaper to leave out than to search.
+    capital = " ".join([word for word in set(text.split()) if not word.islower()])
+    return " ".join([" ".join(_PART.findall(name)) for name in set(_COMPOUND.findall(capital))])
 
 
 def query_words(query: str) -> tuple[str, ...]:
@@ -36,7 +39,7 @@ def query_words(query: str) -> tuple[str, ...]:
     Words that say nothing are left out unless there are no others. A compound name stands for
     itself and for its parts.
     """
-    spoken = [word.strip("'") for word in _QUOTED_WORD.findall(query.replace("’", "'"))]
+    spoken = [word.strip("'") for word in _QUOTED_WORD.findall(query.replace("\u2019", "'"))]
     telling = [word for word in spoken if word.lower() not in STOP_WORDS] or spoken
     found: dict[str, None] = {}
     for word in telling:
@@ -45,3 +48,17 @@ def query_words(query: str) -> tuple[str, ...]:
             if _COMPOUND.fullmatch(piece):
                 found.update(dict.fromkeys(part.lower() for part in _PART.findall(piece)))
     return tuple(found)[:LONGEST_QUERY]
+
+
+def query_phrases(query: str) -> tuple[str, ...]:
+    """What would tell much if it stood in a text just so, in lower case.
+
+    That is the query from its first telling word on, and each name of several words in it, such as
+    `update_or_create`.
+    """
+    spoken = [word.strip(".,:;!?()[]{}<>\"'`*") for word in query.split()]
+    while spoken and spoken[0].lower() in STOP_WORDS:
+        del spoken[0]
+    names = [word for word in spoken if len(_WORD.findall(word)) > 1 or _COMPOUND.fullmatch(word)]
+    whole = [" ".join(spoken)] if len(spoken) > 1 else []
+    return tuple(dict.fromkeys(phrase.lower() for phrase in whole + names[:8]))

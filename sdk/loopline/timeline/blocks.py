@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import Literal
 
 from loopline.models import JsonObject, Usage
-from loopline.refs import BlockRef, CallRef, Ref, SourcesRef, parse
-from loopline.timeline.plan import PlanSnapshot
+from loopline.refs import ArtifactRef, BlockRef, CallRef, Ref, SourcesRef, parse
+from loopline.timeline.plan import PlanSnapshot, StepStatus
 
 Effect = Literal["read", "write", "exclusive", "meta"]
 ExitReason = Literal[
@@ -83,6 +83,7 @@ class RoundStart:
     epoch: int
     opened_by: str
     model: str
+    protocol: str
     renderer: int
     system_sha256: str
     tools_sha256: str
@@ -182,7 +183,7 @@ class PlanAck:
     """The notes of a round changed the statuses of these steps, keyed by the step's number."""
 
     plan_id: str
-    changes: dict[str, str]
+    changes: dict[str, StepStatus]
     type: Literal["react.plan.ack"] = "react.plan.ack"
 
 
@@ -365,6 +366,8 @@ class Block:
                 return SourcesRef(ranges=((sid, sid),))
             case TextKept(ref=ref):
                 return parse(ref)
+            case ArtifactKept(name=name, version=version):
+                return ArtifactRef(turn_id=self.turn_id, name=name, version=version)
             case TurnHeader() | UserPrompt():
                 return BlockRef(turn_id=self.turn_id, type=self.type)
             case _:

@@ -48,6 +48,16 @@ class Pool:
         """The highest number given so far, 0 when there is none."""
         return max(self.sources, default=0)
 
+    def find(self, url: str) -> Source | None:
+        """The source of that address; None when the pool has none."""
+        sid = self._sids.get(identity(url))
+        return None if sid is None else self.at(sid)
+
+    def at(self, sid: int) -> Source | None:
+        """The source of that number; None when there is none."""
+        added = self.sources.get(sid)
+        return None if added is None else _source(added)
+
     def number(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
         """The number of each source, and the bodies that add those which are new."""
         sids, added, new = list[int](), list[SourceAdded](), dict[str, int]()
@@ -86,6 +96,20 @@ def identity(url: str) -> str:
 def _port(netloc: str) -> int | None:
     port = netloc.rpartition("@")[2].rpartition("]")[2].rpartition(":")[2]
     return int(port) if port.isdigit() and ":" in netloc else None
+
+
+def _source(added: SourceAdded) -> Source:
+    return Source(
+        url=added.url,
+        title=added.title,
+        source_type=added.source_type,
+        path=added.path,
+        commit=added.commit,
+        lines=added.lines,
+        objective_relevance=added.objective_relevance,
+        published_time_iso=added.published_time_iso,
+        favicon_url=added.favicon_url,
+    )
 
 
 def _added(sid: int, source: Source) -> SourceAdded:

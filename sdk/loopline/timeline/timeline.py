@@ -99,9 +99,10 @@ class Timeline:
         self.blocks: list[Block] = []
         self.turns: dict[int, Turn] = {}
         self.pending: dict[int, Block] = {}
-        self.plans = Plans()
-        self.pool = Pool()
-        self.calls = 0
+        self.plans: Plans = Plans()
+        self.pool: Pool = Pool()
+        self.calls: int = 0
+        self.last_round: RoundStart | None = None
         self.shown: dict[str, str] = {}
         self.kept: dict[str, TextKept] = {}
         self.artifacts: dict[tuple[int, str], int] = {}
@@ -130,12 +131,16 @@ class Timeline:
     @property
     def cut(self) -> list[Turn]:
         """The turns that a runner began and did not end, oldest first."""
-        return [turn for turn in self.turns.values() if turn.header is not None and not turn.exit]
+        return [turn for turn in self.turns.values() if turn.header and not turn.exit]
 
     @property
     def unbegun(self) -> list[Turn]:
         """The turns that a user asked for and no runner has begun, oldest first."""
-        return [turn for turn in self.turns.values() if turn.prompt and not turn.header]
+        return [
+            turn
+            for turn in self.turns.values()
+            if turn.prompt and not turn.header and not turn.exit
+        ]
 
     def inputs_for(self, turn: int) -> list[Block]:
         """The user inputs that wait for a round of that turn, in order."""
@@ -181,13 +186,18 @@ class Timeline:
         self.turn(block.turn).take(block)
         self._fold(block)
 
+    def _begin(self, begun: RoundStart) -> None:
+        for seq in begun.takes:
+            self.pending.pop(seq, None)
+        if begun.model:
+            self.last_round = begun
+
     def _fold(self, block: Block) -> None:
         match block.body:
             case UserPrompt() | UserFollowup():
                 self.pending[block.seq] = block
-            case RoundStart(takes=takes):
-                for seq in takes:
-                    self.pending.pop(seq, None)
+            case RoundStart() as begun:
+                self._begin(begun)
             case ToolCalled():
                 self.calls += 1
                 self._named[block.ref] = block
@@ -203,8 +213,7 @@ class Timeline:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):
                 self.artifacts[block.turn, name] = version
-                ref = ArtifactRef(turn_id=block.turn_id, name=name, version=version)
-                self._named[str(ref)] = block
+                self._named[block.ref] = block
             case _:
                 pass
 

@@ -1,0 +1,1 @@
+"""Adapters: one file is one technology behind one port; only `harness` picks them."""

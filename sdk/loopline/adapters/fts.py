@@ -1,0 +1,389 @@
+"""Lexical search in SQLite FTS5: one file for each index, built once and then only read."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import queue
+import re
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import cast
+from urllib.parse import quote
+from weakref import finalize
+
+from loopline.errors import KnowledgeError
+from loopline.knowledge import StoredIndex
+from loopline.search import Chunk, Hit, IndexDamaged, Kind, Term, best, name_parts, query_words
+
+APPLICATION_ID = 0x4C4F4F50  # "LOOP"
+FORMAT = 1
+KEPT_FILES = 4
+CANDIDATES = 25
+MOST_ROWS = 3000
+MOST_LEFT_OUT = 3
+BATCH = 500
+WAITING_BATCHES = 8
+
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FORMAT};
+CREATE TABLE chunk(
+    id INTEGER PRIMARY KEY, path TEXT, title TEXT, body TEXT, first INTEGER, last INTEGER, kind TEXT
+);
+CREATE TABLE about(signature TEXT, notes TEXT, chunks INTEGER);
+CREATE VIRTUAL TABLE words USING fts5(
+    title, path, body, names, content='', tokenize='porter unicode61'
+);
+INSERT INTO words(words, rank) VALUES('rank', 'bm25(8.0, 4.0, 1.0, 0.5)');
+"""
+_FIND = """
+SELECT chunk.id, chunk.path, chunk.title, chunk.body, chunk.first, chunk.last, chunk.kind
+FROM (
+    SELECT rowid FROM words
+    WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY rank LIMIT ?
+) AS found JOIN chunk ON chunk.id = found.rowid
+"""
+_COUNT = """
+SELECT count(*) FROM (
+    SELECT 1 FROM words WHERE words MATCH ? AND rowid BETWEEN ? AND ? LIMIT ?
+)
+"""
+# Chunks come in the order of their kinds, so documents and source are one run of row numbers, tests
+# and all else another; each gives candidates of its own, whatever matches elsewhere.
+_RANGES = """
+SELECT min(id), max(id), kind IN ('prose', 'source') AS near
+FROM chunk GROUP BY near ORDER BY near DESC
+"""
+_Row = tuple[int, str, str, str, int, int, Kind]
+_Text = tuple[int, str, str, str, str]
+_Batch = tuple[list[_Row], list[_Text]]
+
+
+class FtsIndex:
+    """An index in one SQLite database. Searches take turns, so any thread may ask."""
+
+    def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
+        self._database = database
+        self._released = finalize(self, _release, database, held)
+        self._lock = threading.Lock()
+        self._ranges = cast("list[tuple[int, int, int]]", database.execute(_RANGES).fetchall())
+        self._last = max((last for _, last, _ in self._ranges), default=0)
+
+    def search(self, query: str, *, limit: int) -> Sequence[Hit]:
+        """The best chunks, best first.
+
+        Raises:
+            IndexDamaged: the file cannot be read.
+        """
+        words = query_words(query.encode("utf-8", "replace").decode())
+        if not words or limit < 1:
+            return []
+        with self._lock:
+            try:
+                terms = self._terms(words)
+                found = self._candidates(terms, max(CANDIDATES, limit))
+            except sqlite3.ProgrammingError:
+                raise
+            except sqlite3.DatabaseError as error:
+                raise IndexDamaged(f"the search index cannot be read: {error}") from error
+        return best(query, terms, found, limit=limit)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._released()
+
+    def _terms(self, words: tuple[str, ...]) -> list[Term]:
+        """The words that occur, with the share of chunks that have them, up to a ceiling."""
+        counted = [(word, self._count(f'"{word}"', 1, self._last)) for word in words]
+        return [Term(word, count / self._last) for word, count in counted if count]
+
+    def _candidates(self, terms: list[Term], limit: int) -> list[Chunk]:
+        """Chunks worth weighing: documents and source first, fewer of tests and all else."""
+        if not terms:
+            return []
+        any_rare, *together = self._expressions(terms)
+        found: dict[int, Chunk] = {}
+        for first, last, near in self._ranges:
+            expressions = [any_rare, *(together if near else together[:1])]
+            most = limit if near else limit // 2
+            for expression in expressions:
+                found |= self._matching(expression, first, last, most)
+        return list(found.values())
+
+    def _expressions(self, terms: list[Term]) -> list[str]:
+        """Any of the rare words; then all words, all but one, and those that are common."""
+        rare, common = self._divided(terms)
+        words = rare + common
+        together = [words]
+        if len(words) > 2:
+            together += [[w for w in words if w != left_out] for left_out in words[:MOST_LEFT_OUT]]
+        together += [common, common[:2]]
+        joined = [" AND ".join(some) for some in together if len(some) > 1]
+        return list(dict.fromkeys([" OR ".join(rare), *joined]))
+
+    def _divided(self, terms: list[Term]) -> tuple[list[str], list[str]]:
+        """The rare words, which find chunks by themselves, and those that do so together.
+
+        Ranking is what a search costs, a microsecond for each chunk that matches.
+        """
+        rare: list[str] = []
+        common: list[str] = []
+        rows = 0.0
+        for term in sorted(terms, key=lambda term: term.share):
+            rows += term.share * self._last
+            (common if rare and rows > MOST_ROWS else rare).append(f'"{term.word}"')
+        return rare, common
+
+    def _count(self, expression: str, first: int, last: int) -> int:
+        parameters = (expression, first, last, MOST_ROWS + 1)
+        return cast("tuple[int]", self._database.execute(_COUNT, parameters).fetchone())[0]
+
+    def _matching(self, expression: str, first: int, last: int, limit: int) -> dict[int, Chunk]:
+        cursor = self._database.execute(_FIND, (expression, first, last, limit))
+        rows = cast("list[_Row]", cursor.fetchall())
+        return {row[0]: _chunk(row) for row in rows}
+
+
+class _SharedIndex(FtsIndex):
+    """An index in memory: whoever opens the same signature has it too, so nobody closes it."""
+
+    def close(self) -> None:
+        """Leave it to the last who holds it."""
+
+
+class FtsIndexes:
+    """Indexes in a folder, one file for each signature; without a folder they are in memory."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._in_memory: dict[str, StoredIndex] = {}
+
+    def open(self, signature: str) -> StoredIndex | None:
+        """The index built under this signature, or None."""
+        if self._directory is None:
+            return self._in_memory.get(signature)
+        return _opened(self._directory / _file_name(signature), signature)
+
+    def build(
+        self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
+    ) -> StoredIndex:
+        """The index of these chunks; other processes that want it wait and get the same file.
+
+        Raises:
+            KnowledgeError: the folder cannot be written to, or the disk is full.
+        """
+        if self._directory is None:
+            return self._built_in_memory(signature, chunks, notes)
+        try:
+            return self._built(self._directory, signature, chunks, notes)
+        except (OSError, sqlite3.Error) as error:
+            raise KnowledgeError(
+                f"the search index cannot be written to {self._directory}: {error}"
+            ) from error
+
+    def discard(self, signature: str) -> None:
+        """Remove the file of this signature."""
+        if self._directory is not None:
+            (self._directory / _file_name(signature)).unlink(missing_ok=True)
+        self._in_memory.pop(signature, None)
+
+    def _built(
+        self, directory: Path, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
+    ) -> StoredIndex:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / _file_name(signature)
+        with _locked(path.with_suffix(".lock")):
+            if (ready := _opened(path, signature)) is not None:
+                return ready
+            handle, name = tempfile.mkstemp(
+                prefix=f"{path.stem[:16]}-", suffix=".new", dir=directory
+            )
+            os.close(handle)
+            temporary = Path(name)
+            try:
+                with closing(sqlite3.connect(temporary, check_same_thread=False)) as database:
+                    _fill(database, signature, chunks, notes)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            _prune(directory, keep=path)
+            opened = _opened(path, signature)
+        if opened is None:
+            raise KnowledgeError(f"the search index in {path} was damaged while it was written")
+        return opened
+
+    def _built_in_memory(
+        self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
+    ) -> StoredIndex:
+        if (ready := self.open(signature)) is not None:
+            return ready
+        with ExitStack() as stack:
+            database = sqlite3.connect(":memory:", check_same_thread=False)
+            stack.callback(database.close)
+            written = _fill(database, signature, chunks, notes)
+            stack.pop_all()
+        while len(self._in_memory) >= KEPT_FILES:
+            del self._in_memory[next(iter(self._in_memory))]
+        self._in_memory[signature] = StoredIndex(_SharedIndex(database), written)
+        return self._in_memory[signature]
+
+
+def _release(database: sqlite3.Connection, held: int | None) -> None:
+    database.close()
+    if held is not None:
+        os.close(held)
+
+
+def _chunk(row: _Row) -> Chunk:
+    _, path, title, body, first, last, kind = row
+    return Chunk(path=path, title=title, text=body, lines=(first, last), kind=kind)
+
+
+def _fill(
+    database: sqlite3.Connection,
+    signature: str,
+    chunks: Iterable[Chunk],
+    notes: Callable[[], str],
+) -> str:
+    """Write everything in one transaction; the file is not in use, so nothing is journalled."""
+    database.isolation_level = None
+    database.executescript(
+        "PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
+        "PRAGMA locking_mode = EXCLUSIVE; PRAGMA cache_size = -65536;"
+    )
+    database.executescript(_SCHEMA)
+    database.execute("BEGIN")
+    count = _insert(database, chunks)
+    written = notes()
+    database.execute("INSERT INTO about VALUES(?, ?, ?)", (signature, written, count))
+    database.execute("COMMIT")
+    return written
+
+
+def _insert(database: sqlite3.Connection, chunks: Iterable[Chunk]) -> int:
+    """Insert in a second thread: SQLite works while the next files are read and cut."""
+    waiting: queue.Queue[_Batch | None] = queue.Queue(WAITING_BATCHES)
+    failures: list[sqlite3.Error] = []
+    writer = threading.Thread(target=_write, args=(database, waiting, failures), daemon=True)
+    writer.start()
+    count = 0
+    try:
+        for batch in _batches(chunks):
+            count += len(batch[0])
+            waiting.put(batch)
+            if failures:
+                break
+    finally:
+        waiting.put(None)
+        writer.join()
+    if failures:
+        raise failures[0]
+    return count
+
+
+def _write(
+    database: sqlite3.Connection,
+    waiting: queue.Queue[_Batch | None],
+    failures: list[sqlite3.Error],
+) -> None:
+    while (batch := waiting.get()) is not None:
+        if failures:
+            continue
+        try:
+            database.executemany("INSERT INTO chunk VALUES(?, ?, ?, ?, ?, ?, ?)", batch[0])
+            database.executemany(
+                "INSERT INTO words(rowid, title, path, body, names) VALUES(?, ?, ?, ?, ?)", batch[1]
+            )
+        except sqlite3.Error as error:
+            failures.append(error)
+
+
+def _batches(chunks: Iterable[Chunk]) -> Iterator[_Batch]:
+    numbered = enumerate(chunks, start=1)
+    while batch := list(islice(numbered, BATCH)):
+        rows: list[_Row] = [
+            (place, one.path, one.title, one.text, *one.lines, one.kind) for place, one in batch
+        ]
+        texts: list[_Text] = [
+            (place, one.title, one.path, one.text, _names(one)) for place, one in batch
+        ]
+        yield rows, texts
+
+
+def _names(chunk: Chunk) -> str:
+    return name_parts(chunk.text) if chunk.kind in ("prose", "source") else ""
+
+
+def _file_name(signature: str) -> str:
+    return f"{re.sub('[^0-9A-Za-z]', '-', signature)}.v{FORMAT}.fts"
+
+
+def _opened(path: Path, signature: str) -> StoredIndex | None:
+    """The index in a file, held so that no other process removes it; None if it is not ours."""
+    with ExitStack() as stack:
+        try:
+            held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, held)
+            fcntl.flock(held, fcntl.LOCK_SH)
+            uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+            database = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            stack.callback(database.close)
+            notes = _notes(database, signature)
+            if notes is None:
+                return None
+            os.utime(path)
+            index = FtsIndex(database, held)
+        except (sqlite3.Error, OSError):
+            return None
+        stack.pop_all()
+        return StoredIndex(index, notes)
+
+
+def _notes(database: sqlite3.Connection, signature: str) -> str | None:
+    """The notes of an index whose every mark of being whole and ours is there."""
+    identity = _pragma(database, "application_id"), _pragma(database, "user_version")
+    if identity != (APPLICATION_ID, FORMAT):
+        return None
+    rows = cast(
+        "list[tuple[str, str, int]]",
+        database.execute("SELECT signature, notes, chunks FROM about").fetchall(),
+    )
+    if len(rows) != 1 or rows[0][0] != signature:
+        return None
+    last = cast("tuple[int | None]", database.execute("SELECT max(id) FROM chunk").fetchone())
+    database.execute("SELECT rowid FROM words WHERE words MATCH '\"a\"' LIMIT 1").fetchall()
+    return rows[0][1] if (last[0] or 0) == rows[0][2] else None
+
+
+def _pragma(database: sqlite3.Connection, name: str) -> int:
+    return cast("tuple[int]", database.execute(f"PRAGMA {name}").fetchone())[0]
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Alone among processes and threads, for as long as it takes; freed when the process dies."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _prune(directory: Path, *, keep: Path) -> None:
+    """Remove all but the newest few files, except those that are open somewhere."""
+    with suppress(OSError):
+        files = sorted(directory.glob("*.fts"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for path in [file for file in files if file != keep][KEPT_FILES - 1 :]:
+            _remove_if_free(path)
+
+
+def _remove_if_free(path: Path) -> None:
+    with suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+        path.with_suffix(".lock").unlink(missing_ok=True)

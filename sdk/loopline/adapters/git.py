@@ -1,0 +1,391 @@
+"""Git repositories, local and remote, read at a commit; nothing is ever written to a user's own."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from git import Git
+
+from loopline.errors import KnowledgeError
+from loopline.knowledge import Entry
+
+_REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)")
+_PASSWORD = re.compile(r"(https?://)[^/@\s]*@")
+_ODD = re.compile(r"[^\w.-]")
+_OWN_ENVIRONMENT = (
+    "env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_FILE", "-u", "GIT_PREFIX",
+    "-u", "GIT_OBJECT_DIRECTORY", "-u", "GIT_COMMON_DIR", "-u", "GIT_NAMESPACE",
+)  # fmt: skip
+GIT_NOT_FOUND = 127
+# Nobody is there to answer: no prompt of git, of ssh or of a credential helper may wait.
+_NO_PROMPT = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "SSH_ASKPASS": "true",
+    "SSH_ASKPASS_REQUIRE": "force",
+    "GCM_INTERACTIVE": "never",
+}
+# Reading takes no locks, writes nothing and fetches nothing.
+_READ_ONLY = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", **_NO_PROMPT}
+_REMOTE_HEAD = "refs/loopline/head"
+_REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+FETCH_SECONDS = 300.0
+MOST_REFS_LOOKED_AT = 5_000
+
+
+class GitRepository:
+    """A repository that git can read. Made by `GitRepository.open`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        name: str,
+        location: str,
+        bare: bool,
+        head: str = "HEAD",
+        warnings: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.location = location
+        self.warnings = tuple(warnings)
+        self._folder = folder
+        self._bare = bare
+        self._head = head
+        self._short: dict[str, str] = {}
+
+    @classmethod
+    def open(
+        cls,
+        repo: str = "",
+        *,
+        ref: str = "HEAD",
+        beside: Path | None = None,
+        mirrors: Path | None = None,
+        timeout_seconds: float = FETCH_SECONDS,
+    ) -> GitRepository:
+        """The repository of a `knowledge.repo` setting; blocks, and for a URL talks to the network.
+
+        Nothing means the work tree that holds `beside`, the bundle's folder, else the current folder's.
+        A URL is mirrored below `mirrors` and fetched; when it cannot be reached an older mirror that
+        has `ref` stands in, with a warning.
+
+        Raises:
+            KnowledgeError: there is no such repository, or it cannot be had.
+        """
+        wanted = repo.strip()
+        if _REMOTE.match(wanted):
+            return _mirrored(wanted, ref, mirrors, timeout_seconds)
+        if wanted:
+            return _local(_existing(wanted))
+        return _surrounding(beside)
+
+    def resolve(self, ref: str) -> str:
+        """The full id of the commit that a ref names now."""
+        if not ref or ref.startswith("-") or not ref.isprintable():
+            raise KnowledgeError(f"knowledge.ref is {ref!r}, which cannot be the name of a commit")
+        name = self._head if ref == "HEAD" else ref
+        status, out, error = _git(
+            self._folder,
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            "--end-of-options",
+            f"{name}^{{commit}}",
+        )
+        commit = out.decode().strip()
+        if status == 0 and commit:
+            return commit
+        raise self._unknown(ref, error)
+
+    def abbreviate(self, commit: str) -> str:
+        """The first seven characters of a full id, or as many more as git needs."""
+        if commit not in self._short:
+            out = self._asked("rev-parse", "--short=7", "--verify", commit)
+            self._short[commit] = out.decode().strip()
+        return self._short[commit]
+
+    def entries(self, commit: str) -> Sequence[Entry]:
+        """Every file; a path that is not UTF-8 comes with surrogate escapes."""
+        out = self._asked("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
+        text = out.decode("utf-8", "surrogateescape")
+        found: list[Entry] = []
+        for line in text.split("\0"):
+            head, _, path = line.partition("\t")
+            # mode, type, id, size: links are mode 120000, submodules have the type commit.
+            fields = head.split()
+            if path and fields[1] == "blob" and fields[0] != "120000":
+                found.append(Entry(path, int(fields[3]), fields[2]))
+        return found
+
+    def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
+        """The bytes of many blobs from one `git cat-file`."""
+        if not blobs:
+            return
+        with tempfile.TemporaryFile() as ids:
+            ids.write("".join(f"{blob}\n" for blob in blobs).encode())
+            ids.seek(0)
+            process = Git(str(self._folder)).execute(
+                _command("cat-file", "--batch", "--buffer"),
+                istream=ids.fileno(),
+                as_process=True,
+                env=_READ_ONLY,
+            )
+            try:
+                stream: BinaryIO = process.stdout
+                for blob in blobs:
+                    yield self._next_blob(stream, blob)
+            finally:
+                del process  # its finalizer closes the pipes, ends git and waits for it
+
+    def read(self, commit: str, path: str) -> bytes:
+        """The bytes of one file."""
+        for mode, blob in self._at(commit, path):
+            if mode.startswith("100"):
+                return self._asked("cat-file", "blob", blob)
+        raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
+
+    def uncommitted(self) -> int:
+        """How many files of the work tree differ from HEAD or are new and not ignored."""
+        if self._bare:
+            return 0
+        out = self._asked(
+            "-c", "core.fsmonitor=false",
+            "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all",
+        )  # fmt: skip
+        return out.count(b"\0")
+
+    def _at(self, commit: str, path: str) -> Iterator[tuple[str, str]]:
+        if not path or any(part in ("", ".", "..") for part in path.split("/")):
+            return
+        out = self._asked("--literal-pathspecs", "ls-tree", "-z", "--full-tree", commit, "--", path)
+        for line in out.split(b"\0"):
+            head, _, found = line.partition(b"\t")
+            if found == path.encode("utf-8", "surrogateescape"):
+                mode, _, blob = head.decode().split()
+                yield mode, blob
+
+    def _next_blob(self, stream: BinaryIO, blob: str) -> bytes:
+        head = stream.readline().split()
+        if len(head) != 3:
+            raise KnowledgeError(
+                f"{self.location} lacks the object {blob}: "
+                "is it a partial clone? Fetch it whole with `git fetch --refetch --no-filter`"
+            )
+        size = int(head[2])
+        data = stream.read(size)
+        stream.read(1)
+        return data
+
+    def _asked(self, *arguments: str) -> bytes:
+        status, out, error = _git(self._folder, *arguments)
+        if status != 0:
+            raise KnowledgeError(f"git could not read {self.location}: {error.strip()}")
+        return out
+
+    def _unknown(self, ref: str, error: str) -> KnowledgeError:
+        names = self._names()
+        if not names and not self._asked("rev-list", "--all", "--max-count=1").strip():
+            return KnowledgeError(
+                f"{self.location} has no commit yet, and a knowledge space is read from one: "
+                "commit something, or set knowledge.repo to another repository"
+            )
+        near = get_close_matches(ref, names, n=5, cutoff=0.4) or names[:5]
+        there_is = f"; there is {', '.join(near)}" if near else ""
+        said = f" ({error.strip()})" if error.strip() else ""
+        return KnowledgeError(
+            f"knowledge.ref is {ref!r}, which names no commit of {self.location}{said}{there_is}"
+        )
+
+    def _names(self) -> list[str]:
+        out = self._asked(
+            "for-each-ref", f"--count={MOST_REFS_LOOKED_AT}", "--format=%(refname:short)",
+            "refs/heads", "refs/tags", "refs/remotes",
+        )  # fmt: skip
+        return out.decode("utf-8", "replace").split()
+
+
+def _existing(given: str) -> Path:
+    try:
+        folder = Path(given).expanduser().absolute()
+    except RuntimeError as error:
+        raise KnowledgeError(f"knowledge.repo is {given!r}: {error}") from error
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise KnowledgeError(f"knowledge.repo is {given!r}, but {folder} {what}")
+    return folder
+
+
+def _local(folder: Path) -> GitRepository:
+    found = _discovered(folder)
+    if found is None:
+        raise KnowledgeError(
+            f"knowledge.repo is {folder}, which is no git repository and is in none"
+        )
+    return found
+
+
+def _surrounding(beside: Path | None) -> GitRepository:
+    """The repository whose work tree holds the bundle, else the current folder."""
+    here = Path.cwd()
+    for folder in (beside, here):
+        found = _discovered(folder) if folder is not None and folder.is_dir() else None
+        if found is not None:
+            return found
+    bundle = f"the bundle's folder {beside} nor " if beside else ""
+    neither = "neither " if beside else ""
+    raise KnowledgeError(
+        f"knowledge.repo is empty, and {neither}{bundle}the current folder {here} "
+        f"is{'' if beside else ' not'} in a git repository: set knowledge.repo to a folder or a URL"
+    )
+
+
+def _discovered(folder: Path) -> GitRepository | None:
+    """The repository that a folder is, or is in.
+
+    Raises:
+        KnowledgeError: there is one, and git refuses to read it.
+    """
+    status, out, error = _git(
+        folder, "rev-parse", "--is-bare-repository", "--absolute-git-dir", "--show-toplevel"
+    )
+    lines = out.decode("utf-8", "surrogateescape").split("\n")
+    match lines:
+        # A bare repository has no top level: git says the first two and then fails.
+        case ["true", git_folder, *_]:
+            place = Path(git_folder)
+            return GitRepository(
+                place, name=place.name.removesuffix(".git"), location=str(place), bare=True
+            )
+        case ["false", _, top, *_] if status == 0 and top:
+            place = Path(top)
+            return GitRepository(place, name=place.name, location=str(place), bare=False)
+        case _:
+            if "not a git repository" in error:
+                return None
+            raise _refused(folder, error)
+
+
+def _refused(folder: Path, error: str) -> KnowledgeError:
+    if "dubious ownership" in error:
+        return KnowledgeError(
+            f"git refuses to read the repository at {folder}, because another user owns it; "
+            f"if you trust it: git config --global --add safe.directory {folder} "
+            "(or set knowledge.repo to another)"
+        )
+    return KnowledgeError(f"knowledge.repo: git cannot read {folder}: {error.strip()}")
+
+
+def _mirrored(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) -> GitRepository:
+    """The mirror of a remote repository, fetched now, or as it was when it cannot be."""
+    public = _without_password(url)
+    if mirrors is None:
+        raise KnowledgeError(f"knowledge.repo is {public}, and there is no folder to mirror it in")
+    name = re.split(r"[/:]", url.rstrip("/"))[-1].removesuffix(".git") or "repository"
+    digest = sha256(url.encode()).hexdigest()[:16]
+    folder = mirrors / f"{_ODD.sub('-', name)}-{digest}.git"
+    mirrors.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_suffix(".lock")):
+        said = _fetched(folder, url, timeout_seconds)
+    mirror = GitRepository(
+        folder,
+        name=name,
+        location=public,
+        bare=True,
+        head=_REMOTE_HEAD,
+        warnings=(f"{public} could not be fetched, so an older copy is used: {said}",)
+        if said
+        else (),
+    )
+    if said:
+        try:
+            mirror.resolve(ref)
+        except KnowledgeError as error:
+            raise KnowledgeError(
+                f"knowledge.repo is {public}, which could not be fetched; git said: {said}"
+            ) from error
+    return mirror
+
+
+def _fetched(folder: Path, url: str, timeout_seconds: float) -> str:
+    """Bring the mirror up to date; what git said if it could not."""
+    if not (folder / "HEAD").exists():
+        folder.mkdir(exist_ok=True)
+        status, _, error = _git(folder, "init", "--quiet", "--bare", ".")
+        if status != 0:
+            return error.strip()
+    status, error = _fetch(folder, url, (*_REFSPECS, f"+HEAD:{_REMOTE_HEAD}"), timeout_seconds)
+    if status != 0 and "remote ref HEAD" in error:
+        # The remote's HEAD names a branch that has no commit; its other branches may do.
+        status, error = _fetch(folder, url, _REFSPECS, timeout_seconds)
+    said = " ".join(_without_password(error).split())
+    return (said or f"nothing (status {status})") if status != 0 else ""
+
+
+def _fetch(
+    folder: Path, url: str, refspecs: Sequence[str], timeout_seconds: float
+) -> tuple[int, str]:
+    _, configured, _ = _git(folder, "config", "--get", "core.sshCommand")
+    ssh = configured.decode().strip() or "ssh"
+    status, _, error = _git(
+        folder,
+        "-c", f"core.sshCommand={ssh} -oBatchMode=yes -oConnectTimeout=20",
+        "-c", "gc.auto=0",
+        "-c", "http.lowSpeedLimit=1000",
+        "-c", "http.lowSpeedTime=30",
+        "fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head", "--",
+        url, *refspecs,
+        timeout_seconds=timeout_seconds,
+    )  # fmt: skip
+    return status, error
+
+
+def _without_password(text: str) -> str:
+    return _PASSWORD.sub(r"\1", text)
+
+
+def _git(
+    folder: Path, *arguments: str, timeout_seconds: float | None = None
+) -> tuple[int, bytes, str]:
+    """Status, output and complaint of a git command in a folder.
+
+    Raises:
+        KnowledgeError: the folder or git itself is gone.
+    """
+    # GitPython would quietly run it in the current folder instead.
+    if not os.access(folder, os.X_OK):
+        raise KnowledgeError(f"knowledge.repo: {folder} is gone or may not be entered")
+    status, out, error = Git(str(folder)).execute(
+        _command(*arguments),
+        with_extended_output=True,
+        stdout_as_string=False,
+        strip_newline_in_stdout=False,
+        with_exceptions=False,
+        kill_after_timeout=timeout_seconds,
+        env=_READ_ONLY,
+    )
+    if status == GIT_NOT_FOUND:
+        raise KnowledgeError(f"a knowledge space needs git, which could not be run: {error}")
+    return status, out, error
+
+
+def _command(*arguments: str) -> list[str]:
+    """A git command for the folder it runs in, whatever repository a hook has put in the environment."""
+    return [*_OWN_ENVIRONMENT, "git", *arguments]
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Alone among processes and threads; freed when the process dies."""
+    with path.open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

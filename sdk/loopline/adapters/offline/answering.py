@@ -1,0 +1,47 @@
+"""Answering: in sentences quoted with their sources, or by saying that the space holds no answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopline.adapters.offline.catalogue import NATURE
+from loopline.adapters.offline.evidence import Evidence
+from loopline.adapters.offline.quoting import choose, harmless, render
+
+ENOUGH = 0.42
+
+
+def hopeful(evidence: Evidence) -> bool:
+    """Whether some place covers enough of what the question asks about."""
+    return evidence.covered >= ENOUGH
+
+
+def answer(evidences: Sequence[Evidence], queries: Sequence[str], failures: Sequence[str]) -> list[str]:
+    """The pieces of the answer, sentence by sentence; each question has its part."""
+    pieces: list[str] = []
+    for evidence in evidences:
+        part = render(choose(evidence)) if hopeful(evidence) else [declined(evidence, queries)]
+        if len(evidences) > 1:
+            part[0] = f"On “{harmless(evidence.question.text)}”: {part[0]}"
+        if pieces:
+            part[0] = f"\n\n{part[0]}"
+        pieces += part
+    if failures:
+        pieces.append("\n\n" + " ".join(f"({harmless(text)})" for text in failures))
+    return pieces
+
+
+def declined(evidence: Evidence, queries: Sequence[str]) -> str:
+    """What was searched for, and that nothing answers; no source is named."""
+    searched = " and ".join(f"“{harmless(query)}”" for query in queries) or "nothing"
+    missing = [harmless(term.written) for term in evidence.missing if term.weight >= 1.0]
+    nothing = f" Nothing that was found mentions {_listed(missing)}." if missing else ""
+    return (
+        f"I searched the knowledge space for {searched}. It holds no answer to this question that I "
+        f"could quote.{nothing} (I am {NATURE}.)"
+    )
+
+
+def _listed(words: Sequence[str]) -> str:
+    quoted = [f"“{word}”" for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

@@ -1,0 +1,232 @@
+"""Evidence: how far each sentence that was found goes to answer a question."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from loopline.adapters.offline.passages import Passage
+from loopline.adapters.offline.prose import Form, Sentence, sentences
+from loopline.adapters.offline.question import Kind, Question, Term
+from loopline.adapters.offline.source import code_sentences
+from loopline.adapters.offline.words import shares_root, stems
+
+KIN = 0.5
+ROOT = 0.8
+PARTS = 0.8
+# What a word is worth to a sentence that stands elsewhere than in the sentence itself.
+HEADING, BESIDE, TITLE, NEAR, ANYWHERE = 0.6, 0.6, 0.45, 0.4, 0.25
+OWN_SHARE = 0.5
+NEAR_SENTENCES = 3
+FORM_FACTOR: dict[Form, float] = {"prose": 1.0, "item": 1.0, "row": 0.8, "code": 0.55}
+TESTS_FACTOR = 0.75
+SOURCE_FACTOR = 0.95
+SHORT, LONG, FAR_TOO_LONG = 30, 400, 700
+PHRASE, MOST_PHRASES = 0.04, 3
+CUE = 0.09
+RANK = 0.12
+COMMONEST = 0.5
+LEAST_BACKGROUND = 4
+
+_NUMBER = re.compile(
+    r"\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|"
+    r"half|twice|once|zero|unlimited|no limit)\b",
+    re.IGNORECASE,
+)
+_CUES: Mapping[Kind, re.Pattern[str]] = {
+    "why": re.compile(r"\b(?:because|since|so that|reason|due to|in order to|to (?:avoid|prevent|make|ensure|reduce|protect|allow)|therefore|otherwise|if there are no|only if|unless|caused?|mitigat\w+)\b", re.I),
+    "number": _NUMBER,
+    "time": re.compile(r"\b(?:\d+|one|two|three|several)?\s*(?:milli)?(?:seconds?|minutes?|hours?|days?|weeks?|months?|years?)\b|\b(?:before|after|until|once|every|immediately|at the end)\b", re.I),
+    "steps": re.compile(r"\b(?:use|uses|using|set|call|add|pass|must|should|you can|can be|need to|set to|specify|configure|enable|override|define|run|create|replace)\b", re.I),
+    "place": re.compile(r"\b(?:in|under|inside|at|directory|folder|file|located|stored|saved|written)\b|/", re.I),
+    "outcome": re.compile(r"\b(?:raises?|raised|returns?|returned|will|error|exception|ignored|fails?|is|are|becomes?|results? in|added|appended|instead)\b", re.I),
+    "which": re.compile(r"[`_]|[a-z][A-Z]|\(\)"),
+    "meaning": re.compile(r"\b(?:is|are) (?:a|an|the|used|called)\b|\b(?:means|refers to|represents|defines|describes|controls)\b", re.I),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A passage with what the searches said about it: `rank` is 1 for the best, near 0 for the last.
+
+    `queries` are the searches that found it.
+    """
+
+    passage: Passage
+    rank: float
+    queries: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A sentence with its place in a passage; `covered` is the weighed share of the words asked about."""
+
+    passage: Passage
+    place: int
+    sentence: Sentence
+    score: float
+    covered: float
+    own: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All sentences of all passages, the best first, and the words that no passage holds."""
+
+    question: Question
+    scored: tuple[Scored, ...]
+    missing: tuple[Term, ...]
+    weights: Mapping[str, float]
+
+    @property
+    def covered(self) -> float:
+        """How much of the question the best place covers, from 0 to 1."""
+        return max((each.covered for each in self.scored), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A passage taken apart: its sentences, the stems of each, of headings and of the title."""
+
+    found: Found
+    sentences: tuple[Sentence, ...]
+    stems: tuple[Mapping[str, list[int]], ...]
+    headings: tuple[Mapping[str, list[int]], ...]
+    title: Mapping[str, list[int]]
+    all: frozenset[str]
+
+
+def sentences_of(passage: Passage) -> list[Sentence]:
+    """The sentences of a passage, read as a document or as source code."""
+    return sentences(passage.text) if passage.prose else code_sentences(passage.text)
+
+
+def weigh(question: Question, found: Sequence[Found], queries: Mapping[str, int]) -> Evidence:
+    """Every sentence weighed against the question; `queries` says how many passages each search gave."""
+    held = [_held(each) for each in found]
+    alike = {term.stem: _alike(term, held) for term in question.terms}
+    weights = {term.stem: term.weight * _rarity(term, held, alike, queries) for term in question.terms}
+    scored = [each for one in held for each in _scored(question, one, alike, weights)]
+    scored.sort(key=lambda each: each.score, reverse=True)
+    missing = tuple(
+        term
+        for term in question.own
+        if not any(_strength(term, alike[term.stem], each) >= KIN for one in held for each in (one.all,))
+    )
+    return Evidence(question, tuple(scored), missing, weights)
+
+
+def _held(found: Found) -> _Held:
+    parts = tuple(sentences_of(found.passage))
+    title = stems(f"{found.passage.title} {found.passage.path}")
+    own = tuple(stems(part.text) for part in parts)
+    headings = tuple(stems(part.heading) for part in parts)
+    everything = frozenset(title).union(*own, *headings)
+    return _Held(found, parts, own, headings, title, everything)
+
+
+def _alike(term: Term, held: Iterable[_Held]) -> dict[str, float]:
+    """The stems in the passages that stand for the term, with how well they do."""
+    found: dict[str, float] = {}
+    for stem in frozenset[str]().union(*(each.all for each in held)):
+        if stem == term.stem:
+            found[stem] = 1.0
+        elif shares_root(stem, term.stem):
+            found[stem] = ROOT
+        elif stem in term.kin:
+            found[stem] = KIN
+        elif stem in term.parts and len(stem) > 1:
+            found[stem] = PARTS / len(term.parts)
+    return found
+
+
+def _rarity(
+    term: Term, held: Sequence[_Held], alike: Mapping[str, dict[str, float]], queries: Mapping[str, int]
+) -> float:
+    """Less the more often the word stands in passages found by searches that did not ask for it."""
+    elsewhere = {query for query in queries if term.stem not in stems(query)}
+    background = [each for each in held if each.found.queries & elsewhere]
+    if len(background) < LEAST_BACKGROUND:
+        return 1.0
+    holding = sum(any(alike[term.stem].get(stem, 0) >= ROOT for stem in each.all) for each in background)
+    return 1.0 - COMMONEST * holding / len(background)
+
+
+def _strength(term: Term, alike: Mapping[str, float], stems: Container[str]) -> float:
+    values = [(stem, value) for stem, value in alike.items() if stem in stems]
+    best = max((value for _, value in values), default=0.0)
+    if not term.parts:
+        return best
+    share = sum(value for stem, value in values if stem in term.parts)
+    return max(best if term.stem in stems else 0.0, min(PARTS, share * share))
+
+
+def _scored(
+    question: Question, held: _Held, alike: Mapping[str, dict[str, float]], weights: Mapping[str, float]
+) -> Iterable[Scored]:
+    terms = question.terms
+    total = sum(weights.values()) or 1.0
+    own = [[_strength(term, alike[term.stem], each) for term in terms] for each in held.stems]
+    heads = [[_strength(term, alike[term.stem], each) for term in terms] for each in held.headings]
+    title = [_strength(term, alike[term.stem], held.title) for term in terms]
+    anywhere = [max((row[n] for row in own), default=0.0) for n in range(len(terms))]
+    for place, sentence in enumerate(held.sentences):
+        around = _around(held, own, place)
+        reach = [
+            max(own[place][n], HEADING * heads[place][n], TITLE * title[n], around[n], ANYWHERE * anywhere[n])
+            for n in range(len(terms))
+        ]
+        covered = sum(weights[t.stem] * value for t, value in zip(terms, reach, strict=True)) / total
+        itself = sum(weights[t.stem] * value for t, value in zip(terms, own[place], strict=True)) / total
+        if itself <= 0:
+            continue
+        score = (1 - OWN_SHARE) * covered + OWN_SHARE * itself
+        score += PHRASE * min(MOST_PHRASES, _phrases(question, alike, held.stems[place]))
+        score += CUE * _cued(question, sentence.text) + RANK * held.found.rank
+        score *= _factor(held.found.passage, sentence)
+        said = frozenset(t.stem for t, value in zip(terms, own[place], strict=True) if value >= KIN)
+        yield Scored(held.found.passage, place, sentence, score, covered, said)
+
+
+def _around(held: _Held, own: Sequence[Sequence[float]], place: int) -> list[float]:
+    """What the sentences near by say of each word, the closest ones most."""
+    best = [0.0] * len(own[place])
+    block = held.sentences[place].block
+    for other in range(max(0, place - NEAR_SENTENCES), min(len(own), place + NEAR_SENTENCES + 1)):
+        beside = abs(other - place) == 1 or held.sentences[other].block == block
+        worth = BESIDE if beside else NEAR
+        best = [max(old, worth * new) for old, new in zip(best, own[other], strict=True)]
+    return best
+
+
+def _phrases(
+    question: Question, alike: Mapping[str, dict[str, float]], held: Mapping[str, list[int]]
+) -> int:
+    """How many neighbouring words of the question stand close together here too."""
+    count = 0
+    for one, other in zip(question.own, question.own[1:], strict=False):
+        here = [at for stem in alike[one.stem] for at in held.get(stem, ())]
+        there = [at for stem in alike[other.stem] for at in held.get(stem, ())]
+        count += any(0 < abs(a - b) <= 3 for a in here for b in there)
+    return count
+
+
+def _cued(question: Question, text: str) -> float:
+    kinds = [kind for kind in question.kinds if kind in _CUES]
+    return sum(bool(_CUES[kind].search(text)) for kind in kinds) / max(1, math.sqrt(len(kinds)))
+
+
+def _factor(passage: Passage, sentence: Sentence) -> float:
+    factor = FORM_FACTOR[sentence.form]
+    if passage.tests:
+        factor *= TESTS_FACTOR
+    elif not passage.prose:
+        factor *= SOURCE_FACTOR
+    size = len(sentence.text)
+    if size < SHORT:
+        return factor * 0.6
+    if size > LONG:
+        return factor * (0.4 if size > FAR_TOO_LONG else 0.75)
+    return factor

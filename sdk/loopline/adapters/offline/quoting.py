@@ -1,0 +1,135 @@
+"""Quoting: which sentences make the answer, and how they are set with their sources."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from loopline.adapters.offline.evidence import Evidence, Scored, sentences_of
+from loopline.adapters.offline.passages import Passage
+from loopline.adapters.offline.prose import Sentence
+from loopline.adapters.offline.words import stems
+
+MOST_SENTENCES = 4
+MOST_PASSAGES = 3
+WORTH = 0.55
+SAME = 0.7
+LONGEST_QUOTE = 600
+
+_LEANS = re.compile(
+    r"^[`*\"“(]*(?:this|these|it|its|they|that|those|such|however|otherwise|therefore|thus|instead|"
+    r"in (?:this|that|these|such) case|also|then|here|but|and|as a result|for this reason|both|"
+    r"so|similarly|likewise|the (?:former|latter))\b",
+    re.IGNORECASE,
+)
+_ROLE = re.compile(r":(?:[\w+.-]+:){0,3}[\w+.-]+:`(?:[!~])?([^`<]*?)(?:\s*<[^`>]*>)?`|:[\w+:.-]+:`<([^`>]*)>`")
+_LINK = re.compile(r"`([^`<]+?)\s*<[^`>]+>`__?")
+_MARKDOWN_LINK = re.compile(r"!?\[([^\]\[]+)\]\((?:[^()\s]|\([^()\s]*\))*(?:\s+\"[^\"]*\")?\)")
+_LITERAL = re.compile(r"``(.+?)``")
+_BOLD = re.compile(r"\*\*(\S(?:.*?\S)?)\*\*")
+_NAMED_LINK = re.compile(r"`([^`]+)`__?(?!\w)")
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """A sentence of a passage that the answer quotes."""
+
+    passage: Passage
+    place: int
+    sentence: Sentence
+
+
+def choose(evidence: Evidence) -> list[Quote]:
+    """Two to four sentences, the best passage's first, in the order in which they stand there."""
+    if not evidence.scored:
+        return []
+    best = evidence.scored[0]
+    chosen = _with_lead(best)
+    for scored in evidence.scored[1:]:
+        if len(chosen) >= MOST_SENTENCES:
+            break
+        if scored.score < WORTH * best.score or _told(chosen, scored):
+            continue
+        if _fits(chosen, scored, best):
+            chosen += [one for one in _with_lead(scored) if not _held(chosen, one)]
+    if len(chosen) < 2:
+        chosen += _next(best)
+    return _ordered(chosen[:MOST_SENTENCES])
+
+
+def render(quotes: Sequence[Quote]) -> list[str]:
+    """The pieces of the answer text: one for each sentence, a paragraph for each passage."""
+    pieces: list[str] = []
+    for number, quote in enumerate(quotes):
+        new = number > 0 and quotes[number - 1].passage.sid != quote.passage.sid
+        lead = "\n\n" if new else " " if number else ""
+        pieces.append(f"{lead}“{clean(quote.sentence.text)}” [[S:{quote.passage.sid}]]")
+    return pieces
+
+
+def clean(text: str) -> str:
+    """The sentence without inline markup around its words, safe to stand in an answer."""
+    text = _ROLE.sub(lambda match: f"`{(match[1] or match[2] or '').strip()}`", text)
+    text = _LINK.sub(r"\1", text)
+    text = _MARKDOWN_LINK.sub(r"\1", text)
+    text = _LITERAL.sub(r"`\1`", text)
+    text = _NAMED_LINK.sub(r"\1", text) if re.search(r"`__?(?!\w)", text) else text
+    return harmless(_BOLD.sub(r"\1", text))
+
+
+def harmless(text: str) -> str:
+    """The text on one line, with nothing in it that reads as a citation."""
+    return " ".join(text.replace("[[", "[ [").split())
+
+
+def _fits(chosen: Sequence[Quote], scored: Scored, best: Scored) -> bool:
+    """At most two sentences more of the best passage, and one of each of two others."""
+    sids = [quote.passage.sid for quote in chosen]
+    if scored.passage.sid == best.passage.sid:
+        return sids.count(scored.passage.sid) < 2
+    return scored.passage.sid not in sids and len(set(sids)) < MOST_PASSAGES
+
+
+def _with_lead(scored: Scored) -> list[Quote]:
+    """The sentence, after the one before it when it leans on that one."""
+    own = Quote(scored.passage, scored.place, scored.sentence)
+    if scored.place == 0 or not _LEANS.match(scored.sentence.text):
+        return [own]
+    before = sentences_of(scored.passage)[scored.place - 1]
+    if before.block != scored.sentence.block and before.form != "prose":
+        return [own]
+    return [Quote(scored.passage, scored.place - 1, before), own] if _quotable(before) else [own]
+
+
+def _next(best: Scored) -> list[Quote]:
+    """The sentence after the best one, so that it does not stand alone."""
+    parts = sentences_of(best.passage)
+    for place in (best.place + 1, best.place - 1):
+        if 0 <= place < len(parts) and _quotable(parts[place]):
+            return [Quote(best.passage, place, parts[place])]
+    return []
+
+
+def _quotable(sentence: Sentence) -> bool:
+    return sentence.form in ("prose", "item") and 20 <= len(sentence.text) <= LONGEST_QUOTE
+
+
+def _held(chosen: Iterable[Quote], quote: Quote) -> bool:
+    return any(one.passage.sid == quote.passage.sid and one.place == quote.place for one in chosen)
+
+
+def _told(chosen: Iterable[Quote], scored: Scored) -> bool:
+    """Whether a chosen sentence already says nearly the same."""
+    mine = set(stems(scored.sentence.text))
+    for quote in chosen:
+        theirs = set(stems(quote.sentence.text))
+        if len(mine & theirs) >= SAME * min(len(mine), len(theirs)):
+            return True
+    return False
+
+
+def _ordered(chosen: Sequence[Quote]) -> list[Quote]:
+    """Passages in the order they were chosen, the sentences of each as they stand in it."""
+    order = list(dict.fromkeys(quote.passage.sid for quote in chosen))
+    return sorted(chosen, key=lambda quote: (order.index(quote.passage.sid), quote.place))

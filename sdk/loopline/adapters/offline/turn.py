@@ -1,0 +1,113 @@
+"""The turn as a prompt shows it: what is asked, what was called, and what came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loopline.models import AssistantMessage, Message, Prompt, ToolCall, ToolMessage, UserMessage
+
+_ASKED = re.compile(r"\A\[ar:[^\]\s]+\.user\.(?:prompt|followup|steer)(?:\.\d+)?\]\s*")
+_LABEL = re.compile(r"\A\[[a-z]{2,8}:[^\]\n]*\][ \t]*(?:\n|\Z)")
+_BUNDLE = re.compile(r"^Bundle: (.+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Something the user asked, and the place of its message."""
+
+    text: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A call with its result, if one has come; `place` is that of the message that made it."""
+
+    call: ToolCall
+    place: int
+    result: ToolMessage | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call came to good."""
+        return self.result is not None and self.result.ok
+
+    @property
+    def text(self) -> str:
+        """What came of it, without its label."""
+        return unlabelled(self.result.text) if self.result else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What is asked now, what was asked before, and the calls made since, in order."""
+
+    before: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    done: tuple[Done, ...]
+    bundle: str
+
+    def calls(self, name: str) -> tuple[Done, ...]:
+        """The calls of one tool in this turn."""
+        return tuple(done for done in self.done if done.call.name == name)
+
+
+def read(prompt: Prompt) -> Turn:
+    """The turn that the prompt is about: all that follows the last answer."""
+    start = _after_last_answer(prompt.messages)
+    asked = [Asked(text, at) for at, text in _questions(prompt.messages) if text]
+    bundle = _BUNDLE.search(prompt.system)
+    return Turn(
+        before=tuple(each.text for each in asked if each.place < start),
+        asked=tuple(each for each in asked if each.place >= start),
+        done=tuple(_done(prompt.messages, start)),
+        bundle=bundle[1].strip() if bundle else "",
+    )
+
+
+def unlabelled(text: str) -> str:
+    """The text without the ref in brackets that leads it."""
+    return _LABEL.sub("", text, count=1)
+
+
+def _after_last_answer(messages: Sequence[Message]) -> int:
+    places = [
+        place
+        for place, message in enumerate(messages)
+        if isinstance(message, AssistantMessage) and not message.calls
+    ]
+    return places[-1] + 1 if places else 0
+
+
+def _questions(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
+    """User messages that ask something: those with a question's label, or without any."""
+    for place, message in enumerate(messages):
+        if isinstance(message, UserMessage):
+            text = _ASKED.sub("", message.text, count=1)
+            if text != message.text or not _LABEL.match(message.text):
+                yield place, text.strip()
+
+
+def _done(messages: Sequence[Message], start: int) -> Iterator[Done]:
+    for place in range(start, len(messages)):
+        message = messages[place]
+        if isinstance(message, AssistantMessage):
+            yield from _with_results(messages, place, message.calls)
+
+
+def _with_results(
+    messages: Sequence[Message], place: int, calls: Sequence[ToolCall]
+) -> Iterator[Done]:
+    """Each call with its result: by id where there are ids, else in order."""
+    results: list[ToolMessage] = []
+    for message in messages[place + 1 :]:
+        if isinstance(message, AssistantMessage):
+            break
+        if isinstance(message, ToolMessage):
+            results.append(message)
+    for number, call in enumerate(calls):
+        by_id = [each for each in results if call.call_id and each.call_id == call.call_id]
+        in_order = [each for each in results[number : number + 1] if each.name == call.name]
+        yield Done(call, place, next(iter(by_id or in_order), None))

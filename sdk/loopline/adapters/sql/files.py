@@ -1,0 +1,151 @@
+"""A SQLite file: how it is named and opened, and what its errors mean to a person."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from loopline.errors import StoreBusy, StoreError, StoreFull
+
+T = TypeVar("T")
+
+SCHEME = "sqlite:///"
+BUSY_SECONDS = 5.0
+WAL_LIMIT_BYTES = 64 * 1024 * 1024
+RETRY_SECONDS = 0.01
+DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, OSError)
+
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+_ADVICE = {
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database: name another file",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: put a backup in its place",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: see that its folder is there and may be written",
+    sqlite3.SQLITE_READONLY: "it may not be written: see to the rights of the file and its folder",
+    sqlite3.SQLITE_PERM: "it may not be opened: see to the rights of the file and its folder",
+    sqlite3.SQLITE_IOERR: "its disk failed: see that the disk works and is mounted",
+}
+
+
+def path_of(url: str) -> Path:
+    """The file that a URL names, absolute.
+
+    Raises:
+        StoreError: no store can be opened under it.
+    """
+    name = url.removeprefix(SCHEME)
+    if name == url or not name or name == ":memory:" or "?" in name:
+        raise StoreError(
+            f"no store can be opened at {url!r}: only sqlite:///relative.db and "
+            "sqlite:////absolute.db, without options"
+        )
+    return Path(name).absolute()
+
+
+def reading(path: Path, *, read_only: bool, connections: int) -> Engine:
+    """An engine whose connections write nothing; read-only not even what others left unfinished."""
+    mode = "ro" if read_only else "rw"
+    pragmas = ("query_only = ON",)
+    return _engine(partial(_connect, path, mode, pragmas), connections, "BEGIN")
+
+
+def writing(path: Path) -> Engine:
+    """An engine with one connection, whose transactions have the write lock from the start."""
+    return _engine(partial(_connect_to_write, path), 1, "BEGIN IMMEDIATE")
+
+
+def _engine(creator: Callable[[], sqlite3.Connection], connections: int, begin: str) -> Engine:
+    engine = create_engine(
+        "sqlite://", creator=creator, poolclass=QueuePool, pool_size=connections, max_overflow=0
+    )
+
+    # A transaction that begins by reading fails when it comes to write after another has written.
+    def begun(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    event.listen(engine, "begin", begun)
+    return engine
+
+
+def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_to_write(path: Path) -> sqlite3.Connection:
+    pragmas = (
+        "synchronous = NORMAL",
+        f"journal_size_limit = {WAL_LIMIT_BYTES}",
+        "foreign_keys = ON",
+    )
+    connection = _connect(path, "rwc", pragmas)
+    try:
+        mode = patiently(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
+        if mode != ("wal",):
+            raise StoreError(f"{path}: no write-ahead log can be kept there: use a local disk")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def patiently(work: Callable[[], T]) -> T:
+    """Do it, again and again while another process is in the way, for as long as is patient.
+
+    SQLite does not wait by itself where a file is being opened or turned to a write-ahead log.
+    """
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return work()
+        except DATABASE_ERRORS as error:
+            if _code(error) & 0xFF not in _IN_THE_WAY or time.monotonic() > until:
+                raise
+        time.sleep(RETRY_SECONDS)
+
+
+_IN_THE_WAY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def explained(path: Path, error: Exception) -> StoreError:
+    """What a failure of the database means, and what to do about it."""
+    cause = (error.orig or error) if isinstance(error, DBAPIError) else error
+    code = _code(error)
+    if code & 0xFF in _IN_THE_WAY:
+        return StoreBusy(
+            f"{path} was held by another process for {BUSY_SECONDS:g} s: try again; "
+            "nothing was kept"
+        )
+    if code in _NO_ROOM or (
+        isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    ):
+        return StoreFull(
+            f"{path} has no room ({cause}): free some on its disk, or raise the limit on its size; "
+            "nothing was kept"
+        )
+    return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({cause})")
+
+
+def _code(error: Exception) -> int:
+    """SQLite's extended result code, 0 for what SQLite itself did not say."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlite_errorcode", 0)

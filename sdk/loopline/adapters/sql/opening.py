@@ -1,0 +1,77 @@
+"""Opening a store: what is refused, and how processes that begin one at once get along."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from loopline.adapters.sql.files import DATABASE_ERRORS, explained, patiently, reading, writing
+from loopline.adapters.sql.schema import create, is_empty
+from loopline.errors import StoreError
+
+
+def open_to_read(path: Path, connections: int) -> Engine:
+    """An engine that reads a store which is there already.
+
+    Raises:
+        StoreError: there is none.
+    """
+    if not path.exists():
+        raise StoreError(f"there is no store at {path}: what is opened read-only is not begun")
+    with ExitStack() as failed:
+        engine = reading(path, read_only=True, connections=connections)
+        failed.callback(engine.dispose)
+        if _holds_nothing(path, engine):
+            raise StoreError(f"{path} is empty: what is opened read-only is not begun")
+        failed.pop_all()
+    return engine
+
+
+def open_to_write(path: Path, connections: int) -> tuple[Engine, Engine]:
+    """An engine that reads a store and one that writes to it; there is a store afterwards.
+
+    Raises:
+        StoreError: there cannot be one.
+    """
+    with ExitStack() as failed:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explained(path, error) from error
+        readers = reading(path, read_only=False, connections=connections)
+        failed.callback(readers.dispose)
+        writer = writing(path)
+        failed.callback(writer.dispose)
+        # Another program's database is refused before anything in it is changed.
+        if not path.exists() or _holds_nothing(path, readers):
+            _begin(path, writer)
+        failed.pop_all()
+    return readers, writer
+
+
+def _holds_nothing(path: Path, engine: Engine) -> bool:
+    if path.is_dir():
+        raise StoreError(f"{path} is a folder: name a file in it")
+
+    def look() -> bool:
+        with engine.begin() as connection:
+            return is_empty(connection, path)
+
+    try:
+        return patiently(look)
+    except DATABASE_ERRORS as error:
+        raise explained(path, error) from error
+
+
+def _begin(path: Path, engine: Engine) -> None:
+    def begin() -> None:
+        with engine.begin() as connection:
+            if is_empty(connection, path):
+                create(connection)
+
+    try:
+        patiently(begin)
+    except DATABASE_ERRORS as error:
+        raise explained(path, error) from error

@@ -1,0 +1,122 @@
+"""The threads that a store is used on: one that writes, a few that read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from loopline.adapters.sql.files import DATABASE_ERRORS, explained
+
+T = TypeVar("T")
+
+
+async def settled(outcome: asyncio.Future[T]) -> T:
+    """The outcome, which is waited for come what may: a cancellation is raised only after it."""
+    cancelled: asyncio.CancelledError | None = None
+    while not outcome.done():
+        try:
+            await asyncio.wait([outcome])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return outcome.result()
+    outcome.exception()  # it is nobody's any more, and asyncio would complain of that
+    raise cancelled
+
+
+class Readers:
+    """Threads with a connection each, which never keep the writer waiting."""
+
+    def __init__(self, path: Path, engine: Engine, threads: int) -> None:
+        self._path = path
+        self._engine = engine
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loopline-read")
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """What the work reads, in one transaction."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._read, work)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.begin() as connection:
+                return work(connection)
+        except DATABASE_ERRORS as error:
+            raise explained(self._path, error) from error
+
+    def close(self) -> None:
+        """Finish what was asked for, then let go of the file."""
+        self._threads.shutdown()
+        self._engine.dispose()
+
+
+class Writer:
+    """The thread that all writes of a process go through, one transaction after another."""
+
+    def __init__(self, path: Path, engine: Engine) -> None:
+        self._path = path
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="loopline-write")
+        self._connection: Connection | None = None
+        self._synchronous = ""
+
+    async def write(
+        self, work: Callable[[Connection], T], *, survives_power: bool, undone: Callable[[], None]
+    ) -> T:
+        """Do the work in one transaction, which is never given up half-way.
+
+        `undone` is called when the transaction was not kept, or may not have been.
+        """
+        loop = asyncio.get_running_loop()
+        return await settled(
+            loop.run_in_executor(self._thread, self._write, work, survives_power, undone)
+        )
+
+    def _write(
+        self, work: Callable[[Connection], T], survives_power: bool, undone: Callable[[], None]
+    ) -> T:
+        try:
+            connection = self._connected(survives_power)
+            with connection.begin():
+                return work(connection)
+        except DATABASE_ERRORS as error:
+            undone()
+            self._disconnect()
+            raise explained(self._path, error) from error
+        except BaseException:
+            undone()
+            raise
+
+    def _connected(self, survives_power: bool) -> Connection:
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._engine.connect()
+            self._synchronous = ""
+        wanted = "FULL" if survives_power else "NORMAL"
+        if wanted != self._synchronous:
+            # On the raw connection, for SQLAlchemy's own would begin a transaction first.
+            cursor = connection.connection.cursor()
+            cursor.execute(f"PRAGMA synchronous = {wanted}")
+            cursor.close()
+            self._synchronous = wanted
+        return connection
+
+    def _disconnect(self) -> None:
+        """After a failure nothing is believed: the next write connects and reads anew."""
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Finish what was asked for, then let go of the file."""
+        self._thread.shutdown()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._engine.dispose()

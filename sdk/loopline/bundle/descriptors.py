@@ -1,0 +1,241 @@
+"""The descriptor modules of a bundle: which tools it has, and which skills."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from loopline.bundle.load import LoadedBundle
+from loopline.errors import BundleError
+from loopline.skills import REACT, Selection, Skills, selections
+from loopline.tools import Tool, ToolFunction, ToolSet
+
+TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME")
+SKILL_NAMES = ("CUSTOM_SKILLS_ROOT", "AGENTS_CONFIG")
+SKILLS_FOLDER = "skills"
+RESERVED = ("react", "mcp")
+"""Aliases of the loop's own tools, and of those from MCP servers."""
+
+_SOURCES = ("ref", "module")
+_SPEC_KEYS = (*_SOURCES, "alias")
+_ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_RUNTIMES = ("local", "docker", "fargate")
+_MISSPELT = 0.85
+
+
+def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
+    """The tools that a descriptor module lists; none without a module.
+
+    Raises:
+        BundleError: the descriptor or a tool is wrong; the message names file and line.
+    """
+    if not module:
+        return ToolSet()
+    descriptor = _Descriptor(bundle.resolve_module(module))
+    descriptor.check_spelling(TOOL_NAMES)
+    bound = list(_bound(descriptor, bundle))
+    _check_different(descriptor, bound)
+    if descriptor.value("MCP_TOOL_SPECS", []):
+        raise descriptor.wrong(
+            "MCP_TOOL_SPECS", "MCP servers are not supported yet; empty MCP_TOOL_SPECS"
+        )
+    tools = ToolSet(bound)
+    _check_runtime(descriptor, tools)
+    return tools
+
+
+def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Skills:
+    """The skills that `consumer` sees; without a module those in the bundle's folder `skills`.
+
+    Raises:
+        BundleError: the descriptor or a skill is wrong; the message names file and line.
+    """
+    default = bundle.folder / SKILLS_FOLDER if bundle.folder else None
+    if not module:
+        found = Skills.load(default) if default and default.is_dir() else Skills()
+        return found.enabled({}, consumer)
+    descriptor = _Descriptor(bundle.resolve_module(module))
+    descriptor.check_spelling(SKILL_NAMES)
+    root = _skills_root(descriptor, bundle, default)
+    skills = Skills() if root is None else Skills.load(root)
+    config = _agents(descriptor, skills)
+    strange = tuple(
+        f"{descriptor.place('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"
+        for name in config
+        if name not in (REACT, consumer)
+    )
+    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange))
+
+
+@dataclass(frozen=True, slots=True)
+class _Descriptor:
+    """A module of settings, and where each of them is written."""
+
+    module: ModuleType
+
+    def value(self, name: str, default: object) -> object:
+        found: object = vars(self.module).get(name, default)
+        return found
+
+    def wrong(self, name: str, problem: str, item: int | str | None = None) -> BundleError:
+        return BundleError(f"{self.place(name, item)}: {problem}")
+
+    def place(self, name: str, item: int | str | None = None) -> str:
+        """The file, and the line on which the setting or an item in it is written, if that is known."""
+        file = self.module.__file__
+        if file is None:
+            return self.module.__name__
+        written = _written(Path(file)).get(name)
+        return file if written is None else f"{file}:{_line(written, item)}"
+
+    def check_spelling(self, names: Iterable[str]) -> None:
+        """Refuse a setting whose name is almost one of these."""
+        for name in vars(self.module):
+            if name in (*TOOL_NAMES, *SKILL_NAMES) or name != name.upper():
+                continue
+            if near := get_close_matches(name, list(names), 1, _MISSPELT):
+                raise self.wrong(name, f"{name} means nothing, nearest is {near[0]}")
+
+
+def _written(file: Path) -> dict[str, ast.expr]:
+    """What is assigned to each name at the top level of a file."""
+    found = dict[str, ast.expr]()
+    if file.suffix != ".py" or not file.is_file():
+        return found
+    for node in ast.parse(file.read_bytes()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                found[name] = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                found[name] = value
+            case _:
+                pass
+    return found
+
+
+def _line(written: ast.expr, item: int | str | None) -> int:
+    match written:
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return items[item].lineno if isinstance(item, int) else written.lineno
+        case ast.Dict(keys=keys):
+            named = (key for key in keys if isinstance(key, ast.Constant) and key.value == item)
+            return next((key.lineno for key in named), written.lineno)
+        case _:
+            return written.lineno
+
+
+def _bound(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
+    specs = descriptor.value("TOOLS_SPECS", None)
+    if not isinstance(specs, list | tuple):
+        problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
+        raise descriptor.wrong("TOOLS_SPECS", problem)
+    for index, spec in enumerate(cast("Sequence[object]", specs)):
+        source, name, alias = _spec(descriptor, index, spec)
+        try:
+            module = bundle.resolve_file(name) if source == "ref" else bundle.resolve_module(name)
+        except BundleError as error:
+            place = descriptor.place("TOOLS_SPECS", index)
+            raise BundleError(f"{error} (asked for at {place})") from error
+        functions = _functions(module)
+        if not functions:
+            problem = f"no function in {name!r} is decorated with @tool"
+            raise descriptor.wrong("TOOLS_SPECS", problem, index)
+        yield from (function.bind(alias) for function in functions)
+
+
+def _spec(descriptor: _Descriptor, index: int, spec: object) -> tuple[str, str, str]:
+    """What kind of place the tools are in, its name, and their alias."""
+    if not isinstance(spec, Mapping):
+        raise descriptor.wrong("TOOLS_SPECS", f"{spec!r} must be a dict", index)
+    given = cast("Mapping[object, object]", spec)
+    for key in given:
+        if key not in _SPEC_KEYS:
+            problem = f"the key {key!r} means nothing, {_nearest(str(key), _SPEC_KEYS)}"
+            raise descriptor.wrong("TOOLS_SPECS", problem, index)
+    texts = {str(key): value for key, value in given.items() if isinstance(value, str) and value}
+    sources = [key for key in _SOURCES if key in given]
+    if len(sources) != 1 or sources[0] not in texts or "alias" not in texts:
+        problem = 'write {"ref": "tools.py", "alias": "shop"} or {"module": "a.b", "alias": "shop"}'
+        raise descriptor.wrong("TOOLS_SPECS", f"{spec!r} is incomplete: {problem}", index)
+    alias = texts["alias"]
+    if not _ALIAS.fullmatch(alias) or alias in RESERVED:
+        problem = f"{alias!r} cannot be an alias: a letter, then A-Z a-z 0-9 _ -, and not one of"
+        raise descriptor.wrong("TOOLS_SPECS", f"{problem} {', '.join(RESERVED)}", index)
+    return sources[0], texts[sources[0]], alias
+
+
+def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
+    """The tools in a module in the order they are written; a name with an underscore is private."""
+    named = ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
+    functions = [
+        cast("ToolFunction[..., Any]", value)
+        for _, value in named
+        if isinstance(value, ToolFunction)
+    ]
+    return {id(function): function for function in functions}.values()
+
+
+def _check_different(descriptor: _Descriptor, tools: Iterable[Tool]) -> None:
+    names = [tool.spec.name for tool in tools]
+    if twice := [name for name in names if names.count(name) > 1]:
+        problem = f"two tools are called {twice[0]!r}: give one of them another alias"
+        raise descriptor.wrong("TOOLS_SPECS", problem)
+
+
+def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
+    runtimes = descriptor.value("TOOL_RUNTIME", {})
+    if not isinstance(runtimes, Mapping):
+        raise descriptor.wrong("TOOL_RUNTIME", 'must be a dict such as {"shop.find": "local"}')
+    for key, runtime in cast("Mapping[object, object]", runtimes).items():
+        name = str(key)
+        if name not in tools:
+            problem = f"there is no tool {name!r}, {_nearest(name, tools)}"
+        elif runtime not in _RUNTIMES:
+            problem = f"{name!r} cannot run in {runtime!r}, {_nearest(str(runtime), _RUNTIMES)}"
+        elif runtime != "local":
+            problem = f"{name!r} cannot run in {runtime!r} yet: only 'local' works"
+        else:
+            continue
+        raise descriptor.wrong("TOOL_RUNTIME", problem, name)
+
+
+def _skills_root(
+    descriptor: _Descriptor, bundle: LoadedBundle, default: Path | None
+) -> Path | None:
+    if "CUSTOM_SKILLS_ROOT" not in vars(descriptor.module):
+        return default if default and default.is_dir() else None
+    root = descriptor.value("CUSTOM_SKILLS_ROOT", None)
+    if root is None:
+        return None
+    if not isinstance(root, str | Path):
+        raise descriptor.wrong("CUSTOM_SKILLS_ROOT", f"{root!r} must be a path or None")
+    found = (bundle.folder or Path()) / root
+    if not found.is_dir():
+        problem = f"there is no folder {found}: create it, or set CUSTOM_SKILLS_ROOT to None"
+        raise descriptor.wrong("CUSTOM_SKILLS_ROOT", problem)
+    return found
+
+
+def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, Selection]:
+    try:
+        config = selections(descriptor.value("AGENTS_CONFIG", {}))
+    except BundleError as error:
+        raise descriptor.wrong("AGENTS_CONFIG", str(error)) from error
+    names = [(skill.namespace, skill.id) for skill in skills]
+    for consumer, selection in config.items():
+        for pattern in selection.unmatched(names):
+            known = _nearest(pattern, [skill.full_id for skill in skills])
+            problem = f"no skill is called {pattern!r}, {known}"
+            raise descriptor.wrong("AGENTS_CONFIG", problem, consumer)
+    return config
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), 1, 0.0)
+    return f"nearest is {near[0]!r}" if near else "there are none"

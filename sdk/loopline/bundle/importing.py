@@ -1,0 +1,193 @@
+"""Importing a bundle's code under a name of its own, and blaming the line that went wrong.
+
+A bundle opened by path is imported as `<name>@<digest of its path>`, so two folders with the same name
+do not meet. Inside it, relative imports work as ever, and so does `from <name>.tools import x`: its
+modules are given an `__import__` that knows their own package, and nothing else in the process is
+changed. A bundle is imported once in a process; nothing is written beside it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+from loopline.errors import BundleError
+
+MARK = "@"
+"""What no importable name holds, and every name given here does."""
+
+_DIGEST = 8
+_OWN = re.compile(rf"{MARK}[0-9a-f]{{{_DIGEST}}}\b")
+_FOREIGN = re.compile(r"\W")
+_LEVEL = 3
+"""Where `__import__` is given its level, after the name."""
+
+_lock = RLock()
+
+
+def import_package(folder: Path) -> ModuleType:
+    """The package in a folder with an `__init__.py`.
+
+    Raises:
+        BundleError: its code fails; the message names file and line.
+    """
+    return _imported(folder / "__init__.py", folder, folder.name)
+
+
+def import_file(file: Path) -> ModuleType:
+    """The module in a single file.
+
+    Raises:
+        BundleError: its code fails; the message names file and line.
+    """
+    return _imported(file, file.parent, file.stem)
+
+
+def import_name(name: str, folder: Path | None) -> ModuleType | None:
+    """The module of that full name, None if there is no such module.
+
+    Raises:
+        BundleError: its code fails; the message names the file and line in `folder`.
+    """
+    with _lock:
+        importlib.invalidate_caches()
+        try:
+            with _clean(name.partition(".")[0]):
+                return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                return None
+            raise blame(error, folder) from error
+        except (Exception, SystemExit) as error:
+            raise blame(error, folder) from error
+
+
+def blame(error: BaseException, folder: Path | None) -> BundleError:
+    """The error as one of the bundle's author, with the innermost file and line in `folder`.
+
+    Raise it from the error. A BundleError is returned as it is, for it names its place.
+    """
+    if isinstance(error, BundleError):
+        return error
+    place = _place(error, folder)
+    # A syntax error says its place too, and less well.
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    message = f"{place}: {type(error).__name__}: {_OWN.sub('', text)}"
+    return BundleError(message.removesuffix(": "))
+
+
+def public_name(module: str) -> str:
+    """The module's name as its author writes it."""
+    return _OWN.sub("", module)
+
+
+def _imported(file: Path, folder: Path, name: str) -> ModuleType:
+    path = folder.resolve() if file.name == "__init__.py" else file.resolve()
+    digest = sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:_DIGEST]
+    package = f"{_FOREIGN.sub('_', name)}{MARK}{digest}"
+    with _lock:
+        if package not in sys.modules:
+            _execute(package, file.resolve(), folder.resolve())
+        return sys.modules[package]
+
+
+def _execute(package: str, file: Path, folder: Path) -> None:
+    if not any(isinstance(finder, _Inside) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Inside())
+    importlib.invalidate_caches()
+    loader = _Source(package, str(file))
+    within = [str(folder)] if file.name == "__init__.py" else None
+    spec = spec_from_file_location(package, file, loader=loader, submodule_search_locations=within)
+    if spec is None:
+        raise BundleError(f"{file}: not a Python file")
+    module = module_from_spec(spec)
+    try:
+        with _clean(package):
+            sys.modules[package] = module
+            loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise blame(error, folder) from error
+
+
+@contextmanager
+def _clean(package: str) -> Generator[None, None, None]:
+    """Leave no module of the package behind that was imported in vain."""
+    before = set(sys.modules)
+    try:
+        yield
+    except BaseException:
+        for name in set(sys.modules) - before:
+            if name == package or name.startswith(f"{package}."):
+                del sys.modules[name]
+        raise
+
+
+class _Source(SourceFileLoader):
+    """Runs a module of a bundle; compiled anew each time, since a cache would be written beside it."""
+
+    def path_stats(self, path: str) -> Mapping[str, float]:
+        raise OSError(f"no cache for {path}")
+
+    def exec_module(self, module: ModuleType) -> None:
+        package = module.__name__.partition(".")[0]
+        own = {**vars(builtins), "__import__": _import_of(package)}
+        vars(module)["__builtins__"] = own
+        super().exec_module(module)
+
+
+class _Inside(MetaPathFinder):
+    """Finds the modules inside the bundles' packages."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is None or MARK not in fullname:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Source(fullname, spec.loader.path)
+        return spec
+
+
+def _import_of(package: str) -> Callable[..., ModuleType]:
+    """`__import__` for the modules of a package, which knows it by its public name too."""
+    public = public_name(package)
+
+    def own(name: str, *where: Any, **named: Any) -> ModuleType:
+        first, dot, rest = name.partition(".")
+        level = named.get("level", where[_LEVEL] if len(where) > _LEVEL else 0)
+        known = f"{package}{dot}{rest}" if first == public and not level else name
+        return builtins.__import__(known, *where, **named)
+
+    return own
+
+
+def _place(error: BaseException, folder: Path | None) -> str:
+    places = [
+        (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno or 0))
+    written = [(name, line) for name, line in places if not name.startswith("<")]
+    inside = [place for place in written if folder is not None and _is_inside(place[0], folder)]
+    if not inside and not written:
+        return str(folder)
+    return "{}:{}".format(*(inside or written)[-1])
+
+
+def _is_inside(file: str, folder: Path) -> bool:
+    path, root = Path(file).resolve(), folder.resolve()
+    return path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts

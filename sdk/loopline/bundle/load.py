@@ -1,0 +1,296 @@
+"""Opening a bundle: by path, by name, or as a value."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import cast
+
+from loopline.bundle.bundle import Bundle
+from loopline.bundle.importing import (
+    blame,
+    import_file,
+    import_name,
+    import_package,
+    public_name,
+)
+from loopline.errors import BundleError
+
+GROUP = "loopline.bundles"
+"""The entry points by whose names installed bundles are opened."""
+
+BESIDE = "bundles"
+"""The folder here whose folders are bundles that are opened by their names."""
+
+__all__ = ["Available", "LoadedBundle", "available", "blame", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedBundle:
+    """A bundle, and where its code is.
+
+    `package` is the module name under which it is loaded; `name` is what its author calls that.
+    `folder` is None for a bundle made where there is no file.
+    """
+
+    bundle: Bundle
+    folder: Path | None
+    package: str
+    name: str
+
+    def resolve_module(self, name: str) -> ModuleType:
+        """The module; a name that begins with the bundle's own is looked for inside the bundle.
+
+        Raises:
+            BundleError: there is none, or its code fails; the message names file and line.
+        """
+        first, dot, rest = name.partition(".")
+        full = f"{self.package}{dot}{rest}" if first == self.name else name
+        module = import_name(full, self.folder)
+        if module is None:
+            raise BundleError(
+                f"{self.folder or self.name}: no module {public_name(name)!r}: {self._modules(name)}"
+            )
+        return module
+
+    def resolve_file(self, ref: str) -> ModuleType:
+        """The module in a Python file, by its path in the bundle's folder.
+
+        Raises:
+            BundleError: there is none, it is outside, or its code fails.
+        """
+        if self.folder is None:
+            raise BundleError(f"{ref!r}: the bundle {self.bundle.id!r} has no folder: use a module")
+        root = self.folder.resolve()
+        file = (root / ref).resolve()
+        if not file.is_relative_to(root) or file.suffix != ".py":
+            raise BundleError(f"{ref!r} must be the path of a .py file inside {root}")
+        if not file.is_file():
+            raise BundleError(f"no file {ref!r} in {root}: {_nearest(ref, _files(root))}")
+        own = sys.modules.get(self.package)
+        if own is not None and str(file) == getattr(own, "__file__", None):
+            return own
+        parts = file.relative_to(root).with_suffix("").parts
+        inside = str(root) in getattr(own, "__path__", ())
+        full = ".".join((self.package, *parts)).removesuffix(".__init__")
+        module = import_name(full, root) if inside else import_file(file)
+        return import_file(file) if module is None else module
+
+    def holds(self, module: str) -> bool:
+        """Whether there is a file for the module, such as `tools_descriptor`, in the folder."""
+        return self.folder is not None and (self.folder / f"{module}.py").is_file()
+
+    def _modules(self, name: str) -> str:
+        files = _files(self.folder) if self.folder else []
+        stems = [file.removesuffix(".py").replace("/", ".") for file in files]
+        own = [f"{self.name}.{stem}" for stem in stems if not stem.endswith("__init__")]
+        if not own or not hasattr(sys.modules.get(self.package), "__path__"):
+            return "it cannot be imported, and the bundle is a single module"
+        return _nearest(public_name(name), own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Available:
+    """A bundle that can be opened by its name; `place` is its folder, or the entry point's value."""
+
+    name: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """Where a bundle's code is: a package's folder or a file, and the name of the Bundle in it."""
+
+    path: Path
+    attribute: str = "bundle"
+
+
+def load(source: str | Path | Bundle) -> LoadedBundle:
+    """The bundle at a path, of that name, or as it is given.
+
+    A path is a package's folder, a .py file, or a project's folder with an entry point for a bundle. A
+    name is that of a folder here that is one of these, of an installed entry point, or of a folder in
+    `bundles`, in this order.
+
+    Raises:
+        BundleError: there is none, there are several, or its code fails; the message says what was
+            looked for, or names file and line.
+    """
+    if isinstance(source, Bundle):
+        return _given(source)
+    if not _is_name(source):
+        return _opened(_site(Path(source).expanduser()))
+    name = str(source)
+    if _is_site(Path(name)):
+        return _opened(_site(Path(name)))
+    if installed := list(entry_points(group=GROUP, name=name)):
+        return _installed(name, installed)
+    if (Path(BESIDE) / name).is_dir():
+        return _opened(_site(Path(BESIDE) / name))
+    known = [found.name for found in available()]
+    raise BundleError(
+        f"no bundle {name!r}: no such folder here or in {BESIDE}/ is one, and no installed package "
+        f"has an entry point of that name in the group {GROUP!r}; {_nearest(name, known)}"
+    )
+
+
+def available(folder: Path | None = None) -> list[Available]:
+    """What can be opened by name, found without importing it: installed ones, then `./bundles`."""
+    installed = [Available(name=e.name, place=e.value) for e in entry_points(group=GROUP)]
+    beside = (Path() if folder is None else folder) / BESIDE
+    inside = sorted(beside.iterdir()) if beside.is_dir() else []
+    sites = [Available(name=path.name, place=str(path)) for path in inside if _is_site(path)]
+    return [*sorted(installed, key=lambda found: found.name), *sites]
+
+
+def _is_name(source: str | Path) -> bool:
+    text = str(source)
+    marks = ("/", os.sep)
+    return not (
+        isinstance(source, Path)
+        or any(mark in text for mark in marks)
+        or text.startswith((".", "~"))
+        or text.endswith(".py")
+    )
+
+
+def _is_site(path: Path) -> bool:
+    return path.is_dir() and ((path / "__init__.py").is_file() or bool(_entries(path)))
+
+
+def _site(path: Path) -> _Site:
+    if path.is_file() and path.suffix == ".py":
+        return _Site(path.parent if path.name == "__init__.py" else path)
+    if not path.is_dir():
+        what = "not a folder or a .py file" if path.exists() else "no such folder"
+        known = [inner.name for inner in _folders(path.parent)]
+        raise BundleError(f"{path}: {what}; {_nearest(path.name, known)}")
+    if (path / "__init__.py").is_file():
+        return _Site(path)
+    sites = [_project_site(path, value) for value in _entries(path).values()]
+    if len(sites) == 1:
+        return sites[0]
+    inner = [str(site.path) for site in sites] or [str(found) for found in _folders(path)]
+    looked = f"no __init__.py, and no pyproject.toml with an entry point in the group {GROUP!r}"
+    raise BundleError(
+        f"{path}: several bundles: open one of {inner}"
+        if len(inner) > 1
+        else f"{path}: {looked}; " + (f"there is one at {inner[0]}" if inner else "none inside")
+    )
+
+
+def _folders(path: Path) -> Iterator[Path]:
+    """The bundles that lie directly in a folder."""
+    if path.is_dir():
+        yield from (inner for inner in sorted(path.iterdir()) if _is_site(inner))
+
+
+def _entries(project: Path) -> dict[str, str]:
+    """The entry points for bundles in a project's pyproject.toml."""
+    file = project / "pyproject.toml"
+    if not file.is_file():
+        return {}
+    try:
+        content: object = tomllib.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise BundleError(f"{file}: {error}") from error
+    for key in ("project", "entry-points", GROUP):
+        table = cast("dict[str, object]", content) if isinstance(content, dict) else {}
+        content = table.get(key)
+    points = cast("dict[str, object]", content) if isinstance(content, dict) else {}
+    return {name: str(value) for name, value in points.items()}
+
+
+def _project_site(project: Path, value: str) -> _Site:
+    module, _, attribute = value.partition(":")
+    inner = Path(*module.strip().split("."))
+    for root in (project, project / "src"):
+        for path in (root / inner, (root / inner).with_suffix(".py")):
+            if path.is_file() or (path / "__init__.py").is_file():
+                return _Site(path, attribute.strip() or "bundle")
+    raise BundleError(
+        f"{project / 'pyproject.toml'}: the entry point {value!r} leads nowhere: "
+        f"no {inner}/__init__.py in {project}"
+    )
+
+
+def _opened(site: _Site) -> LoadedBundle:
+    module = import_package(site.path) if site.path.is_dir() else import_file(site.path)
+    folder = site.path if site.path.is_dir() else site.path.parent
+    return LoadedBundle(
+        bundle=_bundle_in(module, site.attribute),
+        folder=folder.resolve(),
+        package=module.__name__,
+        name=public_name(module.__name__),
+    )
+
+
+def _installed(name: str, found: list[EntryPoint]) -> LoadedBundle:
+    if len({point.value for point in found}) > 1:
+        values = sorted(point.value for point in found)
+        raise BundleError(f"several installed bundles are called {name!r}: open {values} by path")
+    point = found[0]
+    module = import_name(point.module, None)
+    if module is None:
+        raise BundleError(
+            f"the entry point {name!r} names {point.module!r}, which is not installed"
+        )
+    file = module.__file__
+    return LoadedBundle(
+        bundle=_bundle_in(module, point.attr or "bundle"),
+        folder=Path(file).resolve().parent if file else None,
+        package=module.__name__,
+        name=module.__name__,
+    )
+
+
+def _bundle_in(module: ModuleType, attribute: str) -> Bundle:
+    value: object = getattr(module, attribute, None)
+    if isinstance(value, Bundle):
+        return value
+    file = module.__file__
+    if value is not None:
+        raise BundleError(f"{file}: {attribute!r} is not a Bundle(…) but {value!r}")
+    others = [name for name, other in vars(module).items() if isinstance(other, Bundle)]
+    hint = f"call one of {others} that" if others else "write `bundle = Bundle(id=…, workflow=…)`"
+    raise BundleError(f"{file}: no {attribute!r} in it: {hint}")
+
+
+def _given(bundle: Bundle) -> LoadedBundle:
+    module = sys.modules.get(bundle.workflow.__module__)
+    if module is None:
+        name = bundle.workflow.__module__
+        return LoadedBundle(bundle=bundle, folder=None, package=name, name=public_name(name))
+    home = _home(bundle, module)
+    package = home.__name__ if hasattr(home, "__path__") else home.__package__ or home.__name__
+    file = getattr(home, "__file__", None)
+    folder = Path(file).resolve().parent if file else None
+    return LoadedBundle(bundle=bundle, folder=folder, package=package, name=public_name(package))
+
+
+def _home(bundle: Bundle, module: ModuleType) -> ModuleType:
+    """The package that offers the bundle, else the module of its workflow."""
+    parts = module.__name__.split(".")
+    around = (sys.modules.get(".".join(parts[:end])) for end in range(1, len(parts)))
+    offering = (package for package in around if getattr(package, "bundle", None) is bundle)
+    return next((package for package in offering if package is not None), module)
+
+
+def _files(root: Path) -> list[str]:
+    """The Python files in a folder, those of hidden folders and tests left out."""
+    found = (
+        file.relative_to(root) for pattern in ("*.py", "*/*.py") for file in root.glob(pattern)
+    )
+    return sorted(file.as_posix() for file in found if not file.parts[0].startswith((".", "__")))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), 3, 0.0)
+    return f"nearest are {near}" if near else "there are none"

@@ -1,0 +1,211 @@
+"""The properties of a bundle: its configuration, its `loopline.yaml`, and what the caller sets.
+
+A later one wins over an earlier one, key by key. The configuration says which keys there are and, by
+their defaults, what type they have; a default of None takes anything. A section whose default is an
+empty dict is open: whatever is below it is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import cast
+
+from loopline.errors import PropertyError
+from loopline.models import Json, JsonObject
+from loopline.skills import Document, DocumentError, read_yaml
+
+FILE = "loopline.yaml"
+KNOWLEDGE: Mapping[str, str | bool] = {
+    "repo": "",
+    "ref": "HEAD",
+    "docs_root": "",
+    "src_root": "",
+    "deploy_root": "",
+    "tests_root": "",
+    "validate_refs": True,
+}
+"""The keys of the section `knowledge`, which every bundle knows, with their defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value as it was typed: a text where the default is a text, else a YAML value."""
+
+    text: str
+
+
+Setting = Json | Written
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Nested values by name. `given` are the keys at the top that somebody wrote."""
+
+    tree: JsonObject = field(default_factory=JsonObject)
+    given: frozenset[str] = frozenset()
+
+    def at(self, name: str, default: Json = None) -> Json:
+        """The value of a dotted name, which may be a section, or the default."""
+        value: Json = self.tree
+        for part in name.split("."):
+            if not isinstance(value, dict) or part not in value:
+                return default
+            value = value[part]
+        return deepcopy(value)
+
+    def section(self, name: str) -> JsonObject:
+        """The section of that dotted name, empty if there is none."""
+        value = self.at(name)
+        return value if isinstance(value, dict) else {}
+
+    def flat(self) -> dict[str, Json]:
+        """Every value by its dotted name; an empty section is there as an empty dict."""
+        return {".".join(path): value for path, value in _leaves(deepcopy(self.tree))}
+
+
+def merged(
+    configuration: Mapping[str, Json],
+    *,
+    folder: Path | None = None,
+    overrides: Mapping[str, Setting] | None = None,
+) -> Properties:
+    """What is in force: the configuration, the `loopline.yaml` in `folder`, then `overrides`.
+
+    An override is named by its dotted name; a dict sets the keys in it and leaves the others.
+
+    Raises:
+        PropertyError: a key is unknown, or a value has the wrong type; the message names the nearest
+            key or the type, and the file and line it was read from.
+    """
+    defaults = _plain(dict(configuration), ("configuration",))
+    knowledge: JsonObject = dict(KNOWLEDGE)
+    shape = {**defaults, "knowledge": knowledge}
+    own = {"knowledge": defaults["knowledge"]} if "knowledge" in defaults else {}
+    tree = {**defaults, **_Merge(shape, _of_configuration).into({"knowledge": knowledge}, own)}
+    given = set(defaults)
+    if folder is not None and (folder / FILE).is_file():
+        file = folder / FILE
+        document = _document(file)
+        content = _content(file, document)
+        tree = _Merge(shape, lambda path: f"{file}:{document.line(*path)}: ").into(tree, content)
+        given |= content.keys()
+    for name, value in (overrides or {}).items():
+        nested = _nested(name, value)
+        tree = _Merge(shape, lambda _: "").into(tree, nested)
+        given |= nested.keys()
+    return Properties(tree, frozenset(given))
+
+
+def written(setting: str) -> tuple[str, Written]:
+    """The name and the value in `a.b=value`, as it is typed behind `--prop`.
+
+    Raises:
+        PropertyError: there is no `=`, or no name before it.
+    """
+    name, equals, text = setting.partition("=")
+    if not equals or not name.strip():
+        raise PropertyError(f"{setting!r} sets nothing: write it as name=value")
+    return name.strip(), Written(text.strip())
+
+
+_Path = tuple[str, ...]
+_Nested = Mapping[str, "Setting | _Nested"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Merge:
+    """Puts what is given into what there is, as the shape allows; `place` begins a complaint."""
+
+    shape: JsonObject
+    place: Callable[[_Path], str]
+
+    def into(self, current: JsonObject, given: Mapping[str, Setting]) -> JsonObject:
+        return self._section(self.shape, current, given, ())
+
+    def _section(
+        self,
+        shape: JsonObject | None,
+        current: JsonObject,
+        given: Mapping[str, Setting],
+        path: _Path,
+    ) -> JsonObject:
+        """The section with what is given in it; without a shape it is open."""
+        found = dict(current)
+        for key, value in given.items():
+            inner = (*path, key)
+            if shape is not None and key not in shape:
+                raise self._unknown(inner)
+            expected = None if shape is None else shape[key]
+            found[key] = self._value(expected, current.get(key), value, inner)
+        return found
+
+    def _value(self, expected: Json, current: Json, value: Setting, path: _Path) -> Json:
+        given = self._read(expected, value, path) if isinstance(value, Written) else value
+        if isinstance(given, dict) and isinstance(expected, dict | None):
+            before = current if isinstance(current, dict) else {}
+            return self._section(expected or None, before, given, path)
+        if expected is not None and not _fits(expected, given):
+            raise PropertyError(
+                f"{self.place(path)}{'.'.join(path)} must be {_kind(expected)}, not {given!r}"
+            )
+        return given
+
+    def _read(self, expected: Json, value: Written, path: _Path) -> Json:
+        try:
+            found = read_yaml(value.text).value
+        except DocumentError as error:
+            if isinstance(expected, str):
+                return value.text
+            name = ".".join(path)
+            raise PropertyError(f"{self.place(path)}{name}: {error.problem}") from error
+        # A commit such as 12e4567 is a number to YAML.
+        return value.text if isinstance(expected, str) and not isinstance(found, str) else found
+
+    def _unknown(self, path: _Path) -> PropertyError:
+        name = ".".join(path)
+        known = [".".join(leaf) for leaf, _ in _leaves(self.shape)]
+        nearest = get_close_matches(name, known, 1, 0.0)[0]
+        return PropertyError(f"{self.place(path)}no property {name!r}, nearest is {nearest!r}")
+
+
+def _of_configuration(path: _Path) -> str:
+    return "configuration: "
+
+
+def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _nested(name: str, value: Setting) -> dict[str, Setting]:
+    first, *rest = name.split(".")
+    if not all((first, *rest)):
+        raise PropertyError(f"{name!r} is no name: write it as section.key")
+    nested: dict[str, Setting] = {}
+    return nested
+
+
+def _document(file: Path) -> Document:
+    try:
+        return read_yaml(file.read_text("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise PropertyError(f"{file}:1: not UTF-8: {error.reason}") from error
+    except DocumentError as error:
+        raise PropertyError(f"{file}:{error.line}: {error.problem}") from error
+
+
+def _content(file: Path, document: Document) -> JsonObject:
+    match document.value:
+        case None:
+            return {}
+        case dict() as content:
+            return content
+        case _:
+            raise PropertyError(f"{file}:1: write sections and keys, such as `knowledge:`")

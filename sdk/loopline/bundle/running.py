@@ -1,0 +1,46 @@
+"""A turn of a bundle: its hooks around its process, and who is to blame when its code fails."""
+
+from __future__ import annotations
+
+from loopline.bundle.load import LoadedBundle, blame
+from loopline.bundle.services import Services
+from loopline.errors import LooplineError
+from loopline.react import TurnPayload, TurnResult
+
+_begun: set[type] = set()
+
+
+async def begin(loaded: LoadedBundle) -> None:
+    """Call `on_bundle_load`, once a process for each workflow class.
+
+    Raises:
+        BundleError: the hook failed; the message names file and line.
+    """
+    workflow = loaded.bundle.workflow
+    if workflow in _begun:
+        return
+    _begun.add(workflow)
+    try:
+        await workflow.on_bundle_load()
+    except Exception as error:
+        _begun.discard(workflow)
+        raise blame(error, loaded.folder) from error
+
+
+async def run(services: Services, payload: TurnPayload) -> TurnResult:
+    """Run the hooks and the process of a new workflow instance.
+
+    Raises:
+        BundleError: the bundle's code failed; the message names file and line.
+    """
+    loaded = services.loaded
+    try:
+        workflow = loaded.bundle.workflow(services)
+        await workflow.pre_run_hook(payload)
+        result = await workflow.process(payload)
+        await workflow.post_run_hook(payload, result)
+    except LooplineError:
+        raise
+    except Exception as error:
+        raise blame(error, loaded.folder) from error
+    return result

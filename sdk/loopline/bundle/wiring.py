@@ -1,0 +1,57 @@
+"""What is made of a bundle's parts before its loop runs: system text and guarded functions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from loopline.errors import LooplineError, ToolError
+from loopline.knowledge import Passage
+from loopline.reader import KnowledgeRead
+from loopline.skills import Skills
+from loopline.tools import KnowledgeSearch, ToolSet
+
+_RULES = """You work in rounds: in each you either call tools or give the final answer.
+- Every block has a ref such as tc:turn_1.c2.result; react.read reads any ref again.
+- Cite sources in the final answer right after the sentence they support, as [[S:1]] or [[S:2,3]], \
+with the numbers that tool results give.
+- With react.plan you can keep a plan; acknowledge its steps in the text beside your calls, in lines \
+that begin ✓ [n], ✗ [n], … [n] or □ [n]."""
+
+
+def system_text(instructions: str, source: str, tools: ToolSet, skills: Skills) -> str:
+    """The system text of a loop: the bundle's instructions, its name, the rules, its skills."""
+    parts = [instructions.strip(), f"Bundle: {source}", _RULES]
+    if "react.search_knowledge" in tools:
+        parts.append("Look things up with react.search_knowledge before you answer.")
+    gallery = skills.gallery()
+    if gallery:
+        parts.append(f"Skills, whose bodies react.read reads by their sk: ref:\n{gallery}")
+    return "\n\n".join(part for part in parts if part)
+
+
+def guarded_search(search: KnowledgeSearch) -> KnowledgeSearch:
+    """The search, whose failures the model reads."""
+
+    async def guarded(query: str, *, limit: int = 5) -> Sequence[Passage]:
+        try:
+            return await search(query, limit=limit)
+        except LooplineError:
+            raise
+        except Exception as error:
+            raise ToolError(f"the search failed: {type(error).__name__}: {error}") from error
+
+    return guarded
+
+
+def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
+    """The read, whose failures the model reads."""
+
+    async def guarded(ref: str) -> Passage:
+        try:
+            return await read(ref)
+        except LooplineError:
+            raise
+        except Exception as error:
+            raise ToolError(f"{ref} failed: {type(error).__name__}: {error}") from error
+
+    return guarded

@@ -1,0 +1,174 @@
+"""The workflow of a bundle: what its author writes, and what that may call on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Literal, Unpack
+
+from loopline.bundle.properties import Properties
+
+from loopline.bundle.services import Services
+from loopline.bundle.wiring import guarded_read, guarded_search, system_text
+from loopline.errors import BundleError
+from loopline.knowledge import KnowledgeSpace, Passage
+from loopline.models import Json, Model, dumps, well_formed
+from loopline.react import Actor, Limits, React, TurnPayload, TurnResult, completion, result
+from loopline.reader import Conversed, Reader
+from loopline.skills import Skills
+from loopline.timeline import (
+    ArtifactKept,
+    Decision,
+    Feedback,
+    Reaction,
+    RoundStart,
+)
+from loopline.tools import KnowledgeSearch, PlanTool, ReadTool, SearchTool, Tool, ToolSet
+
+
+class BaseWorkflow:
+    """One instance runs one turn. A subclass says what the turn does, in `process`."""
+
+    instructions: str = ""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.scratchpad: dict[str, Any] = {}
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        """Run the turn; the default is the loop with nothing but its own tools."""
+        react = await self.build_react(scratchpad=self.scratchpad)
+        return await react.run(payload)
+
+    @classmethod
+    async def on_bundle_load(cls) -> None:
+        """Called once a process, after the knowledge space has been built."""
+
+    async def pre_run_hook(self, payload: TurnPayload) -> None:
+        """Called before each turn, after the knowledge space has been reconciled."""
+
+    async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
+        """Called after each turn, before `react.exit` is recorded."""
+
+    @property
+    def properties(self) -> Properties:
+        """The bundle's properties as they are in force."""
+        return self._services.properties
+
+    @property
+    def knowledge(self) -> KnowledgeSpace | None:
+        """The bundle's own knowledge space; None without a `knowledge` configuration."""
+        return self._services.knowledge
+
+    def bundle_prop(self, name: str, default: Json = None) -> Json:
+        """The property of that dotted name, or the default."""
+        return self.properties.at(name, default)
+
+    async def build_react(
+        self,
+        *,
+        scratchpad: dict[str, Any] | None = None,
+        tools_module: str = "",
+        skills_module: str = "",
+        knowledge_space_fn: KnowledgeSearch | None = None,
+        knowledge_read_fn: Callable[[str], Awaitable[Passage]] | None = None,
+        instructions: str | None = None,
+        preset: Literal["bare"] = "bare",
+        model: Model | None = None,
+        tools: Iterable[str] | None = None,
+        **limits: Unpack[Limits],
+    ) -> React:
+        """Wire a loop for this turn.
+
+        `tools_module` and `skills_module` name descriptor modules, `tools` allows only the tools that
+        match one of its patterns. The knowledge functions take the place of the bundle's own space.
+
+        Raises:
+            BundleError: a descriptor or a tool is wrong; the message names file and line.
+        """
+        if preset != "bare":
+            raise BundleError(f"no preset {preset!r}: there is only 'bare'")
+        services, space = self._services, self.knowledge
+        skills = services.skills(skills_module) if skills_module else Skills()
+        search = knowledge_space_fn or (space.search if space else None)
+        read = knowledge_read_fn or (space.read if space else None)
+        reader = Reader(
+            here=Conversed(services.recorder.timeline, services.summary),
+            skills=skills,
+            knowledge=guarded_read(read) if read else None,
+            other=services.other,
+        )
+        toolset = self._toolset(tools_module, tools, guarded_search(search) if search else None)
+        actor = Actor(
+            recorder=services.recorder,
+            tools=toolset,
+            reader=reader,
+            clock=services.clock,
+            listen=services.listen,
+            properties=self.properties.flat(),
+            scratchpad=self.scratchpad if scratchpad is None else scratchpad,
+        )
+        wanted = self.instructions if instructions is None else instructions
+        return React(
+            recorder=services.recorder,
+            model=model or services.model,
+            tools=toolset,
+            system=system_text(wanted, services.source, toolset, skills),
+            actor=actor,
+            clock=services.clock,
+            listen=services.listen,
+            limits={**limits, **services.limits},
+        )
+
+    def _toolset(
+        self, module: str, allowed: Iterable[str] | None, search: KnowledgeSearch | None
+    ) -> ToolSet:
+        own = self._services.toolset(module) if module else ToolSet()
+        if allowed is not None:
+            own = own.allow(allowed)
+        built_in: list[Tool] = [PlanTool(), ReadTool()]
+        if search is not None:
+            built_in.append(SearchTool(search))
+        return ToolSet([*built_in, *own.values()])
+
+    async def answer(self, text: str) -> TurnResult:
+        """End the turn with this answer, without a model."""
+        recorder = self._services.recorder
+        recorder.round = recorder.turn.rounds + 1
+        last = recorder.timeline.last_round
+        begun = RoundStart(
+            saw=recorder.timeline.seq,
+            takes=tuple(block.seq for block in recorder.timeline.inputs_for(recorder.number)),
+            epoch=last.epoch if last else 1,
+            opened_by="",
+            model="",
+            protocol="",
+            renderer=0,
+            system_sha256="",
+            tools_sha256="",
+            stable_sha256="",
+            purpose="answer",
+        )
+        await recorder.record(begun)
+        said = completion(recorder.timeline, well_formed(text))
+        await recorder.record(Decision(model="", stop_reason="stop"), said)
+        recorder.round = 0
+        return result(recorder.timeline, recorder.number, "complete")
+
+    async def keep(self, name: str, value: Json) -> str:
+        """Keep a value under a name; the ref by which it can be read again, pinned to its version."""
+        recorder = self._services.recorder
+        version = recorder.timeline.artifacts.get((recorder.number, name), 0) + 1
+        text, mime = (value, "text/plain") if isinstance(value, str) else (dumps(value), _JSON)
+        body = ArtifactKept(name=name, version=version, text=well_formed(text), mime=mime)
+        return (await recorder.record(body))[-1].ref
+
+    async def feedback(
+        self, reaction: Reaction, *, text: str = "", confidence: float | None = None
+    ) -> None:
+        """Judge the turn by machine; it replaces nothing that a person said."""
+        await self._services.recorder.record(
+            Feedback(reaction=reaction, text=text, origin="machine", confidence=confidence)
+        )
+
+
+_JSON = "application/json"

@@ -1,0 +1,6 @@
+"""What a person can do with a conversation."""
+
+from loopline.conversations.talk import Receipt, Talk, WhenBusy
+from loopline.conversations.turns import Process, Turns
+
+__all__ = ["Process", "Receipt", "Talk", "Turns", "WhenBusy"]

@@ -1,0 +1,26 @@
+"""What a listener hears while a turn runs: blocks, which have a place, and deltas, which have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from loopline.timeline import Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """Something on its way. A completed block stands for the deltas before it.
+
+    `reset` says that what this channel showed of the current attempt is void.
+    """
+
+    type: Literal["delta", "reset", "progress"]
+    channel: Literal["answer", "notes", "thinking", "tool", "knowledge"]
+    text: str = ""
+    attempt: int = 1
+
+
+Event = Block | Delta
+Listen = Callable[[Event], None]

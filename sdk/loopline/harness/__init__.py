@@ -1,0 +1,6 @@
+"""Where a bundle, a store and a model come together; the only place that picks adapters."""
+
+from loopline.harness.harness import Harness
+from loopline.harness.store import Store
+
+__all__ = ["Harness", "Store"]

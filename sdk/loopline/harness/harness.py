@@ -1,0 +1,257 @@
+"""The harness: a bundle, a store and a model, opened together. The only place that picks adapters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from loopline.bundle import (
+    Bundle,
+    LoadedBundle,
+    Properties,
+    Services,
+    begin,
+    load,
+    run,
+)
+from loopline.clock import Clock, SystemClock
+from loopline.conversations import Talk, Turns
+from loopline.errors import LooplineError
+from loopline.events import Listen
+from loopline.harness.deciders import ModelChoice, chooser
+from loopline.harness.logs import open_log, place
+from loopline.harness.opened import Opened, others
+from loopline.harness.spaces import commit_of, open_space, read_as_then
+from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, KnowledgeState, Progress
+from loopline.models import ClosingModel, Json, Model
+from loopline.react import MAX_ITERATIONS, Limits, TurnPayload, TurnResult, chosen_protocol
+from loopline.reader import Conversed, Reader
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    DEFAULT_USER,
+    Conversation,
+    Recorder,
+    Timeline,
+    TimelineLog,
+    TurnHeader,
+)
+from loopline.tools import ToolSet
+
+
+class Harness:
+    """A bundle that is ready to converse. Open it with `async with Harness.open(...)`."""
+
+    def __init__(
+        self,
+        bundle: str | Path | Bundle,
+        *,
+        store: str | None,
+        model: ModelChoice,
+        properties: Mapping[str, Json],
+        clock: Clock,
+        tenant: str,
+        project: str,
+        on_build: Progress | None,
+    ) -> None:
+        """Use `open`."""
+        self._source = bundle
+        self._place = place(store)
+        self._choose = chooser(model)
+        self._overrides = properties
+        self._clock = clock
+        self._owner = (tenant, project)
+        self._on_build = on_build
+        self._models = set[Model]()
+        self._opened: Opened | None = None
+
+    @classmethod
+    def open(
+        cls,
+        bundle: str | Path | Bundle,
+        *,
+        store: str | None = None,
+        model: ModelChoice = None,
+        properties: Mapping[str, Json] | None = None,
+        clock: Clock | None = None,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+        on_build: Progress | None = None,
+    ) -> Harness:
+        """A harness that is yet to be entered.
+
+        `bundle` is a path, an entry point's name or a value; `store` a URL such as
+        `sqlite:///talk.db` or `memory:`; `model` a model string, a model, or a function that gives one
+        at the start of each run. `properties` go by dotted name. `on_build(done, total, what)` hears
+        of the knowledge space being built, from another thread.
+
+        Raises:
+            StoreError: the store's URL is not one that works.
+            ModelError: the model string is not one that works.
+        """
+        return cls(
+            bundle,
+            store=store,
+            model=model,
+            properties=properties or {},
+            clock=clock or SystemClock(),
+            tenant=tenant,
+            project=project,
+            on_build=on_build,
+        )
+
+    async def __aenter__(self) -> Self:
+        loaded = await asyncio.to_thread(load, self._source)
+        properties = await asyncio.to_thread(
+            Properties.of, loaded.bundle.configuration, loaded.folder, self._overrides
+        )
+        log = await open_log(self._place, self._clock)
+        try:
+            space = await self._space(loaded, properties)
+            await begin(loaded)
+        except BaseException:
+            await log.close()
+            raise
+        self._opened = Opened(
+            source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
+            loaded=loaded,
+            properties=properties,
+            log=log,
+            space=space,
+            turns=Turns(log, self._clock),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        opened, self._opened = self._open_now, None
+        await opened.log.close()
+        if opened.space is not None:
+            await opened.space.close()
+        for model in self._models:
+            if isinstance(model, ClosingModel):
+                await model.close(failed=error is not None)
+
+    @property
+    def _open_now(self) -> Opened:
+        if self._opened is None:
+            raise LooplineError("the harness is not open: async with Harness.open(…) as harness")
+        return self._opened
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle that was opened."""
+        return self._open_now.loaded.bundle
+
+    @property
+    def properties(self) -> Properties:
+        """The bundle's properties as they are in force."""
+        return self._open_now.properties
+
+    @property
+    def knowledge(self) -> KnowledgeSpace | None:
+        """The bundle's knowledge space; None without a `knowledge` configuration."""
+        return self._open_now.space
+
+    @property
+    def knowledge_state(self) -> KnowledgeState | None:
+        """What the space holds now."""
+        space = self._open_now.space
+        return None if space is None else space.state
+
+    @property
+    def model(self) -> Model:
+        """The model that the next run will use."""
+        model = self._choose()
+        self._models.add(model)
+        return model
+
+    @property
+    def log(self) -> TimelineLog:
+        """Where the conversations are kept."""
+        return self._open_now.log
+
+    def toolset(self, module: str) -> ToolSet:
+        """The tools that a descriptor module names."""
+        return self._open_now.toolset(module)
+
+    def conversation(self, name: str, *, user: str = DEFAULT_USER) -> Talk:
+        """One conversation of one user; it begins with the first thing said."""
+        opened, (tenant, project) = self._open_now, self._owner
+        return Talk(
+            opened.log,
+            Conversation(name=name, user=user, tenant=tenant, project=project),
+            turns=opened.turns,
+            process=self._process,
+            reader=self._reader,
+        )
+
+    async def _space(self, loaded: LoadedBundle, properties: Properties) -> KnowledgeSpace | None:
+        section = properties.knowledge
+        if section is None:
+            return None
+        space = await asyncio.to_thread(
+            lambda: open_space(
+                KnowledgeConfig(**section),
+                folder=loaded.folder,
+                beside=self._place.beside,
+                clock=self._clock,
+            )
+        )
+        await space.ensure(self._on_build)
+        return space
+
+    async def _process(
+        self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
+    ) -> TurnResult:
+        opened = self._open_now
+        model = self.model
+        if opened.space is not None:
+            await opened.space.reconcile(self._on_build)
+        if recorder.turn.header is None:
+            await recorder.record(self._header(opened, model, limits))
+        return await run(
+            Services(
+                source=opened.source,
+                loaded=opened.loaded,
+                recorder=recorder,
+                summary=await opened.log.find(recorder.conversation),
+                model=model,
+                clock=self._clock,
+                listen=listen,
+                limits=limits,
+                properties=opened.properties,
+                knowledge=opened.space,
+                toolset=opened.toolset,
+                skills=opened.skills,
+                other=others(opened.log, recorder.conversation),
+            ),
+            payload,
+        )
+
+    def _header(self, opened: Opened, model: Model, limits: Limits) -> TurnHeader:
+        return TurnHeader(
+            bundle=opened.loaded.bundle.id,
+            model=model.name,
+            protocol=chosen_protocol(limits, model).name,
+            max_iterations=limits.get("max_iterations", MAX_ITERATIONS),
+            knowledge=commit_of(opened.space) if opened.space is not None else None,
+        )
+
+    async def _reader(self, conversation: Conversation) -> Reader:
+        opened = self._open_now
+        timeline = Timeline(await opened.log.read(conversation))
+        summary = await opened.log.find(conversation)
+        return Reader(
+            here=Conversed(timeline, summary),
+            skills=opened.readable_skills(),
+            knowledge=opened.space.read if opened.space else read_as_then(timeline),
+            other=others(opened.log, conversation),
+        )

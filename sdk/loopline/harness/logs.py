@@ -1,0 +1,61 @@
+"""Store URLs: which adapter keeps the conversations, and where what lies beside them is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopline.clock import Clock
+from loopline.errors import StoreError
+from loopline.timeline import MemoryLog, TimelineLog
+
+DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
+_FOLDER = Path(".loopline")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store's URL, and the folder for what is made beside it; None where nothing is kept."""
+
+    url: str
+    beside: Path | None
+
+
+def place(url: str | None) -> Place:
+    """The place of a store: the one given, else `LOOPLINE_STORE`, else `.loopline/` here.
+
+    Raises:
+        StoreError: the URL is not one that works.
+    """
+    given = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
+    if given == "memory:":
+        return Place(given, None)
+    if not given.startswith("sqlite:///") or given == "sqlite:///":
+        raise StoreError(
+            f"no store {given!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
+        )
+    return Place(given, Path(given.removeprefix("sqlite:///")))
+
+
+async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> TimelineLog:
+    """The log at that place.
+
+    Raises:
+        StoreError: there can be no store; the message says why.
+    """
+    if where.beside is None:
+        return MemoryLog(clock)
+    from loopline.adapters.sql import SqlLog
+
+    if where.url == DEFAULT_STORE and not read_only:
+        await asyncio.to_thread(_make_default_folder)
+    return await SqlLog.open(where.url, clock=clock, read_only=read_only)
+
+
+def _make_default_folder() -> None:
+    _FOLDER.mkdir(exist_ok=True)
+    ignore = _FOLDER / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", encoding="utf-8")

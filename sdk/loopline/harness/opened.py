@@ -1,0 +1,61 @@
+"""What a harness holds while it is open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from loopline.bundle import LoadedBundle, Properties, load_skills, load_tools
+from loopline.conversations import Turns
+from loopline.knowledge import KnowledgeSpace
+from loopline.reader import Conversed, OtherConversation
+from loopline.skills import Skills
+from loopline.timeline import Conversation, Timeline, TimelineLog
+from loopline.tools import ToolSet
+
+SKILLS_DESCRIPTOR = "skills_descriptor"
+
+
+@dataclass(slots=True)
+class Opened:
+    """A bundle in use; its descriptors are read once."""
+
+    source: str
+    loaded: LoadedBundle
+    properties: Properties
+    log: TimelineLog
+    space: KnowledgeSpace | None
+    turns: Turns
+    _toolsets: dict[str, ToolSet] = field(default_factory=dict[str, ToolSet])
+    _skills: dict[str, Skills] = field(default_factory=dict[str, Skills])
+
+    def toolset(self, module: str) -> ToolSet:
+        """The tools that a descriptor module names."""
+        if module not in self._toolsets:
+            self._toolsets[module] = load_tools(module, self.loaded)
+        return self._toolsets[module]
+
+    def skills(self, module: str) -> Skills:
+        """The skills that a descriptor module names."""
+        if module not in self._skills:
+            self._skills[module] = load_skills(module, self.loaded)
+        return self._skills[module]
+
+    def readable_skills(self) -> Skills:
+        """The skills that a reader outside any turn finds."""
+        if self.loaded.holds(SKILLS_DESCRIPTOR):
+            return self.skills(f"{self.loaded.name}.{SKILLS_DESCRIPTOR}")
+        folder = self.loaded.folder / "skills" if self.loaded.folder else None
+        return Skills.load(folder) if folder is not None and folder.is_dir() else Skills()
+
+
+def others(log: TimelineLog, conversation: Conversation) -> OtherConversation:
+    """The other conversations of the same user, by name."""
+
+    async def other(name: str) -> Conversed | None:
+        wanted = replace(conversation, name=name)
+        summary = await log.find(wanted)
+        if summary is None:
+            return None
+        return Conversed(Timeline(await log.read(wanted)), summary)
+
+    return other

@@ -1,0 +1,70 @@
+"""Knowledge spaces: a bundle's own, and the one that a past turn was run with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from loopline.clock import Clock
+from loopline.errors import KnowledgeError
+from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
+from loopline.reader import KnowledgeRead
+from loopline.timeline import KnowledgeCommit, Timeline
+
+_ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
+
+
+def open_space(
+    config: KnowledgeConfig, *, folder: Path | None, beside: Path | None, clock: Clock
+) -> KnowledgeSpace:
+    """The space of a configuration; blocks, and for a URL fetches. `folder` is the bundle's.
+
+    Raises:
+        KnowledgeError: there is no such repository; the message names the setting to change.
+    """
+    from loopline.adapters.fts import FtsIndexes
+    from loopline.adapters.git import GitRepository
+
+    repository = GitRepository.open(
+        config.repo, ref=config.ref, beside=folder, mirrors=_mirrors(beside)
+    )
+    indexes = FtsIndexes(None if beside is None else beside.with_name(f"{beside.name}-indexes"))
+    return KnowledgeSpace(repository, indexes, config, clock=clock)
+
+
+def _mirrors(beside: Path | None) -> Path:
+    if beside is not None:
+        return beside.with_name(f"{beside.name}-repositories")
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "loopline" / "repositories"
+
+
+def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
+    """What a turn's header says of the space."""
+    state, config = space.state, space.config
+    roots = {name: str(getattr(config, name)) for name in _ROOTS if getattr(config, name)}
+    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=roots)
+
+
+def read_as_then(timeline: Timeline) -> KnowledgeRead | None:
+    """Reads from the repository of the newest turn that had one; None when no turn had."""
+    used = [turn.header.knowledge for turn in timeline.turns.values() if turn.header]
+    newest = next((one for one in reversed(used) if one is not None), None)
+    if newest is None:
+        return None
+
+    async def read(ref: str) -> Passage:
+        return await asyncio.to_thread(_read, newest, ref)
+
+    return read
+
+
+def _read(used: KnowledgeCommit, ref: str) -> Passage:
+    from loopline.adapters.git import GitRepository
+
+    try:
+        repository = GitRepository.open(used.repository, ref=used.commit)
+    except KnowledgeError as error:
+        raise KnowledgeError(f"{ref}: its repository cannot be opened now: {error}") from error
+    return read_passage(repository, KnowledgeConfig(**used.roots), ref, used.commit)

@@ -1,0 +1,97 @@
+"""A store without a bundle: conversations are listed, read by ref, and judged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from loopline.clock import Clock, SystemClock
+from loopline.conversations import Talk, Turns
+from loopline.errors import LooplineError
+from loopline.harness.logs import open_log, place
+from loopline.harness.opened import others
+from loopline.harness.spaces import read_as_then
+from loopline.reader import Conversed, Reader
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    DEFAULT_USER,
+    Conversation,
+    ConversationSummary,
+    Timeline,
+    TimelineLog,
+)
+
+
+class Store:
+    """Conversations as they are kept. Open it with `async with Store.open(...)`."""
+
+    def __init__(self, url: str | None, *, read_only: bool, clock: Clock) -> None:
+        """Use `open`."""
+        self._place = place(url)
+        self._read_only = read_only
+        self._clock = clock
+        self._log: TimelineLog | None = None
+
+    @classmethod
+    def open(
+        cls, url: str | None = None, *, read_only: bool = False, clock: Clock | None = None
+    ) -> Store:
+        """A store that is yet to be entered; without a URL the default one.
+
+        Raises:
+            StoreError: the URL is not one that works.
+        """
+        return cls(url, read_only=read_only, clock=clock or SystemClock())
+
+    async def __aenter__(self) -> Self:
+        self._log = await open_log(self._place, self._clock, read_only=self._read_only)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._open_log.close()
+        self._log = None
+
+    @property
+    def _open_log(self) -> TimelineLog:
+        if self._log is None:
+            raise LooplineError("the store is not open: async with Store.open(…) as store")
+        return self._log
+
+    async def conversations(self, *, user: str | None = None) -> AsyncIterator[ConversationSummary]:
+        """Every conversation, of that user or of all, the one active last first."""
+        for summary in await self._open_log.conversations(user=user):
+            yield summary
+
+    def conversation(
+        self,
+        name: str,
+        *,
+        user: str = DEFAULT_USER,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+    ) -> Talk:
+        """One conversation: it can be read and judged, and there is no bundle to run it."""
+        log = self._open_log
+        return Talk(
+            log,
+            Conversation(name=name, user=user, tenant=tenant, project=project),
+            turns=Turns(log, self._clock),
+            process=None,
+            reader=self._reader,
+        )
+
+    async def _reader(self, conversation: Conversation) -> Reader:
+        log = self._open_log
+        timeline = Timeline(await log.read(conversation))
+        return Reader(
+            here=Conversed(timeline, await log.find(conversation)),
+            knowledge=read_as_then(timeline),
+            other=others(log, conversation),
+        )

@@ -1,0 +1,108 @@
+"""From a tree to chunks: which files are read, what is left out, and what is warned of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from loopline.knowledge.links import broken
+from loopline.knowledge.report import Reason, Report, Skipped
+from loopline.knowledge.repository import Entry, Repository
+from loopline.knowledge.tree import Tree
+from loopline.search import KINDS, Chunk, chunk, kind_of
+
+Progress = Callable[[int, int, str], None]
+LARGEST_FILE_BYTES = 1_000_000
+LOOKED_AT_BYTES = 8_000
+MOST_WARNINGS = 200
+PROGRESS_EVERY = 100
+
+
+class Build:
+    """Reads a tree once. The report is right when `chunks` has been taken to its end."""
+
+    def __init__(self, repository: Repository, tree: Tree, *, validate_refs: bool) -> None:
+        self._repository = repository
+        self._tree = tree
+        self._validate_refs = validate_refs
+        self._skipped: list[Skipped] = []
+        self._warnings: list[str] = []
+        self._files = 0
+        self._passages = 0
+        self.started = False
+
+    def chunks(self, progress: Progress | None) -> Iterator[Chunk]:
+        """Every chunk of every text in the tree. `progress` is told of files: done, of how many."""
+        self.started = True
+        self._tree.check_roots()
+        chosen = [
+            (path, entry)
+            for path, entry in sorted(self._tree.files.items(), key=_by_kind)
+            if self._reads(path, entry)
+        ]
+        contents = self._repository.contents([entry.blob for _, entry in chosen])
+        what = f"reading {self._repository.name}"
+        for done, ((path, entry), data) in enumerate(zip(chosen, contents, strict=True)):
+            if progress is not None and done % PROGRESS_EVERY == 0:
+                progress(done, len(chosen), what)
+            yield from self._file(path, entry, data)
+        if progress is not None:
+            progress(len(chosen), len(chosen), what)
+
+    def report(self) -> Report:
+        """What it came to."""
+        warnings = self._warnings[:MOST_WARNINGS]
+        if len(self._warnings) > MOST_WARNINGS:
+            warnings.append(f"{len(self._warnings) - MOST_WARNINGS} more broken links and refs")
+        return Report(
+            files=self._files,
+            passages=self._passages,
+            skipped=tuple(sorted(self._skipped, key=lambda one: one.path)),
+            warnings=tuple(warnings),
+        )
+
+    def _file(self, path: str, entry: Entry, data: bytes) -> list[Chunk]:
+        text = decoded(data)
+        if text is None:
+            self._skip(path, "binary")
+            return []
+        if self._validate_refs:
+            self._warnings += broken(path, entry.path, text, self._tree)
+        found = chunk(path, text)
+        self._files += 1
+        self._passages += len(found)
+        return found
+
+    def _reads(self, path: str, entry: Entry) -> bool:
+        if entry.size > LARGEST_FILE_BYTES:
+            self._skip(path, "too large")
+        elif not (path.isascii() or _is_text(path)):
+            self._skip(ascii(path)[1:-1], "name is not UTF-8")
+        else:
+            return True
+        return False
+
+    def _skip(self, path: str, reason: Reason) -> None:
+        self._skipped.append(Skipped(path, reason))
+
+
+def decoded(data: bytes) -> str | None:
+    """The text of a file: UTF-8, or Latin-1 when it is not that; None when it is no text at all."""
+    if b"\0" in data[:LOOKED_AT_BYTES]:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _by_kind(file: tuple[str, Entry]) -> tuple[int, str]:
+    """Files of a kind follow each other, which lets an index search each kind by itself."""
+    return KINDS.index(kind_of(file[0])), file[0]
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""Links and `ks:` refs in documents that lead nowhere."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from loopline.errors import RefError
+from loopline.knowledge.tree import Tree
+from loopline.refs import KnowledgeRef, parse
+
+_MARKDOWN = (".md", ".markdown", ".mdx")
+_DOCUMENTS = (*_MARKDOWN, ".rst", ".txt")
+_FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
+_CODE = re.compile(r"(`+)[^`]+\1")
+_LINK = re.compile(
+    r"\]\(\s*(?:<([^>\n]*)>|([^()\s]*(?:\([^()\s]*\)[^()\s]*)*))(?:\s+[\"'(][^\n]*?)?\s*\)"
+)
+_DEFINITION = re.compile(r"^ {0,3}\[[^\]^][^\]]*\]:\s*<?([^\s>]+)>?\s*(?:[\"'(].*)?\Z")
+_REF = re.compile(r"(?<![\w:])ks:[^\s\"'`<>|(){}\[\]…*\\]+")
+_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|[/#?{]|\Z")
+_ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
+
+
+def broken(path: str, inside: str, text: str, tree: Tree) -> Iterator[str]:
+    """A warning with file and line for each link or ref of a document that leads nowhere.
+
+    `path` is the document's in the space, `inside` its path in the repository. Fenced code and
+    inline code are not looked at for links, and fenced code not for refs; neither are links from
+    the top of a web site, which are not ours to know.
+    """
+    ending = posixpath.splitext(inside)[1].lower()
+    if ending not in _DOCUMENTS or ("](" not in text and "]:" not in text and "ks:" not in text):
+        return
+    markdown = ending in _MARKDOWN
+    for number, line in _outside_fences(text):
+        for ref in _REF.findall(line):
+            if why := _lost(ref.rstrip(".,;:!?"), tree):
+                yield f"{path}:{number}: {why}"
+        if markdown:
+            for target in _targets(line):
+                if not _leads(target, inside, tree):
+                    yield f"{path}:{number}: the link to {target!r} leads nowhere"
+
+
+def _outside_fences(text: str) -> Iterator[tuple[int, str]]:
+    fence = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        match = _FENCE.match(line)
+        if match is None:
+            if not fence:
+                yield number, line
+        elif not fence:
+            fence = match[1]
+        elif match[1].startswith(fence):
+            fence = ""
+
+
+def _targets(line: str) -> Iterator[str]:
+    if "](" not in line and "]:" not in line:
+        return
+    prose = _CODE.sub("", line)
+    for match in _LINK.finditer(prose):
+        yield match[1] or match[2] or ""
+    if definition := _DEFINITION.match(prose):
+        yield definition[1]
+
+
+def _leads(target: str, inside: str, tree: Tree) -> bool:
+    if _ELSEWHERE.match(target):
+        return True
+    bare = unquote(target.partition("#")[0].partition("?")[0])
+    folder = posixpath.dirname(inside)
+    wanted = posixpath.normpath(posixpath.join(folder, bare))
+    if wanted.startswith(".."):
+        return True
+    wanted = "" if wanted == "." else wanted
+    return any(tree.exists(f"{wanted}{ending}") for ending in _ENDINGS)
+
+
+def _lost(text: str, tree: Tree) -> str:
+    """Why a ref names nothing, or nothing. One pinned to a commit is about that commit."""
+    try:
+        ref = parse(text)
+    except RefError as error:
+        return str(error)
+    if not isinstance(ref, KnowledgeRef) or ref.commit is not None:
+        return ""
+    path = ref.path.strip("/")
+    if tree.find(path) is not None or path in tree.folders:
+        return ""
+    near = tree.nearest(path)
+    return f"{text} names nothing" + (f"; near it: {', '.join(near[:3])}" if near else "")

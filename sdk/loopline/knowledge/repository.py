@@ -1,0 +1,134 @@
+"""The port to a repository: the tree of a commit, never a work tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from hashlib import sha1
+from typing import Protocol
+
+from loopline.errors import KnowledgeError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a commit: its path with `/`, its size in bytes, the id of its bytes."""
+
+    path: str
+    size: int
+    blob: str
+
+
+class Repository(Protocol):
+    """Files as they are at a commit. Nothing is ever written to it; every method may block."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """Its absolute path or its URL, without a password."""
+        ...
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What went wrong on opening it that did not keep it from opening."""
+        ...
+
+    def resolve(self, ref: str) -> str:
+        """The full id of the commit that a branch, tag, abbreviation or `HEAD` names now.
+
+        Raises:
+            KnowledgeError: there is none; the message names `knowledge.ref` and close names.
+        """
+        ...
+
+    def abbreviate(self, commit: str) -> str:
+        """The first seven characters of a full id, or as many more as make it unique."""
+        ...
+
+    def entries(self, commit: str) -> Sequence[Entry]:
+        """Every file of the commit; neither links nor submodules. A full id is promised to be one."""
+        ...
+
+    def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
+        """The bytes of many files, in the order asked for, read as they are taken."""
+        ...
+
+    def read(self, commit: str, path: str) -> bytes:
+        """The bytes of one file.
+
+        Raises:
+            KnowledgeError: the commit has no such file.
+        """
+        ...
+
+    def uncommitted(self) -> int:
+        """How many files of the work tree differ from its commit or are not in it; 0 without one."""
+        ...
+
+
+class MemoryRepository:
+    """Commits kept in a dict, for trying things out; it says what a repository has to do."""
+
+    def __init__(self, name: str = "memory") -> None:
+        self.name = name
+        self.location = f"memory:{name}"
+        self.warnings: tuple[str, ...] = ()
+        self._commits: dict[str, dict[str, bytes]] = {}
+        self._refs: dict[str, str] = {}
+
+    def commit(self, files: Mapping[str, str | bytes], *, branch: str = "main") -> str:
+        """Replace the whole tree, move `branch` and `HEAD` there, and answer with the commit's id."""
+        tree = {
+            path: text if isinstance(text, bytes) else text.encode() for path, text in files.items()
+        }
+        commit = sha1(repr((len(self._commits), sorted(tree.items()))).encode()).hexdigest()
+        self._commits[commit] = tree
+        self._refs |= {branch: commit, "HEAD": commit}
+        return commit
+
+    def resolve(self, ref: str) -> str:
+        """The commit of a branch, a full id or the beginning of one."""
+        if not self._commits:
+            raise KnowledgeError(f"{self.name} has no commit yet, so knowledge.ref names nothing")
+        if ref in self._refs:
+            return self._refs[ref]
+        found = [commit for commit in self._commits if len(ref) >= 4 and commit.startswith(ref)]
+        if len(found) == 1:
+            return found[0]
+        near = get_close_matches(ref, self._refs, n=3, cutoff=0.4) or sorted(self._refs)
+        raise KnowledgeError(
+            f"knowledge.ref is {ref!r}, which names no commit of {self.name}; there is {', '.join(near)}"
+        )
+
+    def abbreviate(self, commit: str) -> str:
+        """The shortest beginning, of seven characters or more, that only this commit has."""
+        length = 7
+        while sum(other.startswith(commit[:length]) for other in self._commits) > 1:
+            length += 1
+        return commit[:length]
+
+    def entries(self, commit: str) -> Sequence[Entry]:
+        """Every file, by path."""
+        files = self._commits[commit]
+        return [Entry(path, len(files[path]), f"{commit}:{path}") for path in sorted(files)]
+
+    def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
+        """The bytes, in the order asked for."""
+        for blob in blobs:
+            commit, _, path = blob.partition(":")
+            yield self._commits[commit][path]
+
+    def read(self, commit: str, path: str) -> bytes:
+        """The bytes of one file."""
+        if path not in self._commits[commit]:
+            raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
+        return self._commits[commit][path]
+
+    def uncommitted(self) -> int:
+        """There is no work tree."""
+        return 0

@@ -1,0 +1,224 @@
+"""The knowledge space: searched by words, read by ref, rebuilt when its commit has moved."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from loopline.clock import Clock, SystemClock
+from loopline.errors import KnowledgeError
+from loopline.knowledge import report as notes
+from loopline.knowledge.building import Build, Progress
+from loopline.knowledge.config import KnowledgeConfig, Root, roots
+from loopline.knowledge.indexes import IndexStore, StoredIndex
+from loopline.knowledge.passage import Passage
+from loopline.knowledge.reading import Reading
+from loopline.knowledge.report import Report, Skipped
+from loopline.knowledge.repository import Repository
+from loopline.refs import KnowledgeRef, Lines
+from loopline.search import CHUNKS_VERSION, Hit, Index, IndexDamaged
+
+# Part of the signature: raise it when the same commit and configuration would be indexed otherwise.
+SPACE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnowledgeState:
+    """What the space holds now.
+
+    `seconds` is what it took to have it ready, and `reused` whether an index built earlier was
+    opened. `uncommitted` files of the work tree are not in here as they are now.
+    """
+
+    repository: str
+    location: str
+    ref: str
+    commit: str
+    short_commit: str
+    files: int
+    passages: int
+    seconds: float
+    reused: bool
+    uncommitted: int
+    warnings: tuple[str, ...]
+    skipped: tuple[Skipped, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An index with what it was built from."""
+
+    signature: str
+    index: Index
+    state: KnowledgeState
+
+
+class KnowledgeSpace:
+    """A repository at a commit. Work that blocks runs in threads; one space serves any event loop."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        indexes: IndexStore,
+        config: KnowledgeConfig | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._repository = repository
+        self._indexes = indexes
+        self._config = config or KnowledgeConfig()
+        self._clock = clock or SystemClock()
+        self._roots = roots(self._config)
+        self._reading = Reading(repository, self._roots)
+        self._lock = threading.Lock()
+        self._opened: _Opened | None = None
+        self._retired: Index | None = None
+
+    @property
+    def config(self) -> KnowledgeConfig:
+        """What it was made from."""
+        return self._config
+
+    @property
+    def state(self) -> KnowledgeState:
+        """What it holds.
+
+        Raises:
+            KnowledgeError: nothing yet; `ensure` comes first.
+        """
+        if self._opened is None:
+            raise KnowledgeError("the knowledge space is not ready: await ensure() first")
+        return self._opened.state
+
+    async def ensure(self, progress: Progress | None = None) -> KnowledgeState:
+        """Open the index of the current commit, building it first if need be.
+
+        `progress(done, total, what)` counts files; it is called from another thread.
+
+        Raises:
+            KnowledgeError: it cannot be built; the message names the setting to change.
+        """
+        return (await asyncio.to_thread(self._ensured, progress)).state
+
+    async def reconcile(self, progress: Progress | None = None) -> KnowledgeState:
+        """`ensure` again, which does nothing but ask for the commit unless that has moved."""
+        return await self.ensure(progress)
+
+    async def search(self, query: str, *, limit: int = 5) -> Sequence[Passage]:
+        """The passages that best answer the query, best first; any text is a query."""
+        return await asyncio.to_thread(self._search, query, limit)
+
+    async def read(self, ref: str | KnowledgeRef) -> Passage:
+        """A file, some of its lines, or what is in a folder, at the ref's commit or the current one.
+
+        Raises:
+            RefError: nothing answers to the ref; the message says what would.
+        """
+        return await asyncio.to_thread(self._read, ref)
+
+    async def close(self) -> None:
+        """Let go of the index; the space may be used again, and opens it again."""
+        await asyncio.to_thread(self._close)
+
+    def _search(self, query: str, limit: int) -> list[Passage]:
+        opened = self._opened or self._ensured(None)
+        try:
+            hits = opened.index.search(query, limit=limit)
+        except IndexDamaged:
+            opened = self._rebuilt(opened)
+            hits = opened.index.search(query, limit=limit)
+        return [_passage(hit, opened.state) for hit in hits]
+
+    def _read(self, ref: str | KnowledgeRef) -> Passage:
+        opened = self._opened or self._ensured(None)
+        return self._reading.passage(ref, opened.state.commit)
+
+    def _close(self) -> None:
+        with self._lock:
+            for index in (self._retired, self._opened.index if self._opened else None):
+                if index is not None:
+                    index.close()
+            self._retired = self._opened = None
+
+    def _ensured(self, progress: Progress | None) -> _Opened:
+        with self._lock:
+            commit = self._repository.resolve(self._config.ref)
+            opened = self._opened
+            if opened is not None and opened.state.commit == commit:
+                return opened
+            return self._replaced(self._open(commit, progress))
+
+    def _rebuilt(self, damaged: _Opened) -> _Opened:
+        with self._lock:
+            if self._opened is not damaged and self._opened is not None:
+                return self._opened
+            self._indexes.discard(damaged.signature)
+            return self._replaced(self._open(damaged.state.commit, None))
+
+    def _replaced(self, opened: _Opened) -> _Opened:
+        """Take the new index into use. The one before stays open for searches that are under way."""
+        if self._retired is not None:
+            self._retired.close()
+        self._retired = self._opened.index if self._opened else None
+        self._opened = opened
+        return opened
+
+    def _open(self, commit: str, progress: Progress | None) -> _Opened:
+        start = self._clock.elapsed()
+        signature = signed(commit, self._roots, validate_refs=self._config.validate_refs)
+        stored, report, reused = self._stored(signature, commit, progress)
+        state = KnowledgeState(
+            repository=self._repository.name,
+            location=self._repository.location,
+            ref=self._config.ref,
+            commit=commit,
+            short_commit=self._repository.abbreviate(commit),
+            files=report.files,
+            passages=report.passages,
+            seconds=self._clock.elapsed() - start,
+            reused=reused,
+            uncommitted=self._repository.uncommitted(),
+            warnings=(*self._repository.warnings, *report.warnings),
+            skipped=report.skipped,
+        )
+        return _Opened(signature, stored.index, state)
+
+    def _stored(
+        self, signature: str, commit: str, progress: Progress | None
+    ) -> tuple[StoredIndex, Report, bool]:
+        stored = self._indexes.open(signature)
+        if stored is not None:
+            try:
+                return stored, notes.load(stored.notes), True
+            except KnowledgeError:
+                stored.index.close()
+                self._indexes.discard(signature)
+        tree = self._reading.tree(commit)
+        build = Build(self._repository, tree, validate_refs=self._config.validate_refs)
+        stored = self._indexes.build(
+            signature, build.chunks(progress), lambda: notes.dump(build.report())
+        )
+        return stored, notes.load(stored.notes), not build.started
+
+
+def signed(commit: str, roots: tuple[Root, ...], *, validate_refs: bool) -> str:
+    """The name of an index: the same for the same commit, roots and way of cutting."""
+    parts = (SPACE_VERSION, CHUNKS_VERSION, commit, sorted(map(repr, roots)), validate_refs)
+    return sha256(repr(parts).encode()).hexdigest()
+
+
+def _passage(hit: Hit, state: KnowledgeState) -> Passage:
+    chunk = hit.chunk
+    ref = KnowledgeRef(path=chunk.path, commit=state.short_commit, span=Lines(*chunk.lines))
+    return Passage(
+        ref=str(ref),
+        title=chunk.title,
+        text=chunk.text,
+        path=chunk.path,
+        commit=state.commit,
+        lines=chunk.lines,
+        score=hit.score,
+    )

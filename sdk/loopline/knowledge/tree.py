@@ -1,0 +1,91 @@
+"""The files of a commit that are in the space, by the path they have there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from loopline.errors import KnowledgeError
+from loopline.knowledge.config import Root, repository_path, space_path
+from loopline.knowledge.repository import Entry
+
+LONGEST_LISTING = 200
+
+
+class Tree:
+    """One commit through the roots: files and folders by their path in the space."""
+
+    def __init__(self, roots: tuple[Root, ...], entries: Iterable[Entry]) -> None:
+        self._roots = roots
+        self._all = {entry.path: entry for entry in entries}
+        self.files: dict[str, Entry] = {}
+        for path, entry in self._all.items():
+            where = space_path(roots, path)
+            if where is not None and where not in self.files:
+                self.files[where] = entry
+        self.folders = _folders(self.files)
+        self._all_folders = _folders(self._all)
+
+    def check_roots(self) -> None:
+        """Every root has files.
+
+        Raises:
+            KnowledgeError: one has none; the message names its setting and the folders there are.
+        """
+        for root in self._roots:
+            if root.folder and root.folder not in self._all_folders:
+                what = "is a file" if root.folder in self._all else "does not exist at this commit"
+                top = sorted(folder for folder in self._all_folders if folder and "/" not in folder)
+                raise KnowledgeError(
+                    f"knowledge.{root.name}_root is {root.folder!r}, which {what}; "
+                    f"top folders are {', '.join(top) or 'none'}"
+                )
+
+    def find(self, path: str) -> Entry | None:
+        """The file at a path of the space; through any root, even one that another lies in."""
+        if path in self.files:
+            return self.files[path]
+        inside = repository_path(self._roots, path)
+        return None if inside is None else self._all.get(inside)
+
+    def exists(self, path: str) -> bool:
+        """Whether a path of the repository, in the space or not, is a file or folder."""
+        return path in self._all or path in self._all_folders
+
+    def listing(self, folder: str) -> list[str] | None:
+        """What is directly in a folder of the space, folders with a slash; None if it is none."""
+        if folder not in self.folders:
+            return None
+        start = f"{folder}/" if folder else ""
+        names: set[str] = set()
+        for path in self.files:
+            if path.startswith(start):
+                head, slash, _ = path[len(start) :].partition("/")
+                names.add(f"{start}{head}{slash}")
+        return sorted(names, key=lambda name: (not name.endswith("/"), name))
+
+    def nearest(self, path: str) -> list[str]:
+        """Up to five paths that may have been meant."""
+        name = path.rpartition("/")[2]
+        named = [file for file in self.files if file.rpartition("/")[2] == name]
+        if named:
+            return sorted(named, key=len)[:5]
+        return get_close_matches(path, [*self.files, *self.folders], n=5, cutoff=0.5)
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    found: set[str] = {""}
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
+
+
+def shown(names: Sequence[str]) -> str:
+    """A listing as text, one name a line, cut when it is long."""
+    lines = [f"- {name}" for name in names[:LONGEST_LISTING]]
+    if len(names) > LONGEST_LISTING:
+        lines.append(f"… {len(names) - LONGEST_LISTING} more")
+    return "\n".join(lines)

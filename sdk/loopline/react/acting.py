@@ -1,0 +1,229 @@
+"""Acting: the calls of a round run by their effects, and each result is recorded as it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loopline.clock import Clock
+from loopline.errors import LooplineError, StoreError
+from loopline.events import Delta, Listen
+from loopline.models import Json, dumps
+from loopline.reader import Reader
+from loopline.timeline import (
+    ArtifactKept,
+    Body,
+    Effect,
+    Moment,
+    Recorder,
+    TextKept,
+    ToolCalled,
+    ToolResult,
+    ToolStarted,
+)
+from loopline.tools import Call, Outcome, Tool, ToolContext, ToolSet
+
+INTERRUPTED = (
+    "This call was cut off after it had begun, and is not begun again: whether it took effect is "
+    "unknown. Check before you call it once more."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a call excludes: calls whose claims conflict keep their order."""
+
+    effect: Effect
+    key: str = ""
+
+    def conflicts(self, other: Claim) -> bool:
+        """Whether the two must not run at once."""
+        match self.effect, other.effect:
+            case ("exclusive", _) | (_, "exclusive"):
+                return True
+            case ("write", "write"):
+                return self.key == other.key
+            case ("meta", "meta"):
+                return True
+            case _:
+                return False
+
+
+class Actor:
+    """Runs calls and records what comes of them."""
+
+    def __init__(
+        self,
+        *,
+        recorder: Recorder,
+        tools: ToolSet,
+        reader: Reader,
+        clock: Clock,
+        listen: Listen,
+        properties: Mapping[str, Json],
+        scratchpad: MutableMapping[str, Any],
+    ) -> None:
+        self._recorder = recorder
+        self._tools = tools
+        self._reader = reader
+        self._clock = clock
+        self._listen = listen
+        self._properties = properties
+        self._scratchpad = scratchpad
+        self._numbering = asyncio.Lock()
+
+    async def settle(self) -> None:
+        """Give every open call of the turn its one result.
+
+        A call that is not a read and had begun is not begun again; every other one runs.
+        """
+        turn = self._recorder.turn
+        calls = list(turn.open_calls.values())
+        for call in calls:
+            if call.call_id in turn.started:
+                await self._recorder.record(
+                    ToolResult(
+                        call_id=call.call_id,
+                        tool=call.tool,
+                        text=INTERRUPTED,
+                        status="interrupted",
+                    )
+                )
+        await self.act([call for call in calls if call.call_id not in turn.started])
+
+    async def act(self, calls: Sequence[ToolCalled]) -> None:
+        """Run the calls: conflicting ones in order, the rest at once."""
+        claims = [self._claim(call) for call in calls]
+        tasks = list[asyncio.Task[None]]()
+        for number, call in enumerate(calls):
+            before = [
+                task
+                for task, claim in zip(tasks, claims, strict=False)
+                if claim.conflicts(claims[number])
+            ]
+            tasks.append(asyncio.create_task(self._after(before, call)))
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _claim(self, call: ToolCalled) -> Claim:
+        """What the call excludes; one that cannot run excludes nothing."""
+        try:
+            tool = self._tools.find(call.tool)
+            tool.check(call.arguments)
+            return Claim(tool.effect, tool.key(call.arguments))
+        except LooplineError:
+            return Claim("read")
+
+    async def _after(self, before: Sequence[asyncio.Task[None]], call: ToolCalled) -> None:
+        if before:
+            await asyncio.wait(before)
+        start = self._clock.elapsed()
+        outcome: Outcome | LooplineError
+        try:
+            outcome = await self._run(call)
+        except StoreError:
+            raise
+        except LooplineError as error:
+            outcome = error
+        elapsed_ms = round((self._clock.elapsed() - start) * 1000, 3)
+        await self._record(call, outcome, elapsed_ms)
+
+    async def _run(self, call: ToolCalled) -> Outcome:
+        tool: Tool = self._tools.find(call.tool)
+        tool.check(call.arguments)
+        if tool.effect != "read":
+            await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
+        return await tool.run(call.arguments, self._call(call))
+
+    async def _record(
+        self, call: ToolCalled, outcome: Outcome | LooplineError, elapsed_ms: float
+    ) -> None:
+        if isinstance(outcome, LooplineError):
+            result = ToolResult(
+                call_id=call.call_id,
+                tool=call.tool,
+                text=str(outcome),
+                status="error",
+                elapsed_ms=elapsed_ms,
+            )
+            await self._recorder.record(result)
+            return
+        async with self._numbering:  # two results must not give the same number to two sources
+            result, bodies = self._recorded(call, outcome, elapsed_ms)
+            await self._recorder.record(result, *bodies)
+
+    def _recorded(
+        self, call: ToolCalled, outcome: Outcome, elapsed_ms: float
+    ) -> tuple[ToolResult, list[Body]]:
+        timeline, turn_id = self._recorder.timeline, f"turn_{self._recorder.number}"
+        cited = [section.source for section in outcome.sections if section.source]
+        sids, added = timeline.pool.number([*cited, *outcome.sources])
+        bodies: list[Body] = [*added]
+        bodies += [body for body in outcome.bodies if not self._is_kept(body)]
+        artifact = ""
+        if outcome.artifact is not None:
+            kept = ArtifactKept(
+                name=call.call_id,
+                version=1,
+                text=dumps(outcome.artifact),
+                mime="application/json",
+            )
+            bodies.append(kept)
+            artifact = f"ar:{turn_id}.artifacts.{kept.name}@{kept.version}"
+        result = ToolResult(
+            call_id=call.call_id,
+            tool=call.tool,
+            text=rendered(outcome, sids, artifact),
+            elapsed_ms=elapsed_ms,
+            found=outcome.found,
+            shows=outcome.shows,
+            artifact=artifact,
+        )
+        return result, bodies
+
+    def _is_kept(self, body: Body) -> bool:
+        return isinstance(body, TextKept) and body.ref in self._recorder.timeline.kept
+
+    def _call(self, call: ToolCalled) -> Call:
+        recorder = self._recorder
+        turn_id = f"turn_{recorder.number}"
+
+        def progress(text: str) -> None:
+            self._listen(Delta(type="progress", channel="tool", text=text))
+
+        context = ToolContext(
+            call_id=call.call_id,
+            idempotency_key=f"{recorder.uid}:{call.call_id}",
+            conversation=recorder.conversation.name,
+            turn_id=turn_id,
+            user=recorder.conversation.user,
+            properties=self._properties,
+            scratchpad=self._scratchpad,
+            on_progress=progress,
+        )
+        moment = Moment(self._clock.now(), turn_id)
+        return Call(context=context, timeline=recorder.timeline, reader=self._reader, moment=moment)
+
+
+def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
+    """The text that the model reads: the lead, the sections, the sources with their numbers."""
+    numbers = iter(sids)
+    parts = [outcome.text]
+    for section in outcome.sections:
+        mark = f"[[S:{next(numbers)}]] " if section.source else ""
+        parts.append(f"{mark}{section.heading}\n{section.text}")
+    listed = [
+        f"[[S:{sid}]] {source.title or source.url} — {source.url}"
+        for sid, source in zip(numbers, outcome.sources, strict=True)
+    ]
+    if listed:
+        parts.append("\n".join(["sources:", *listed]))
+    if artifact:
+        parts.append(f"the whole is kept: {artifact}")
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,369 @@
+"""The loop: prepare, decide, route, act, until there is an answer.
+
+Every step is in the log before the next begins, so a turn that was cut off is carried on by running
+the same loop over what the log holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Literal, TypedDict
+
+from loopline.clock import Clock
+from loopline.errors import ModelError
+from loopline.events import Delta, Listen
+from loopline.models import Model, Options, Prompt, Reply, TextDelta, ToolCall, dumps
+from loopline.prompt import (
+    RENDERER,
+    Answer,
+    Calls,
+    DecisionProtocol,
+    Malformed,
+    View,
+    announce,
+    protocol,
+)
+from loopline.react.acting import Actor
+from loopline.react.answering import completion, fallback
+from loopline.react.turn import TurnPayload, TurnResult, result
+from loopline.timeline import (
+    Body,
+    Decision,
+    Draft,
+    ExitReason,
+    Moment,
+    Notes,
+    Notice,
+    Plan,
+    PlanAck,
+    Recorder,
+    RoundStart,
+    Thinking,
+    ToolCalled,
+    Turn,
+    plan,
+)
+from loopline.tools import ToolSet
+
+MAX_ITERATIONS = 15
+
+
+class Limits(TypedDict, total=False):
+    """What a turn may use, and how decisions travel.
+
+    `max_iterations` counts decisions. `protocol` "auto" is native where the model can call tools.
+    """
+
+    max_iterations: int
+    protocol: Literal["auto", "native", "json"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReactStateV2:
+    """Where the running turn stands: a fold of its blocks, never kept beside them."""
+
+    iteration: int
+    max_iterations: int
+    malformed: bool
+    held: bool
+
+    @classmethod
+    def fold(cls, turn: Turn, max_iterations: int) -> ReactStateV2:
+        """The state that the turn's blocks make."""
+        last = turn.decisions[-1] if turn.decisions else None
+        return cls(
+            iteration=turn.rounds,
+            max_iterations=max_iterations,
+            malformed=last is not None and bool(last.raw),
+            held=turn.draft is not None,
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further decision may be made."""
+        return self.iteration >= self.max_iterations
+
+    @property
+    def last(self) -> bool:
+        """Whether the next decision is the last one."""
+        return self.iteration + 1 >= self.max_iterations
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why the loop is over."""
+
+    reason: ExitReason
+    error: str = ""
+
+
+class React:
+    """A loop that is wired and ready: what `build_react` returns."""
+
+    def __init__(
+        self,
+        *,
+        recorder: Recorder,
+        model: Model,
+        tools: ToolSet,
+        system: str,
+        actor: Actor,
+        clock: Clock,
+        listen: Listen,
+        limits: Limits,
+    ) -> None:
+        self._recorder = recorder
+        self._model = model
+        self._tools = tools
+        self._actor = actor
+        self._clock = clock
+        self._listen = listen
+        self._limit = limits.get("max_iterations", MAX_ITERATIONS)
+        self._protocol = chosen_protocol(limits, model)
+        manual = self._protocol.manual(tools.specs)
+        self._system = "\n\n".join(part for part in (system, manual) if part)
+        self._native = self._protocol.name == "native"
+        self._tools_sha256 = _digest("\n".join(dumps(s.parameters) + str(s) for s in tools.specs))
+        self._view = View(self._protocol)
+
+    @property
+    def state(self) -> ReactStateV2:
+        """Where the turn stands."""
+        return ReactStateV2.fold(self._recorder.turn, self._limit)
+
+    async def run(self, payload: TurnPayload) -> TurnResult:
+        """Carry the turn on until it has an answer.
+
+        Raises:
+            LeaseLost: another runner has taken the conversation over.
+        """
+        del (
+            payload
+        )  # what the user said is in the log, where it cannot differ from what is rendered
+        recorder = self._recorder
+        recorder.round = recorder.turn.rounds
+        await self._actor.settle()
+        ended: Ended | None = None
+        while ended is None:
+            ended = await self._step()
+        recorder.round = 0
+        return result(recorder.timeline, recorder.number, ended.reason, ended.error)
+
+    async def _step(self) -> Ended | None:
+        state = self.state
+        if state.exhausted:
+            return await self._forced()
+        try:
+            reply = await self._decide(state, "decision")
+        except ModelError as error:
+            return await self._without_model(error)
+        return await self._route(state, reply)
+
+    async def _route(self, state: ReactStateV2, reply: Reply) -> Ended | None:
+        if reply.stop_reason == "refusal":
+            await self._close(reply, completion(self._recorder.timeline, reply.text), "")
+            return Ended("refused")
+        match self._protocol.decode(reply):
+            case Calls(notes=notes, calls=calls):
+                await self._act(reply, notes, calls)
+            case Answer(notes=notes, text=text):
+                return await self._answer(state, reply, notes, text)
+            case Malformed(raw=raw) if state.malformed or state.last:
+                body = completion(self._recorder.timeline, raw, flag="unparsed")
+                if raw.strip():
+                    await self._close(reply, body, "")
+                    return Ended("complete")
+                await self._record_malformed(reply, raw, "The reply was empty.")
+            case Malformed(raw=raw, problem=problem):
+                await self._record_malformed(reply, raw, problem)
+        return None
+
+    async def _decide(self, state: ReactStateV2, purpose: Literal["decision", "answer"]) -> Reply:
+        """Begin the round, unless a cut one has begun already, and ask the model."""
+        recorder = self._recorder
+        await recorder.catch_up()
+        recorder.round = state.iteration + 1
+        if recorder.turn.undecided is None:
+            await recorder.record(self._round_start(state, purpose))
+        self._view.extend(recorder.timeline.blocks[self._view.seq :])
+        return await self._ask(self._prompt(state, purpose))
+
+    def _round_start(
+        self, state: ReactStateV2, purpose: Literal["decision", "answer"]
+    ) -> RoundStart:
+        recorder = self._recorder
+        self._view.extend(recorder.timeline.blocks[self._view.seq :])
+        inputs = recorder.timeline.inputs_for(recorder.number)
+        first = state.iteration == 0
+        begun = RoundStart(
+            saw=recorder.timeline.seq,
+            takes=tuple(block.seq for block in inputs) if first or not state.last else (),
+            epoch=1,
+            opened_by="",
+            protocol=self._protocol.name,
+            model=self._model.name,
+            renderer=RENDERER,
+            system_sha256=_digest(self._system),
+            tools_sha256=self._tools_sha256,
+            stable_sha256=self._view.sha256,
+            tail=self._tail(state),
+            purpose=purpose,
+        )
+        return in_epoch(begun, recorder.timeline.last_round)
+
+    def _prompt(self, state: ReactStateV2, purpose: Literal["decision", "answer"]) -> Prompt:
+        begun = self._recorder.turn.undecided
+        return Prompt(
+            system=self._system,
+            tools=tuple(self._tools.specs) if self._native else (),
+            messages=tuple(self._view.messages),
+            tail=begun.tail if begun else self._tail(state),
+            options=Options(
+                allow_calls=purpose == "decision",
+                json_action=not self._native,
+                json_object=not self._native and self._model.abilities.json_mode,
+                output_limit=self._model.abilities.output_limit,
+            ),
+            purpose=purpose,
+        )
+
+    def _tail(self, state: ReactStateV2) -> str:
+        recorder = self._recorder
+        return announce(
+            iteration=min(state.iteration + 1, self._limit),
+            limit=self._limit,
+            now=self._clock.now(),
+            turn_id=f"turn_{recorder.number}",
+            plans=recorder.timeline.plans.open,
+        )
+
+    async def _ask(self, prompt: Prompt) -> Reply:
+        reply: Reply | None = None
+        async for piece in self._model.stream(prompt):
+            match piece:
+                case TextDelta(text=text, channel=channel):
+                    self._listen(Delta(type="delta", channel=channel, text=text))
+                case Reply():
+                    reply = piece
+        if reply is None:
+            raise ModelError(f"{self._model.name}: the stream ended without a reply")
+        return reply
+
+    async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> None:
+        recorder = self._recorder
+        first = recorder.timeline.calls + 1
+        numbered = [
+            ToolCalled(
+                call_id=f"c{number}",
+                tool=call.name,
+                arguments=call.arguments,
+                provider_id=call.provider_id,
+            )
+            for number, call in enumerate(calls, start=first)
+        ]
+        plans = any(call.name == "react.plan" for call in calls)
+        acks = [] if plans else self._acks(notes)
+        await recorder.record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
+        self._listen(Delta(type="reset", channel="answer"))
+        await self._actor.act(numbered)
+
+    async def _answer(
+        self, state: ReactStateV2, reply: Reply, notes: str, text: str
+    ) -> Ended | None:
+        recorder = self._recorder
+        await recorder.catch_up()
+        waiting = recorder.timeline.inputs_for(recorder.number)
+        if waiting and not state.last:
+            await self._close(reply, Draft(text=text, reason="the user has said more"), notes)
+            self._listen(Delta(type="reset", channel="answer"))
+            return None
+        await self._close(reply, completion(recorder.timeline, text), notes)
+        return Ended("complete")
+
+    async def _close(self, reply: Reply, body: Body, notes: str) -> None:
+        """Record the decision together with what ends the round."""
+        await self._recorder.record(*self._decided(reply, notes, 0), *self._acks(notes), body)
+
+    async def _record_malformed(self, reply: Reply, raw: str, problem: str) -> None:
+        decision = Decision(
+            model=self._model.name,
+            stop_reason=reply.stop_reason,
+            raw=raw or "(nothing)",
+            usage=reply.usage,
+        )
+        await self._recorder.record(decision, Notice(code="malformed_reply", text=problem))
+
+    def _decided(self, reply: Reply, notes: str, calls: int) -> list[Body]:
+        decision = Decision(
+            model=self._model.name,
+            stop_reason=reply.stop_reason,
+            calls=calls,
+            usage=reply.usage,
+        )
+        thinking = [Thinking(text=reply.thinking)] if reply.thinking else []
+        return [decision, *thinking, *([Notes(text=notes)] if notes else [])]
+
+    def _acks(self, notes: str) -> list[Body]:
+        recorder = self._recorder
+        current = recorder.timeline.plans.current
+        if current is None or not notes:
+            return []
+        moment = Moment(self._clock.now(), f"turn_{recorder.number}")
+        snapshot = plan.acknowledge(current, notes, moment)
+        if snapshot is None:
+            return []
+        changes = {
+            number: status
+            for number, status in snapshot.step_status.items()
+            if current.step_status.get(number) != status
+        }
+        return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
+
+    async def _forced(self) -> Ended:
+        """An answer although the limit is reached: asked for without calls, else what there is."""
+        timeline = self._recorder.timeline
+        try:
+            reply = await self._decide(self.state, "answer")
+        except ModelError as error:
+            return await self._without_model(error)
+        match self._protocol.decode(reply):
+            case Answer(notes=notes, text=text):
+                await self._close(reply, completion(timeline, text, flag="forced"), notes)
+            case _:
+                await self._close(reply, fallback(timeline, self._recorder.turn), "")
+        return Ended("max_iterations")
+
+    async def _without_model(self, error: ModelError) -> Ended:
+        """The model cannot be asked: say so, with what was found."""
+        recorder = self._recorder
+        notice = Notice(code="model_error", text=str(error))
+        await recorder.record(notice, fallback(recorder.timeline, recorder.turn, str(error)))
+        return Ended("error", str(error))
+
+
+def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:
+    """The protocol that the limits ask for; "auto" goes by what the model can do."""
+    asked = limits.get("protocol", "auto")
+    if asked == "auto":
+        return protocol("native" if model.abilities.tool_call else "json")
+    return protocol(asked)
+
+
+def in_epoch(begun: RoundStart, before: RoundStart | None) -> RoundStart:
+    """The round in the epoch of the one before, or in the next one when the prompt cannot only grow."""
+    if before is None:
+        return replace(begun, opened_by="start")
+    causes = {
+        "model": begun.model != before.model,
+        "protocol": begun.protocol != before.protocol,
+        "renderer": begun.renderer != before.renderer,
+        "instructions": begun.system_sha256 != before.system_sha256,
+        "tools": begun.tools_sha256 != before.tools_sha256,
+    }
+    changed = ",".join(cause for cause, is_one in causes.items() if is_one)
+    return replace(begun, epoch=before.epoch + bool(changed), opened_by=changed)
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

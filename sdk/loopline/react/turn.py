@@ -1,0 +1,85 @@
+"""A turn as its workflow sees it: what came in, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from loopline.models import JsonObject, Usage
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    DEFAULT_USER,
+    ExitReason,
+    Source,
+    Timeline,
+    turn_id,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPayload:
+    """What a turn is about."""
+
+    text: str
+    conversation: str
+    turn_id: str
+    ts: datetime
+    tenant: str = DEFAULT_TENANT
+    project: str = DEFAULT_PROJECT
+    user: str = DEFAULT_USER
+    attachments: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """A call that waits for its result from outside."""
+
+    call_id: str
+    tool: str
+    arguments: JsonObject
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """What came of a turn.
+
+    `sources` are those the answer cites, in the order of their first mention. `rounds` counts
+    decisions. `cost` is None while nobody knows a price. `late_input` holds what the user said too
+    late for this turn: it waits for the next one.
+    """
+
+    answer: str
+    turn_id: str
+    exit_reason: ExitReason
+    ok: bool
+    error: str = ""
+    rounds: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    sources: Sequence[Source] = ()
+    pending: Sequence[PendingCall] = ()
+    late_input: Sequence[str] = ()
+
+
+def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "") -> TurnResult:
+    """The result that the blocks of a turn make."""
+    turn = timeline.turn(number)
+    completion = turn.completion
+    used = completion.sources_used if completion else ()
+    usage = Usage()
+    for decision in turn.decisions:
+        usage += decision.usage
+    return TurnResult(
+        answer=completion.text if completion else "",
+        turn_id=turn_id(number),
+        exit_reason=reason,
+        ok=reason == "complete" and completion is not None,
+        error=error,
+        rounds=turn.rounds,
+        usage=usage,
+        sources=[source for sid in used if (source := timeline.pool.at(sid)) is not None],
+        late_input=[block.ref for block in timeline.inputs_for(number)],
+    )

@@ -1,0 +1,35 @@
+"""One way in for every ref."""
+
+from loopline.reader.documents import (
+    block_object,
+    iso,
+    pool_document,
+    source_row,
+    timeline_document,
+)
+from loopline.reader.reader import (
+    Conversed,
+    KnowledgeRead,
+    OtherConversation,
+    Reader,
+    passage_source,
+)
+from loopline.reader.reading import Item, Reading, Status
+from loopline.reader.texts import text_of
+
+__all__ = [
+    "Conversed",
+    "Item",
+    "KnowledgeRead",
+    "OtherConversation",
+    "Reader",
+    "Reading",
+    "Status",
+    "block_object",
+    "iso",
+    "passage_source",
+    "pool_document",
+    "source_row",
+    "text_of",
+    "timeline_document",
+]

@@ -1,0 +1,65 @@
+"""The conversation as documents: `artifact:conv.timeline.v1` and `artifact:conv:sources_pool`."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import cast
+
+from loopline.models import Json, JsonObject
+from loopline.timeline import Block, ConversationSummary, SourceAdded, Timeline, encode
+
+VERSION = 1
+
+
+def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
+    """Every block in order, and what the conversation is called."""
+    blocks: list[Json] = [block_object(block) for block in timeline]
+    first, last = (timeline.blocks[0], timeline.blocks[-1]) if timeline.blocks else (None, None)
+    return {
+        "version": VERSION,
+        "conversation_id": summary.conversation.name if summary else "",
+        "conversation_title": summary.title if summary else "",
+        "conversation_started_at": iso(first.ts) if first else "",
+        "last_activity_at": iso(last.ts) if last else "",
+        "turn_ids": [f"turn_{number}" for number in timeline.turns],
+        "blocks": blocks,
+    }
+
+
+def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
+    """Every source by number."""
+    rows: list[Json] = [source_row(added, timeline) for added in timeline.pool.sources.values()]
+    return {
+        "conversation_id": summary.conversation.name if summary else "",
+        "sources_pool": rows,
+    }
+
+
+def block_object(block: Block) -> JsonObject:
+    """A block with its place, its name and its body."""
+    kind, version, stored = encode(block.body)
+    return {
+        "seq": block.seq,
+        "type": kind,
+        "version": version,
+        "turn_id": block.turn_id,
+        "round": block.round,
+        "n": block.n,
+        "ts": iso(block.ts),
+        "term": block.term,
+        "ref": block.ref,
+        "body": cast("Json", json.loads(stored)),
+    }
+
+
+def source_row(added: SourceAdded, timeline: Timeline) -> JsonObject:
+    """A source with the fields of the pool, and its text where the log keeps one."""
+    row = cast("JsonObject", json.loads(encode(added)[2]))
+    kept = timeline.kept.get(added.url)
+    return row if kept is None else {**row, "text": kept.text}
+
+
+def iso(moment: datetime) -> str:
+    """UTC to the millisecond, as `2026-03-21T10:00:00.000Z`."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

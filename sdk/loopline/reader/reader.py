@@ -1,0 +1,267 @@
+"""Reading by ref: one way in for every name."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+from loopline.errors import KnowledgeError, LooplineError, RefError
+from loopline.knowledge import Passage
+from loopline.models import Json, dumps
+from loopline.reader.documents import pool_document, source_row, timeline_document
+from loopline.reader.reading import Item, Reading, Status
+from loopline.reader.texts import JSON, MARKDOWN, fit, part, split_lines, text_of
+from loopline.refs import (
+    ArtifactRef,
+    BlockRef,
+    CallRef,
+    ConversationRef,
+    DocumentRef,
+    FileRef,
+    HostedRef,
+    KnowledgeRef,
+    Lines,
+    PlanRef,
+    Ref,
+    SkillRef,
+    SourcesRef,
+    Spanned,
+    SummaryRef,
+    parse,
+    spanned,
+)
+from loopline.skills import Skills
+from loopline.timeline import Block, ConversationSummary, Source, Timeline
+
+KnowledgeRead = Callable[[str], Awaitable[Passage]]
+UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Conversed:
+    """A conversation as a reader finds it."""
+
+    timeline: Timeline
+    summary: ConversationSummary | None = None
+
+
+OtherConversation = Callable[[str], Awaitable[Conversed | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Reads whatever a ref names: from the log, from skills, or from the knowledge space."""
+
+    here: Conversed
+    skills: Skills = field(default_factory=Skills)
+    knowledge: KnowledgeRead | None = None
+    other: OtherConversation | None = None
+
+    async def read(self, refs: Sequence[str], *, limit: int = UNLIMITED) -> Reading:
+        """An item for each ref, in order; one that cannot be read does not stop the others.
+
+        `limit` is the number of characters that all texts together may have; what is cut says which
+        ref restores it.
+        """
+        items, room = list[Item](), limit
+        for ref in refs:
+            item = await self._item(ref.strip(), room)
+            items.append(item)
+            room = max(room - len(item.text), 0)
+        return Reading(items)
+
+    async def _item(self, asked: str, room: int) -> Item:
+        try:
+            return await self._read(parse(asked), asked, room)
+        except LooplineError as error:
+            return Item(ref=asked, asked=asked, status="missing", message=str(error))
+
+    async def _read(self, ref: Ref, asked: str, room: int) -> Item:
+        match ref:
+            case BlockRef() | CallRef() | ArtifactRef():
+                return self._block(ref, asked, room)
+            case PlanRef(plan_id=plan_id):
+                return self._plan(ref, plan_id, asked)
+            case SourcesRef():
+                return self._sources(ref, asked)
+            case SkillRef():
+                return self._skill(ref, asked, room)
+            case KnowledgeRef():
+                return await self._knowledge(ref, asked, room)
+            case ConversationRef():
+                return await self._elsewhere(ref, asked, room)
+            case DocumentRef(name=name):
+                document = timeline_document if name == "conv.timeline.v1" else pool_document
+                text = dumps(document(self.here.timeline, self.here.summary))
+                return Item(ref=asked, asked=asked, status="ok", text=text, mime=JSON)
+            case FileRef() | SummaryRef() | HostedRef():
+                raise RefError(_absent(ref))
+
+    def _block(self, ref: BlockRef | CallRef | ArtifactRef, asked: str, room: int) -> Item:
+        block = self.here.timeline.find(ref)
+        if block is None:
+            raise RefError(self._possible(ref))
+        text, mime = text_of(block)
+        name = _pinned(block, ref)
+        shown, message = fit(text, name, room)
+        return _item(str(name), asked, shown, mime, message)
+
+    def _plan(self, ref: PlanRef, plan_id: str, asked: str) -> Item:
+        block = self.here.timeline.find(ref)
+        if block is None:
+            known = list(self.here.timeline.plans.latest)
+            raise RefError(f"no plan {plan_id!r}: plans here are {known or 'none'}")
+        text, mime = text_of(block)
+        return Item(ref=block.ref, asked=asked, status="ok", text=text, mime=mime)
+
+    def _sources(self, ref: SourcesRef, asked: str) -> Item:
+        pool = self.here.timeline.pool
+        wanted = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
+        rows: list[Json] = [
+            source_row(pool.sources[sid], self.here.timeline)
+            for sid in wanted
+            if sid in pool.sources
+        ]
+        if not rows:
+            raise RefError(f"no such source: the pool holds {_range(pool.newest)}")
+        outside = [f"{a}-{b}" for a, b in ref.ranges if b > pool.newest]
+        message = f"the pool holds {_range(pool.newest)}" if outside else ""
+        return _item(str(ref), asked, dumps(rows), JSON, message)
+
+    def _skill(self, ref: SkillRef, asked: str, room: int) -> Item:
+        kept = self.here.timeline.kept.get(str(replace(ref, span=None)))
+        if kept is not None:
+            shown, message = fit(kept.text, ref, room)
+            return replace(_item(str(ref), asked, shown, MARKDOWN, message), title=kept.title)
+        skill = self.skills.find(ref.namespace, ref.skill)
+        if ref.digest is not None and not skill.digest.startswith(ref.digest):
+            return Item(
+                ref=asked,
+                asked=asked,
+                status="gone",
+                message=f"the skill has changed since and was not shown here: now {skill.ref}",
+            )
+        name = replace(ref, digest=skill.digest)
+        shown, message = fit(skill.body, name, room)
+        return replace(
+            _item(str(name), asked, shown, MARKDOWN, message),
+            title=skill.name,
+            keep=not message and name.span is None,
+        )
+
+    async def _knowledge(self, ref: KnowledgeRef, asked: str, room: int) -> Item:
+        kept = self._kept(ref)
+        if kept is not None:
+            return kept
+        if self.knowledge is None:
+            raise KnowledgeError(f"{asked!r} cannot be read: there is no knowledge space here")
+        try:
+            passage = await self.knowledge(str(ref))
+        except RefError:
+            raise
+        except LooplineError as error:
+            return Item(ref=asked, asked=asked, status="gone", message=str(error))
+        if len(passage.text) <= room:
+            return _knowledge_item(passage, asked, passage.text, "")
+        whole = await self.knowledge(str(replace(ref, span=None)))
+        pinned = parse(whole.ref)
+        name = pinned if isinstance(pinned, KnowledgeRef) else ref
+        shown, message = fit(whole.text, replace(name, span=ref.span), room)
+        return _knowledge_item(passage, asked, shown, message)
+
+    def _kept(self, ref: KnowledgeRef) -> Item | None:
+        """A passage that the log itself holds: the very one, or one that encloses the lines."""
+        if ref.commit is None:
+            return None
+        timeline, asked = self.here.timeline, str(ref)
+        if asked in timeline.kept:
+            kept = timeline.kept[asked]
+            return _kept_item(timeline, asked, asked, kept.text, kept.title)
+        for name, kept in timeline.kept.items():
+            text = _enclosed(parse(name), kept.text, ref)
+            if text is not None:
+                return _kept_item(timeline, asked, name, text, kept.title)
+        return None
+
+    async def _elsewhere(self, ref: ConversationRef, asked: str, room: int) -> Item:
+        found = await self.other(ref.conversation) if self.other else None
+        if found is None:
+            raise RefError(f"no conversation {ref.conversation!r} of this user")
+        item = await replace(self, here=found)._read(ref.ref, asked, room)
+        pinned = ConversationRef(conversation=ref.conversation, ref=parse(item.ref))
+        return replace(item, ref=str(pinned)) if item.found else item
+
+    def _possible(self, ref: BlockRef | CallRef | ArtifactRef) -> str:
+        """Why there is nothing by that name, and what there is."""
+        timeline = self.here.timeline
+        turns = [f"turn_{number}" for number in timeline.turns]
+        if ref.turn_id not in turns:
+            return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
+        refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
+        kind = "tc:" if isinstance(ref, CallRef) else "ar:"
+        near = [name for name in refs if name.startswith(kind)]
+        best = get_close_matches(str(ref), near, n=4, cutoff=0) or near[:4]
+        return f"nothing here answers to {str(ref)!r}; near it are {', '.join(best) or 'none'}"
+
+
+def _absent(ref: FileRef | SummaryRef | HostedRef) -> str:
+    match ref:
+        case FileRef():
+            return f"no file {str(ref)!r}: this conversation has no files"
+        case SummaryRef():
+            return f"no summary {str(ref)!r}: this conversation was never compacted"
+        case HostedRef():
+            return f"{str(ref)!r} names a hosted file: hosting is absent here"
+
+
+def _pinned(block: Block, asked: BlockRef | CallRef | ArtifactRef) -> Spanned:
+    match block.name:
+        case BlockRef() | CallRef() | ArtifactRef() as name:
+            return spanned(name, asked.span)
+        case _:
+            return asked
+
+
+def _item(ref: str, asked: str, text: str, mime: str, message: str) -> Item:
+    status: Status = "cut" if message else "ok"
+    return Item(ref=ref, asked=asked, status=status, text=text, mime=mime, message=message)
+
+
+def _knowledge_item(passage: Passage, asked: str, text: str, message: str) -> Item:
+    mime = MARKDOWN if passage.path.endswith((".md", ".markdown")) else "text/plain"
+    item = _item(passage.ref, asked, text, mime, message)
+    return replace(item, title=passage.title, source=passage_source(passage), keep=not message)
+
+
+def _kept_item(timeline: Timeline, asked: str, name: str, text: str, title: str) -> Item:
+    source = timeline.pool.find(name)
+    return Item(ref=asked, asked=asked, status="ok", text=text, title=title, source=source)
+
+
+def _enclosed(kept: Ref, text: str, wanted: KnowledgeRef) -> str | None:
+    if not isinstance(kept, KnowledgeRef) or not isinstance(wanted.span, Lines):
+        return None
+    if (kept.path, kept.commit) != (wanted.path, wanted.commit):
+        return None
+    first, last = (kept.span.first, kept.span.last) if isinstance(kept.span, Lines) else (1, 0)
+    last = last or len(split_lines(text))
+    if not first <= wanted.span.first <= wanted.span.last <= last:
+        return None
+    return part(text, Lines(wanted.span.first - first + 1, wanted.span.last - first + 1))
+
+
+def passage_source(passage: Passage) -> Source:
+    """A passage as something citable."""
+    return Source(
+        url=passage.ref,
+        title=passage.title,
+        source_type="file",
+        path=passage.path,
+        commit=passage.commit,
+        lines=passage.lines if passage.lines != (0, 0) else None,
+    )
+
+
+def _range(newest: int) -> str:
+    return f"so:sources_pool[1-{newest}]" if newest else "no sources"

@@ -1,0 +1,129 @@
+"""YAML as JSON values, and the line on which each of its keys stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+from loopline.models import Json
+
+if TYPE_CHECKING:
+    from yaml import Node, SafeLoader, ScalarNode
+
+KeyPath = tuple[str, ...]
+
+_TAG = "tag:yaml.org,2002:"
+
+
+class DocumentError(ValueError):
+    """The text is not such a document; `line` counts from 1."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(problem)
+        self.line = line
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A value, and the line of each key by its path; places in a list are no part of a path."""
+
+    value: Json
+    lines: Mapping[KeyPath, int]
+
+    def line(self, *path: str) -> int:
+        """The line of that key, or of the nearest one around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def read_yaml(text: str, *, first_line: int = 1) -> Document:
+    """The one document in the text, where dates stay text and a key is given once.
+
+    Raises:
+        DocumentError: it is not YAML, or no JSON value.
+    """
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:
+        raise DocumentError(first_line, " ".join(str(error).split())) from error
+    walk = _Walk(loader, first_line)
+    try:
+        node = loader.get_single_node()
+        value = None if node is None else walk.value(node, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = first_line + (mark.line if mark else 0)
+        raise DocumentError(line, error.problem or str(error)) from error
+    except yaml.YAMLError as error:
+        raise DocumentError(first_line, " ".join(str(error).split())) from error
+    finally:
+        loader.dispose()
+    return Document(value, walk.lines)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """From nodes to values; `within` holds the nodes around the one at hand."""
+
+    loader: SafeLoader
+    first_line: int
+    lines: dict[KeyPath, int] = field(default_factory=dict[KeyPath, int])
+    within: list[Node] = field(default_factory=list["Node"])
+
+    def value(self, node: Node, path: KeyPath) -> Json:
+        self.lines.setdefault(path, self._line(node))
+        if node in self.within:
+            raise DocumentError(self._line(node), "a value holds itself")
+        self.within.append(node)
+        value = self._value(node, path)
+        self.within.pop()
+        return value
+
+    def _value(self, node: Node, path: KeyPath) -> Json:
+        kind = node.tag.removeprefix(_TAG)
+        match kind:
+            case "map":
+                return self._mapping(node, path)
+            case "seq":
+                return [self.value(item, path) for item in node.value]
+            case "null":
+                return None
+            case "bool" | "int" | "float":
+                return self._scalar(cast("ScalarNode", node), kind)
+            case "str" | "timestamp":
+                return str(node.value)
+            case _:
+                raise DocumentError(self._line(node), f"{kind} is not a kind of value used here")
+
+    def _scalar(self, node: ScalarNode, kind: Literal["bool", "int", "float"]) -> Json:
+        try:
+            match kind:
+                case "bool":
+                    return self.loader.construct_yaml_bool(node)
+                case "int":
+                    return self.loader.construct_yaml_int(node)
+                case "float":
+                    return self.loader.construct_yaml_float(node)
+        except (KeyError, ValueError) as error:
+            raise DocumentError(self._line(node), f"{node.value!r} is no {kind}") from error
+
+    def _mapping(self, node: Node, path: KeyPath) -> Json:
+        found: dict[str, Json] = {}
+        for key, item in node.value:
+            if key.tag != f"{_TAG}str":
+                raise DocumentError(
+                    self._line(key), f"the key {key.value!r} must be text: quote it"
+                )
+            if key.value in found:
+                raise DocumentError(self._line(key), f"{key.value!r} is given twice")
+            self.lines[(*path, key.value)] = self._line(key)
+            found[key.value] = self.value(item, (*path, key.value))
+        return found
+
+    def _line(self, node: Node) -> int:
+        return self.first_line + node.start_mark.line

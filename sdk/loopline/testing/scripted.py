@@ -1,0 +1,209 @@
+"""A model that says what it was told to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypedDict, Unpack, cast
+
+from loopline.clock import Clock, SystemClock
+from loopline.errors import LooplineError, ModelError
+from loopline.models import (
+    Abilities,
+    JsonObject,
+    Prompt,
+    Purpose,
+    Reply,
+    TextDelta,
+    ToolCall,
+    Usage,
+    dumps,
+)
+
+
+class ScriptError(LooplineError):
+    """The script was not read to its end, or read beyond it."""
+
+
+class Call(ToolCall):
+    """A call of a tool with these arguments; alone it is a reply with that one call."""
+
+    def __init__(self, name: str, /, **arguments: object) -> None:
+        super().__init__(name=name, arguments=_json(arguments))
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Say:
+    """A reply: text, calls, or both. In the `json` protocol it is written as the action object."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    thinking: str
+    usage: Usage
+
+    def __init__(
+        self, text: str = "", /, *calls: ToolCall, thinking: str = "", usage: Usage | None = None
+    ) -> None:
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "calls", calls)
+        object.__setattr__(self, "thinking", thinking)
+        object.__setattr__(self, "usage", usage or Usage())
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """This text exactly as it is, whatever the protocol."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The model declines to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The request fails with this error, once `after` has been streamed."""
+
+    error: Exception | str
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """So many seconds pass on the clock before the next entry."""
+
+    seconds: float
+
+
+Line = Say | ToolCall | Raw | Refuse | Fail | Wait | str
+Entry = Line | Callable[[Prompt], Line]
+
+
+class AbilityChoices(TypedDict, total=False):
+    """What the model is to be able to do; sizes are in tokens."""
+
+    tool_call: bool
+    json_mode: bool
+    vision: bool
+    thinking: bool
+    tail: Literal["dropped"]
+    window: int
+    output_limit: int
+
+
+WINDOW = 1_000_000
+
+
+class ScriptedModel:
+    """Replies in order, and remembers every request it was given, in `requests`."""
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        script: Sequence[Entry],
+        *,
+        aux: Mapping[Purpose, Sequence[Entry]] | None = None,
+        strict: bool = True,
+        clock: Clock | None = None,
+        **abilities: Unpack[AbilityChoices],
+    ) -> None:
+        self.abilities = replace(Abilities(window=WINDOW), **abilities)
+        self.requests: list[Prompt] = []
+        self._script = list(script)
+        self._aux = {purpose: list(entries) for purpose, entries in (aux or {}).items()}
+        self._strict = strict
+        self._clock = clock or SystemClock()
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """The next entry of the script, in the protocol in force.
+
+        Raises:
+            ScriptError: the script is over.
+            ModelError: the script says so, or it has nothing for this purpose.
+        """
+        self.requests.append(prompt)
+        line = await self._next(prompt)
+        match line:
+            case Fail(error=error, after=after):
+                if after:
+                    yield TextDelta(text=after)
+                raise error if isinstance(error, Exception) else ModelError(error)
+            case Refuse():
+                yield Reply(stop_reason="refusal")
+            case Raw(text=text):
+                yield TextDelta(text=text)
+                yield Reply(text=text)
+            case Say() as say:
+                reply = _reply(say, native=not prompt.options.json_action)
+                if reply.text:
+                    yield TextDelta(text=reply.text)
+                yield reply
+
+    async def close(self, *, failed: bool) -> None:
+        """The harness closes.
+
+        Raises:
+            ScriptError: entries are left, unless `failed`: another error is on its way then.
+        """
+        if self._script and self._strict and not failed:
+            raise ScriptError(f"{len(self._script)} entries of the script were never read")
+
+    async def _next(self, prompt: Prompt) -> Say | Raw | Refuse | Fail:
+        while True:
+            line = self._entry(prompt)
+            match line:
+                case str():
+                    return Say(line)
+                case ToolCall():
+                    return Say("", line)
+                case Wait(seconds=seconds):
+                    await self._clock.sleep(seconds)
+                case _:
+                    return line
+
+    def _entry(self, prompt: Prompt) -> Line:
+        script = self._script
+        if prompt.purpose in ("summary", "selection", "title"):
+            script = self._aux.get(prompt.purpose, [])
+            if not script:
+                raise ModelError(f"the script has nothing for the purpose {prompt.purpose!r}")
+        if not script:
+            raise ScriptError(f"the script is over, and the model is asked once more:\n{prompt}")
+        entry = script.pop(0)
+        return entry(prompt) if callable(entry) else entry
+
+
+def _reply(say: Say, *, native: bool) -> Reply:
+    if native:
+        return Reply(
+            text=say.text,
+            calls=say.calls,
+            thinking=say.thinking,
+            stop_reason="tool_use" if say.calls else "stop",
+            usage=say.usage,
+        )
+    text = dumps(_action(say))
+    return Reply(text=text, thinking=say.thinking, usage=say.usage)
+
+
+def _action(say: Say) -> JsonObject:
+    if not say.calls:
+        return {"action": "final_answer", "answer": say.text}
+    if len(say.calls) > 1:
+        raise ScriptError("the json protocol takes one call a reply: write one Say for each")
+    call = say.calls[0]
+    return {
+        "action": "call_tool",
+        "notes": say.text,
+        "tool": call.name,
+        "arguments": call.arguments,
+    }
+
+
+def _json(arguments: Mapping[str, object]) -> JsonObject:
+    """The arguments as a provider would send them: only what JSON has."""
+    return cast("JsonObject", json.loads(json.dumps(arguments)))

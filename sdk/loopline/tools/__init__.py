@@ -1,0 +1,27 @@
+"""The hands of an agent: tools, what comes of them, and the tools of the loop itself."""
+
+from loopline.tools.call import Call, ToolContext
+from loopline.tools.outcome import Outcome, Output, Section
+from loopline.tools.planning import PlanTool
+from loopline.tools.reading import ReadTool
+from loopline.tools.searching import KnowledgeSearch, SearchTool
+from loopline.tools.tool import Tool, ToolFunction, tool
+from loopline.tools.toolset import ToolSet, WireNames, wire_names
+
+__all__ = [
+    "Call",
+    "KnowledgeSearch",
+    "Outcome",
+    "Output",
+    "PlanTool",
+    "ReadTool",
+    "SearchTool",
+    "Section",
+    "Tool",
+    "ToolContext",
+    "ToolFunction",
+    "ToolSet",
+    "WireNames",
+    "tool",
+    "wire_names",
+]

@@ -1,0 +1,44 @@
+"""A call on its way: what a tool is given besides its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from loopline.models import Json
+from loopline.reader import Reader
+from loopline.timeline import Moment, Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a tool function that asks for one is given.
+
+    `idempotency_key` is the same when the same call is run again after a crash. `scratchpad` holds the
+    turn's unsaved values, shared with the workflow and its hooks. `properties` are the bundle's, by
+    dotted name.
+    """
+
+    call_id: str
+    idempotency_key: str
+    conversation: str
+    turn_id: str
+    user: str
+    properties: Mapping[str, Json]
+    scratchpad: MutableMapping[str, Any]
+    on_progress: Callable[[str], None]
+
+    def progress(self, text: str) -> None:
+        """Tell whoever watches how far the call has come; nothing is recorded."""
+        self.on_progress(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call as the loop hands it to a tool: the context of a function, and what the loop knows."""
+
+    context: ToolContext
+    timeline: Timeline
+    reader: Reader
+    moment: Moment

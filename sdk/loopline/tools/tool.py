@@ -1,0 +1,469 @@
+"""Tools: typed functions made into something that a model can call.
+
+`@tool` checks a function where it is written. What the model sees, a JSON Schema, is made when it is
+first needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import string
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from functools import cache, cached_property, update_wrapper
+from pathlib import Path
+from types import FunctionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_type_hints,
+    overload,
+)
+
+from loopline.errors import BundleError, ToolError
+from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
+from loopline.timeline import Effect, Source
+from loopline.tools.call import Call, ToolContext
+from loopline.tools.outcome import Outcome, Output
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, TypeAdapter
+    from pydantic_core import ErrorDetails
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+EFFECTS: tuple[Effect, ...] = get_args(Effect)
+NOTHING = "done"
+"""The text of a result whose function returned nothing."""
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_LONGEST_INPUT = 60
+
+
+class Tool(Protocol):
+    """Something the loop can call."""
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What the model sees of it."""
+        ...
+
+    @property
+    def effect(self) -> Effect:
+        """What it may do to the world, so which calls may run beside it."""
+        ...
+
+    def check(self, arguments: JsonObject) -> None:
+        """Let good arguments pass.
+
+        Raises:
+            ToolError: the message names each argument that is wrong.
+        """
+        ...
+
+    def key(self, arguments: JsonObject) -> str:
+        """What a writing call changes: calls with the same key run in their order.
+
+        Raises:
+            ToolError: the arguments are wrong.
+        """
+        ...
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """Run it.
+
+        Raises:
+            ToolError: it refused or failed; the message is for the model.
+        """
+        ...
+
+
+class ToolFunction(Generic[P, R]):
+    """A function that is a tool: still called like the function, `bind` makes it the loop's.
+
+    `key` is the template of what a writing call changes; without one all calls of the tool share a key.
+    """
+
+    def __init__(self, function: Callable[P, R], *, effect: Effect, key: str) -> None:
+        update_wrapper(self, function)
+        self.function = function
+        self.effect: Effect = effect
+        self.key = key
+        code = _written(function)
+        self.name = code.__name__
+        self.place = _place(code)
+        self.description = well_formed(inspect.getdoc(code) or "")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the function returns."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.name} at {self.place}>"
+
+    def bind(self, alias: str) -> Tool:
+        """The tool `<alias>.<function>`."""
+        return BoundTool(function=self, alias=alias)
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """What the model gives and what the call gives, worked out once.
+
+        Raises:
+            BundleError: an annotation cannot be resolved, or has no JSON Schema.
+        """
+        return _parameters(self)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> ToolFunction[P, R]: ...
+@overload
+def tool(
+    *, effect: Effect = "exclusive", key: str = ""
+) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
+def tool(
+    function: Callable[P, R] | None = None, /, *, effect: Effect = "exclusive", key: str = ""
+) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
+    """Make a typed function with a docstring into a tool, which can still be called directly.
+
+    Raises:
+        BundleError: the function cannot be a tool as it is written; the message names file and line.
+    """
+
+    def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
+        _check_function(_written(function), effect, key)
+        return ToolFunction(function, effect=effect, key=key)
+
+    return decorate if function is None else decorate(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a function takes: `fields` maps its parameters to the model's, `contexts` are filled in."""
+
+    model: type[BaseModel]
+    schema: JsonObject
+    fields: Mapping[str, str]
+    contexts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundTool:
+    """A tool function under its alias."""
+
+    function: ToolFunction[..., Any]
+    alias: str
+
+    @property
+    def name(self) -> str:
+        """`<alias>.<function>`."""
+        return f"{self.alias}.{self.function.name}"
+
+    @property
+    def effect(self) -> Effect:
+        """As the function was decorated."""
+        return self.function.effect
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The name, the docstring and the parameters as JSON Schema."""
+        return ToolSpec(
+            name=self.name,
+            description=self.function.description,
+            parameters=self.function.parameters.schema,
+        )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Let good arguments pass; else a ToolError names each bad one."""
+        self._validated(arguments)
+
+    def key(self, arguments: JsonObject) -> str:
+        """The key template filled in with the arguments; without a template the tool's name."""
+        if not self.function.key:
+            return self.name
+        given = self._validated(arguments)
+        names = self.function.parameters.fields
+        values = {name: getattr(given, field) for name, field in names.items()}
+        return well_formed(self.function.key.format_map(values))
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """Call the function, in a thread unless it is async, and read what it returned."""
+        given = self._values(self._validated(arguments))
+        given |= dict.fromkeys(self.function.parameters.contexts, call.context)
+        try:
+            returned = await _call(self.function.function, given)
+        except ToolError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise self._failure(error) from error
+        return self._outcome(returned)
+
+    def _validated(self, arguments: JsonObject) -> BaseModel:
+        from pydantic import ValidationError
+
+        parameters = self.function.parameters
+        try:
+            return parameters.model.model_validate(arguments)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False)
+            wrong = "; ".join(_complaint(detail, list(parameters.fields)) for detail in found)
+            raise ToolError(well_formed(f"{self.name}: {wrong}")) from error
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _values(self, given: BaseModel) -> dict[str, Any]:
+        """The arguments by parameter; one that was left out keeps the function's own default."""
+        own = {
+            name
+            for name, parameter in inspect.signature(self.function.function).parameters.items()
+            if parameter.default is not parameter.empty
+        }
+        return {
+            name: getattr(given, field)
+            for name, field in self.function.parameters.fields.items()
+            if field in given.model_fields_set or name not in own
+        }
+
+    def _failure(self, error: BaseException) -> ToolError:
+        """The error as the model reads it, with a note that says where it comes from."""
+        failure = ToolError(well_formed(f"{type(error).__name__}: {error}".removesuffix(": ")))
+        frames = traceback.extract_tb(error.__traceback__)
+        folder = Path(_written(self.function.function).__code__.co_filename).parent
+        own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
+        where = f"{own[-1].filename}:{own[-1].lineno}" if own else self.function.place
+        failure.add_note(f"{self.name} failed at {where}")
+        return failure
+
+    def _outcome(self, returned: object) -> Outcome:
+        try:
+            return _outcome(returned)
+        except Exception as error:
+            place = self.function.place
+            raise ToolError(
+                f"{self.name} returned what it may not, which its author must change at {place}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def by_likeness(name: str, names: Iterable[str]) -> list[str]:
+    """The names, the most like `name` first."""
+    given = name.lower()
+    return sorted(
+        names, key=lambda known: (-SequenceMatcher(None, given, known.lower()).ratio(), known)
+    )
+
+
+def _written(function: Callable[..., Any]) -> FunctionType:
+    """The function as its author wrote it, below other decorators.
+
+    Raises:
+        BundleError: it is something else that can be called.
+    """
+    written: object = inspect.unwrap(function)
+    if not isinstance(written, FunctionType):
+        raise BundleError(f"@tool is for functions written with def or async def: got {function!r}")
+    return written
+
+
+def _place(function: FunctionType) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def _check_function(function: FunctionType, effect: str, key: str) -> None:
+    for wrong in (
+        _wrong_effect(effect, key),
+        _wrong_function(function),
+        _wrong_key(key, inspect.signature(function)),
+    ):
+        if wrong:
+            raise BundleError(f"{_place(function)}: tool {function.__name__!r} {wrong}")
+
+
+def _wrong_effect(effect: str, key: str) -> str:
+    if effect not in EFFECTS:
+        nearest = by_likeness(effect, EFFECTS)[0]
+        return f"has the effect {effect!r}, nearest is {nearest!r}: one of {', '.join(EFFECTS)}"
+    if key and effect != "write":
+        return f'has a key but the effect {effect!r}: a key goes with effect="write"'
+    return ""
+
+
+def _wrong_function(function: FunctionType) -> str:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "is a generator: return the whole value"
+    if not inspect.getdoc(function):
+        return "has no docstring: the model reads it to know what the tool is for"
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in _NAMED:
+            return (
+                f"takes {parameter}: every parameter of a tool has a name that can be written out"
+            )
+        if parameter.annotation is parameter.empty:
+            return f"has no type for {name!r}: annotate it"
+    return ""
+
+
+def _wrong_key(key: str, signature: inspect.Signature) -> str:
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(key) if name is not None]
+    except ValueError as error:
+        return f"has the key {key!r}, which is no template: {error}"
+    for name in names:
+        if name not in signature.parameters:
+            known = by_likeness(name, signature.parameters)
+            return f"has the key {key!r}, but no parameter {name!r}: its parameters are {known}"
+    return ""
+
+
+def _parameters(function: ToolFunction[..., Any]) -> Parameters:
+    try:
+        return _modelled(function)
+    except BundleError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise BundleError(
+            f"{function.place}: tool {function.name!r} has an annotation that cannot be used: "
+            f"{reason} (what a tool takes must be JSON, and its types imported at run time)"
+        ) from error
+
+
+def _modelled(function: ToolFunction[..., Any]) -> Parameters:
+    from pydantic import ConfigDict, Field, create_model
+
+    written = _written(function.function)
+    names = {"ToolContext": ToolContext, **written.__globals__}
+    hints = get_type_hints(written, globalns=names, include_extras=True)
+    signature = inspect.signature(written).parameters
+    contexts = tuple(name for name in signature if _is_context(hints[name]))
+    if wrong := [name for name in contexts if f"{{{name}" in function.key]:
+        raise BundleError(f"{function.place}: the key of {function.name!r} names {wrong[0]!r}")
+    # A field's own name is ours, since a parameter may be called `json` or `_x`; the alias is its name.
+    taken = [name for name in signature if name not in contexts]
+    fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(taken)}
+    definitions: dict[str, Any] = {
+        field: (hints[name], Field(alias=name))
+        if signature[name].default is inspect.Parameter.empty
+        else (hints[name], Field(signature[name].default, alias=name))
+        for name, field in fields.items()
+    }
+    config = ConfigDict(extra="forbid", protected_namespaces=())
+    model = create_model(function.name, __config__=config, **definitions)
+    return Parameters(model, _schema(model), fields, contexts)
+
+
+def _is_context(hint: object) -> bool:
+    return hint is ToolContext or any(_is_context(part) for part in get_args(hint))
+
+
+def _schema(model: type[BaseModel]) -> JsonObject:
+    """The schema, without the titles that only say again what a name says."""
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+    class Quiet(GenerateJsonSchema):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.ignored_warning_kinds = set(get_args(JsonSchemaWarningKind))
+
+    schema = model.model_json_schema(schema_generator=Quiet)
+    del schema["title"]
+    for described in schema["properties"].values():
+        described.pop("title", None)
+    return {name: _finite(value) for name, value in schema.items()}
+
+
+def _complaint(detail: ErrorDetails, known: list[str]) -> str:
+    """What is wrong with one argument, by its dotted name."""
+    name = ".".join(map(str, detail["loc"]))
+    match detail["type"]:
+        case "missing":
+            return f"{name!r} is missing"
+        case "extra_forbidden" if len(detail["loc"]) == 1 and known:
+            nearest = by_likeness(name, known)
+            return f"{name!r} is not a parameter, nearest is {nearest[0]!r}: it takes {known}"
+        case "extra_forbidden":
+            return f"{name!r} is not a parameter: leave it out"
+        case _:
+            given = repr(detail["input"])
+            shown = given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}…"
+            return f"{name!r}: {detail['msg']}, got {shown}"
+
+
+async def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> object:
+    if inspect.iscoroutinefunction(function):
+        return await function(**given)
+    returned = await asyncio.to_thread(_in_thread, function, given)
+    if not inspect.isawaitable(returned):
+        return returned
+    awaited: object = await returned
+    return awaited
+
+
+def _in_thread(function: Callable[..., Any], given: Mapping[str, Any]) -> object:
+    try:
+        return function(**given)
+    except StopIteration as error:  # a future cannot carry it, and would wait for ever
+        raise RuntimeError("StopIteration") from error
+
+
+def _outcome(returned: object) -> Outcome:
+    if not isinstance(returned, Output):
+        return Outcome(text=_text(returned))
+    text: object = returned.text
+    sources = tuple(_source(source) for source in returned.sources)
+    return Outcome(text=_text(text), sources=sources, artifact=_json(returned.artifact))
+
+
+def _text(returned: object) -> str:
+    match returned:
+        case None:
+            return NOTHING
+        case str():
+            return well_formed(returned)
+        case _:
+            return dumps(_json(returned))
+
+
+def _json(value: object) -> Json:
+    return _finite(well_formed_json(_anything().dump_python(value, mode="json")))
+
+
+@cache
+def _anything() -> TypeAdapter[Any]:
+    from pydantic import ConfigDict, TypeAdapter
+
+    return TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
+
+
+def _finite(value: Json) -> Json:
+    """The value with what JSON has no number for, such as infinity, written out."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case list():
+            return [_finite(item) for item in value]
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _source(source: object) -> Source:
+    if not isinstance(source, Source):
+        raise TypeError(f"the sources of an Output are Source(…), not {source!r}")
+    return replace(
+        source,
+        url=well_formed(source.url),
+        title=well_formed(source.title),
+        path=well_formed(source.path),
+    )

@@ -1,0 +1,138 @@
+"""The tools of a run by name, and the names they travel under."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from hashlib import sha256
+from itertools import count
+
+from loopline.errors import BundleError, ToolError
+from loopline.models import ToolSpec
+from loopline.tools.tool import Tool, by_likeness
+
+LONGEST_WIRE_NAME = 64
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]*\.?[A-Za-z0-9_-]*")
+_AMBIGUOUS = re.compile(r"__|_\.|\._")
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+_GLOB = re.compile(r"[*?\[]")
+_DIGEST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class WireNames:
+    """Tool names and the names a provider accepts for them, one to one."""
+
+    by_name: Mapping[str, str]
+    by_wire: Mapping[str, str]
+
+    def wire(self, name: str) -> str:
+        """What `name` is called on the wire: `[A-Za-z0-9_-]`, at most 64 of them."""
+        return self.by_name[name]
+
+    def name(self, wire: str) -> str:
+        """The tool a provider meant; a name we never gave comes back with a dot for each `__`."""
+        return self.by_wire.get(wire) or wire.replace("__", ".")
+
+
+def wire_names(names: Iterable[str]) -> WireNames:
+    """A wire name for each of the names.
+
+    The dot travels as `__`. A name for which that is too long, not allowed or not plain to read back
+    ends in a digest instead. What a name becomes does not depend on the order of the names.
+    """
+    different = sorted(set(names))
+    taken = {_dotted(name): name for name in different if _travels(name)}
+    for name in different:
+        if not _travels(name):
+            taken[next(wire for wire in _digests(name) if wire not in taken)] = name
+    return WireNames({name: wire for wire, name in taken.items()}, taken)
+
+
+def _dotted(name: str) -> str:
+    return name.replace(".", "__")
+
+
+def _travels(name: str) -> bool:
+    return (
+        0 < len(_dotted(name)) <= LONGEST_WIRE_NAME
+        and _PLAIN.fullmatch(name) is not None
+        and _AMBIGUOUS.search(name) is None
+    )
+
+
+def _digests(name: str) -> Iterator[str]:
+    """Candidates, for the case that another tool is called what the first one reads."""
+    beginning = _FOREIGN.sub("_", name)[: LONGEST_WIRE_NAME - _DIGEST - 1]
+    for attempt in count():
+        digest = sha256(f"{name}\n{attempt}".encode("utf-8", "surrogatepass")).hexdigest()
+        yield f"{beginning}_{digest[:_DIGEST]}"
+
+
+class ToolSet(Mapping[str, Tool]):
+    """Tools by name, in the order they were given.
+
+    Raises:
+        BundleError: two tools have the same name.
+    """
+
+    def __init__(self, tools: Iterable[Tool] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            name = tool.spec.name
+            if name in self._tools:
+                raise BundleError(f"two tools are called {name!r}: give one of them another alias")
+            self._tools[name] = tool
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __repr__(self) -> str:
+        return f"ToolSet({list(self._tools)})"
+
+    @cached_property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """What a model sees of them."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    @cached_property
+    def wire(self) -> WireNames:
+        """Their names on the wire."""
+        return wire_names(self._tools)
+
+    def find(self, name: str) -> Tool:
+        """The tool of that name.
+
+        Raises:
+            ToolError: there is none; the message lists those there are, the nearest first.
+        """
+        if name not in self._tools:
+            raise ToolError(f"no tool {name!r}: here only {by_likeness(name, self._tools)}")
+        return self._tools[name]
+
+    def allow(self, patterns: Iterable[str]) -> ToolSet:
+        """Those whose name is given, or matches a pattern such as `shop.*`.
+
+        Raises:
+            BundleError: a name without wildcards is the name of no tool.
+        """
+        wanted = tuple(patterns)
+        for pattern in wanted:
+            if not _GLOB.search(pattern) and pattern not in self._tools:
+                known = by_likeness(pattern, self._tools)
+                raise BundleError(f"no tool {pattern!r} to allow: here only {known}")
+        return ToolSet(
+            tool
+            for name, tool in self._tools.items()
+            if any(fnmatchcase(name, pattern) for pattern in wanted)
+        )

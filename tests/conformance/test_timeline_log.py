@@ -1,0 +1,388 @@
+"""What every timeline log promises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import ConflictError, LeaseLost
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Body,
+    Completion,
+    Conversation,
+    Entry,
+    Feedback,
+    MemoryLog,
+    Notes,
+    TimelineLog,
+    ToolResult,
+    Unknown,
+    UserFollowup,
+    UserPrompt,
+)
+
+HERE = Conversation(name="here")
+THERE = Conversation(name="there")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TimelineLog]:
+    opened: TimelineLog = MemoryLog()
+    if request.param == "sqlite":
+        opened = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
+    yield opened
+    await opened.close()
+
+
+def prompt(text: str) -> Entry:
+    return Entry(body=UserPrompt(text=text), turn=NEW_TURN)
+
+
+def followup(text: str) -> Entry:
+    return Entry(body=UserFollowup(text=text), turn=1)
+
+
+def notes(text: str, *, turn: int = 1) -> Entry:
+    return Entry(body=Notes(text=text), turn=turn, round=1)
+
+
+def texts(blocks: Sequence[Block]) -> list[str]:
+    return [
+        block.body.text for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)
+    ]
+
+
+def seqs(blocks: Sequence[Block]) -> list[int]:
+    return [block.seq for block in blocks]
+
+
+async def run_once(log: TimelineLog, conversation: Conversation) -> int:
+    """A runner comes and goes."""
+    async with log.lease(conversation) as term:
+        return term
+
+
+# Appending
+
+
+async def test_a_block_has_the_body_the_turn_and_the_round_it_was_appended_with(
+    log: TimelineLog,
+) -> None:
+    async with log.lease(HERE) as term:
+        said, noted = await log.append(HERE, [prompt("hello"), notes("so")], seen=0, term=term)
+    assert (said.body, said.turn, said.round, said.term) == (UserPrompt(text="hello"), 1, 0, term)
+    assert (noted.body, noted.turn, noted.round, noted.term) == (Notes(text="so"), 1, 1, term)
+
+
+async def test_blocks_are_read_as_they_were_returned(log: TimelineLog) -> None:
+    first = await log.append(HERE, [prompt("hello"), followup("and")], seen=0)
+    second = await log.append(HERE, [followup("also")], seen=2)
+    assert list(await log.read(HERE)) == [*first, *second]
+
+
+async def test_a_block_was_kept_at_a_whole_millisecond_in_utc(log: TimelineLog) -> None:
+    (block,) = await log.append(HERE, [prompt("hello")], seen=0)
+    assert block.ts.utcoffset() is not None
+    assert not block.ts.utcoffset()
+    assert block.ts.microsecond % 1000 == 0
+
+
+async def test_places_are_dense_whoever_writes(log: TimelineLog) -> None:
+    async def produce(name: str) -> None:
+        for number in range(10):
+            await log.append(HERE, [prompt(f"{name}{number}"), followup(name)], seen=0)
+
+    await asyncio.gather(*map(produce, "abc"))
+    assert seqs(await log.read(HERE)) == list(range(1, 61))
+
+
+async def test_the_entries_of_an_append_stay_together(log: TimelineLog) -> None:
+    async def produce(name: str) -> None:
+        for _ in range(10):
+            await log.append(HERE, [prompt(name), followup(name)], seen=0)
+
+    await asyncio.gather(*map(produce, "abc"))
+    kept = texts(await log.read(HERE))
+    assert kept[::2] == kept[1::2]
+
+
+async def test_an_append_returns_what_others_appended_since(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("mine")], seen=0)
+    await log.append(HERE, [followup("theirs")], seen=1)
+    assert texts(await log.append(HERE, [followup("mine again")], seen=1)) == [
+        "theirs",
+        "mine again",
+    ]
+
+
+async def test_an_append_of_nothing_only_reads(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("one"), followup("two")], seen=0)
+    assert texts(await log.append(HERE, [], seen=1)) == ["two"]
+    assert await log.append(THERE, [], seen=0) == []
+    assert await log.find(THERE) is None
+
+
+async def test_entries_that_open_a_turn_share_it(log: TimelineLog) -> None:
+    opened = [prompt("one"), Entry(body=UserFollowup(text="two"), turn=NEW_TURN)]
+    assert [block.turn for block in await log.append(HERE, opened, seen=0)] == [1, 1]
+    assert [block.turn for block in await log.append(HERE, opened, seen=2)] == [2, 2]
+
+
+async def test_a_block_is_numbered_among_those_of_its_type_in_its_turn(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("one"), followup("a"), followup("b")], seen=0)
+    await log.append(HERE, [prompt("two"), followup("still of the first turn")], seen=3)
+    kept = await log.read(HERE)
+    assert [(b.turn, b.type, b.n) for b in kept] == [
+        (1, "user.prompt", 1),
+        (1, "user.followup", 1),
+        (1, "user.followup", 2),
+        (2, "user.prompt", 1),
+        (1, "user.followup", 3),
+    ]
+
+
+async def test_a_body_nobody_here_knows_is_kept_as_it_is(log: TimelineLog) -> None:
+    later = Unknown(stored_type="react.dream", version=7, stored='{"of": ["sheep"]}')
+    async with log.lease(HERE) as term:
+        await log.append(HERE, [Entry(body=later, turn=1)] * 2, seen=0, term=term)
+    kept = await log.read(HERE)
+    assert [(b.body, b.type, b.n) for b in kept] == [
+        (later, "react.dream", 1),
+        (later, "react.dream", 2),
+    ]
+
+
+# Keys
+
+
+async def test_a_repeated_key_appends_nothing_again(log: TimelineLog) -> None:
+    first = await log.append(HERE, [prompt("once")], seen=0, key="k")
+    assert await log.append(HERE, [prompt("twice")], seen=0, key="k") == first
+    assert texts(await log.read(HERE)) == ["once"]
+
+
+async def test_a_repeated_key_returns_what_came_after_its_first_outcome_too(
+    log: TimelineLog,
+) -> None:
+    await log.append(HERE, [prompt("once")], seen=0, key="k")
+    await log.append(HERE, [followup("theirs")], seen=1)
+    assert texts(await log.append(HERE, [prompt("twice")], seen=0, key="k")) == ["once", "theirs"]
+
+
+async def test_a_key_counts_in_its_conversation_alone(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("here")], seen=0, key="k")
+    await log.append(THERE, [prompt("there")], seen=0, key="k")
+    assert texts(await log.read(THERE)) == ["there"]
+
+
+async def test_without_a_key_the_same_is_appended_again(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("same")], seen=0)
+    await log.append(HERE, [prompt("same")], seen=1)
+    assert texts(await log.read(HERE)) == ["same", "same"]
+
+
+async def test_a_key_of_a_refused_append_is_still_free(log: TimelineLog) -> None:
+    with pytest.raises(LeaseLost):
+        await log.append(HERE, [notes("mine")], seen=0, key="k")
+    await log.append(HERE, [prompt("hello")], seen=0, key="k")
+    assert texts(await log.read(HERE)) == ["hello"]
+
+
+# Terms and leases
+
+
+@pytest.mark.parametrize(
+    "body", [Notes(text="x"), Completion(text="x"), Feedback(reaction="ok", origin="machine")]
+)
+async def test_without_a_term_only_the_user_is_heard(log: TimelineLog, body: Body) -> None:
+    with pytest.raises(LeaseLost):
+        await log.append(HERE, [Entry(body=body, turn=1)], seen=0)
+    assert await log.read(HERE) == []
+
+
+async def test_the_user_is_heard_at_any_time(log: TimelineLog) -> None:
+    liked = Entry(body=Feedback(reaction="ok"), turn=1)
+    async with log.lease(HERE):
+        await log.append(HERE, [prompt("one"), followup("two"), liked], seen=0)
+    assert [block.term for block in await log.read(HERE)] == [0, 0, 0]
+
+
+async def test_a_refused_append_keeps_none_of_its_entries(log: TimelineLog) -> None:
+    with pytest.raises(LeaseLost):
+        await log.append(HERE, [prompt("hello"), notes("so")], seen=0)
+    assert await log.read(HERE) == []
+    assert await log.find(HERE) is None
+
+
+async def test_every_runner_has_a_newer_term(log: TimelineLog) -> None:
+    terms = [await run_once(log, HERE) for _ in range(3)]
+    assert terms == [1, 2, 3]
+    assert await run_once(log, THERE) == 1
+
+
+async def test_a_runner_whose_term_is_over_is_refused(log: TimelineLog) -> None:
+    old = await run_once(log, HERE)
+    new = await run_once(log, HERE)
+    with pytest.raises(LeaseLost):
+        await log.append(HERE, [notes("old")], seen=0, term=old)
+    assert seqs(await log.append(HERE, [notes("new")], seen=0, term=new)) == [1]
+
+
+async def test_a_second_runner_waits_for_the_first(log: TimelineLog) -> None:
+    order = list[str]()
+
+    async def wait_for_it() -> None:
+        async with log.lease(HERE):
+            order.append("second")
+
+    async with log.lease(HERE):
+        second = asyncio.create_task(wait_for_it())
+        await asyncio.sleep(0.02)
+        order.append("first")
+    await second
+    assert order == ["first", "second"]
+
+
+async def test_a_second_runner_that_does_not_wait_is_told(log: TimelineLog) -> None:
+    async with log.lease(HERE):
+        with pytest.raises(ConflictError):
+            await log.lease(HERE, wait=False).__aenter__()
+    assert await run_once(log, HERE) == 2
+
+
+async def test_one_runner_does_not_keep_another_conversation_waiting(log: TimelineLog) -> None:
+    async with log.lease(HERE), log.lease(THERE, wait=False) as term:
+        assert term == 1
+
+
+async def test_a_runner_that_fails_gives_the_lease_back(log: TimelineLog) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with log.lease(HERE):
+            raise ZeroDivisionError
+    async with log.lease(HERE, wait=False) as term:
+        assert term == 2
+
+
+async def test_a_runner_that_gives_up_waiting_takes_nothing(log: TimelineLog) -> None:
+    async with log.lease(HERE):
+        waiting = asyncio.create_task(run_once(log, HERE))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert await run_once(log, HERE) == 2
+
+
+# Reading
+
+
+async def test_reading_goes_on_after_a_place_and_up_to_a_limit(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("1"), followup("2"), followup("3"), followup("4")], seen=0)
+    assert texts(await log.read(HERE, after=1)) == ["2", "3", "4"]
+    assert texts(await log.read(HERE, after=1, limit=2)) == ["2", "3"]
+    assert texts(await log.read(HERE, limit=0)) == []
+    assert texts(await log.read(HERE, after=9)) == []
+
+
+async def test_nothing_is_read_of_a_conversation_that_never_began(log: TimelineLog) -> None:
+    assert await log.read(HERE) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Conversation(name="other"),
+        Conversation(name="here", user="other"),
+        Conversation(name="here", project="other"),
+        Conversation(name="here", tenant="other"),
+    ],
+)
+async def test_conversations_of_other_names_users_projects_and_tenants_are_apart(
+    log: TimelineLog, other: Conversation
+) -> None:
+    await log.append(HERE, [prompt("here")], seen=0)
+    await log.append(other, [prompt("other")], seen=0)
+    assert texts(await log.read(HERE)) == ["here"]
+    assert texts(await log.read(other)) == ["other"]
+
+
+# What is known of conversations
+
+
+async def test_a_conversation_that_never_began_is_not_found(log: TimelineLog) -> None:
+    assert await log.find(HERE) is None
+    assert await log.conversations() == []
+
+
+async def test_a_lease_alone_begins_no_conversation(log: TimelineLog) -> None:
+    await run_once(log, HERE)
+    assert await log.find(HERE) is None
+    assert await log.conversations() == []
+
+
+async def test_a_conversation_is_known_by_what_it_holds(log: TimelineLog) -> None:
+    await run_once(log, HERE)
+    first = await log.append(HERE, [prompt("  What  is\nthis?"), followup("tell")], seen=0)
+    last = await log.append(HERE, [prompt("And that?")], seen=2)
+    found = await log.find(HERE)
+    assert found is not None
+    assert (found.conversation, found.head, found.turns) == (HERE, 3, 2)
+    assert found.title == "What is this?"
+    assert (found.started_at, found.last_activity_at) == (first[0].ts, last[-1].ts)
+
+
+async def test_the_uid_of_a_conversation_is_its_own_for_ever(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("here")], seen=0)
+    await log.append(THERE, [prompt("there")], seen=0)
+    begun = await log.find(HERE)
+    await log.append(HERE, [prompt("more")], seen=1)
+    here, there = await log.find(HERE), await log.find(THERE)
+    assert begun is not None
+    assert here is not None
+    assert there is not None
+    assert here.uid == begun.uid != there.uid
+
+
+async def test_a_conversation_that_begins_without_a_prompt_has_no_title(log: TimelineLog) -> None:
+    await log.append(HERE, [followup("and")], seen=0)
+    await log.append(HERE, [prompt("hello")], seen=1)
+    found = await log.find(HERE)
+    assert found is not None
+    assert found.title == ""
+
+
+async def test_conversations_are_listed_the_one_active_last_first(log: TimelineLog) -> None:
+    for conversation in (HERE, THERE, HERE):
+        await asyncio.sleep(0.002)
+        await log.append(conversation, [prompt("hello")], seen=0)
+    listed = await log.conversations()
+    assert [summary.conversation for summary in listed] == [HERE, THERE]
+    assert listed == [await log.find(HERE), await log.find(THERE)]
+
+
+async def test_the_conversations_of_one_user_can_be_listed(log: TimelineLog) -> None:
+    mine, theirs = Conversation(name="a", user="me"), Conversation(name="a", user="they")
+    await log.append(mine, [prompt("mine")], seen=0)
+    await log.append(theirs, [prompt("theirs")], seen=0)
+    assert [found.conversation for found in await log.conversations(user="me")] == [mine]
+    assert await log.conversations(user="nobody") == []
+
+
+async def test_a_log_may_be_closed_twice(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("hello")], seen=0)
+    await log.close()
+    await log.close()
+
+
+async def test_a_large_body_comes_back_whole(log: TimelineLog) -> None:
+    result = ToolResult(call_id="c1", tool="t", text="é\0\n" * 100_000)
+    async with log.lease(HERE) as term:
+        await log.append(HERE, [Entry(body=result, turn=1)], seen=0, term=term)
+    (block,) = await log.read(HERE)
+    assert block.body == result

@@ -1,0 +1,408 @@
+"""A knowledge space: built once for a commit, searched by words, read by ref."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopline.adapters.fts import FtsIndexes
+from loopline.adapters.git import GitRepository
+from loopline.errors import KnowledgeError, RefError
+from loopline.knowledge import (
+    IndexStore,
+    KnowledgeConfig,
+    KnowledgeSpace,
+    MemoryIndexes,
+    MemoryRepository,
+    Passage,
+)
+from loopline.knowledge.config import Root, repository_path, roots, space_path
+from loopline.refs import KnowledgeRef, Lines, parse
+
+from .conftest import GitFolder, Writer
+
+FILES = {
+    "handbook/cache.md": "# Caching\n\nWhy.\n\n## Per-site cache\n\nCache every page.\n",
+    "handbook/auth/login.md": "# Login\n\nHow users log in.\n",
+    "lib/cache.py": "class CacheMiddleware:\n    pass\n",
+    "README.md": "# Project\n\nSee [cache](handbook/cache.md).\n",
+}
+ROOTED = KnowledgeConfig(docs_root="handbook", src_root="lib")
+
+
+async def ready(
+    files: dict[str, str | bytes] | None = None, config: KnowledgeConfig | None = None
+) -> KnowledgeSpace:
+    repository = MemoryRepository("project")
+    repository.commit(files if files is not None else dict(FILES))
+    space = KnowledgeSpace(repository, MemoryIndexes(), config)
+    await space.ensure()
+    return space
+
+
+async def test_a_passage_is_found_and_its_ref_reads_the_same_text(
+    writer: Writer, indexes: IndexStore
+) -> None:
+    commit = writer.commit(FILES)
+    space = KnowledgeSpace(writer.repository, indexes, ROOTED)
+    (passage, *_) = await space.search("per-site cache")
+    assert passage.ref == f"ks:docs/cache.md@{commit[:7]}#L5-L7"
+    assert passage.title == "Caching \u203a Per-site cache"
+    assert passage.path == "docs/cache.md"
+    assert passage.commit == commit
+    assert passage.lines == (5, 7)
+    assert passage.score is not None
+    read = await space.read(passage.ref)
+    assert (read.text, read.ref, read.lines) == (passage.text, passage.ref, passage.lines)
+    await space.close()
+
+
+async def test_no_more_passages_come_than_asked_for() -> None:
+    space = await ready()
+    assert len(await space.search("cache", limit=1)) == 1
+
+
+async def test_the_state_says_what_the_space_holds(writer: Writer, indexes: IndexStore) -> None:
+    commit = writer.commit(
+        {**FILES, "lib/logo.png": b"\x89PNG\0\0", "lib/big.txt": "x\n" * 600_000}
+    )
+    space = KnowledgeSpace(writer.repository, indexes, ROOTED)
+    state = await space.ensure()
+    assert state is space.state
+    assert (state.repository, state.commit, state.short_commit) == ("project", commit, commit[:7])
+    assert (state.files, state.passages) == (3, 4)
+    assert [(one.path, one.reason) for one in state.skipped] == [
+        ("src/big.txt", "too large"),
+        ("src/logo.png", "binary"),
+    ]
+    assert not state.reused
+    await space.close()
+
+
+async def test_before_it_is_ready_a_space_has_no_state() -> None:
+    space = KnowledgeSpace(MemoryRepository(), MemoryIndexes())
+    with pytest.raises(KnowledgeError, match="ensure"):
+        _ = space.state
+
+
+async def test_progress_counts_files_to_the_end() -> None:
+    repository = MemoryRepository("project")
+    repository.commit(FILES)
+    told: list[tuple[int, int, str]] = []
+    space = KnowledgeSpace(repository, MemoryIndexes())
+    await space.ensure(lambda done, total, what: told.append((done, total, what)))
+    assert told[0] == (0, 4, "reading project")
+    assert told[-1] == (4, 4, "reading project")
+
+
+async def test_the_next_space_opens_what_the_first_built(
+    writer: Writer, indexes: IndexStore
+) -> None:
+    writer.commit({**FILES, "handbook/lost.md": "[x](nowhere.md)\n"})
+    first = KnowledgeSpace(writer.repository, indexes, ROOTED)
+    built = await first.ensure()
+    second = KnowledgeSpace(writer.repository, indexes, ROOTED)
+    opened = await second.ensure()
+    assert (built.reused, opened.reused) == (False, True)
+    assert (opened.files, opened.passages) == (built.files, built.passages)
+    assert opened.warnings == built.warnings != ()
+    assert (await second.search("per-site cache"))[0].path == "docs/cache.md"
+    await first.close()
+    await second.close()
+
+
+async def test_a_new_commit_is_taken_in_by_reconcile_and_the_old_ref_still_reads(
+    writer: Writer, indexes: IndexStore
+) -> None:
+    writer.commit(FILES)
+    space = KnowledgeSpace(writer.repository, indexes, ROOTED)
+    old = (await space.search("per-site cache"))[0]
+    second = writer.commit({"handbook/cache.md": "# Caching\n\nDifferent now.\n"})
+    assert (await space.search("per-site cache"))[0] == old
+    state = await space.reconcile()
+    assert state.commit == second
+    assert (await space.read("ks:docs/cache.md")).text.endswith("Different now.\n")
+    assert (await space.read(old.ref)).text == old.text
+    await space.close()
+
+
+async def test_reconcile_without_a_new_commit_keeps_the_state() -> None:
+    space = await ready()
+    before = space.state
+    assert await space.reconcile() is before
+
+
+async def test_other_roots_are_another_index(indexes: IndexStore) -> None:
+    repository = MemoryRepository("project")
+    repository.commit(FILES)
+    whole = KnowledgeSpace(repository, indexes)
+    rooted = KnowledgeSpace(repository, indexes, ROOTED)
+    assert (await whole.ensure()).files == 4
+    assert (await rooted.ensure()).files == 3
+    assert {passage.path for passage in await whole.search("project")} >= {"README.md"}
+    assert {passage.path for passage in await rooted.search("project")} == set()
+    await whole.close()
+    await rooted.close()
+
+
+async def test_a_closed_space_opens_again(indexes: IndexStore) -> None:
+    repository = MemoryRepository("project")
+    repository.commit(FILES)
+    space = KnowledgeSpace(repository, indexes)
+    await space.ensure()
+    await space.close()
+    assert (await space.search("per-site cache"))[0].path == "handbook/cache.md"
+    await space.close()
+
+
+async def test_many_searches_while_commits_come(writer: Writer, indexes: IndexStore) -> None:
+    writer.commit(FILES)
+    space = KnowledgeSpace(writer.repository, indexes)
+    await space.ensure()
+
+    async def search() -> None:
+        for _ in range(10):
+            assert await space.search("cache")
+
+    searches = asyncio.gather(*(search() for _ in range(6)))
+    for n in range(4):
+        await asyncio.to_thread(writer.commit, {"handbook/new.md": f"# New {n}\n\ncache\n"})
+        await space.reconcile()
+    await searches
+    await space.close()
+
+
+async def test_an_index_damaged_under_way_is_built_again(folder: GitFolder, tmp_path: Path) -> None:
+    many = {f"docs/{n}.md": f"# Part {n}\n\n" + f"cache word{n} " * 300 for n in range(300)}
+    folder.commit(many)
+    indexes = FtsIndexes(tmp_path / "indexes")
+    space = KnowledgeSpace(GitRepository.open(str(folder.path)), indexes)
+    await space.ensure()
+    (file,) = (tmp_path / "indexes").glob("*.fts")
+    with file.open("r+b") as raw:
+        raw.seek(2 * 8192)
+        raw.write(b"\xff" * (file.stat().st_size - 2 * 8192))
+    assert (await space.search("word7"))[0].path == "docs/7.md"
+    assert not space.state.reused
+    await space.close()
+
+
+async def test_a_file_is_read_whole_and_its_ref_is_pinned() -> None:
+    space = await ready()
+    passage = await space.read("ks:handbook/cache.md")
+    assert passage.text == FILES["handbook/cache.md"]
+    assert passage.ref == f"ks:handbook/cache.md@{space.state.short_commit}"
+    assert (passage.title, passage.lines, passage.score) == ("Caching", (1, 7), None)
+
+
+async def test_lines_are_read_and_a_range_that_goes_past_the_end_stops_there() -> None:
+    space = await ready()
+    passage = await space.read(KnowledgeRef(path="handbook/cache.md", span=Lines(5, 99)))
+    assert passage.text == "## Per-site cache\n\nCache every page.\n"
+    assert passage.lines == (5, 7)
+    assert passage.ref.endswith("#L5-L7")
+    assert passage.title == "Caching \u203a Per-site cache"
+
+
+async def test_characters_are_read() -> None:
+    space = await ready()
+    passage = await space.read("ks:handbook/cache.md#C3-C9")
+    assert passage.text == "Caching"
+    assert passage.lines == (1, 1)
+
+
+async def test_lines_beyond_the_file_say_how_many_there_are() -> None:
+    space = await ready()
+    with pytest.raises(RefError, match="has 7 lines"):
+        await space.read("ks:handbook/cache.md#L8-L9")
+
+
+async def test_a_folder_reads_as_a_list_of_what_is_in_it() -> None:
+    space = await ready(config=ROOTED)
+    passage = await space.read("ks:docs/")
+    assert passage.text == "- docs/auth/\n- docs/cache.md"
+    assert passage.ref == f"ks:docs/@{space.state.short_commit}"
+    assert (await space.read("ks:/")).text == "- docs/\n- src/"
+    assert (await space.read("ks:docs/auth")).text == "- docs/auth/login.md"
+
+
+async def test_a_path_that_is_not_there_says_what_is_near() -> None:
+    space = await ready(config=ROOTED)
+    with pytest.raises(RefError, match=r"ks:docs/auth/login\.md"):
+        await space.read("ks:docs/login.md")
+    with pytest.raises(RefError, match=r"ks:docs/cache\.md"):
+        await space.read("ks:docs/cach.md")
+    with pytest.raises(RefError, match=r"has no 'README\.md'"):
+        await space.read("ks:README.md")
+
+
+@pytest.mark.parametrize(
+    "path", ["../secret", "docs/../../secret", "/etc/passwd", "docs//cache.md"]
+)
+async def test_no_path_leads_out_of_the_space(path: str) -> None:
+    space = await ready(config=ROOTED)
+    with pytest.raises(RefError):
+        await space.read(KnowledgeRef(path=path))
+
+
+async def test_an_unknown_commit_says_which_is_the_current_one() -> None:
+    space = await ready()
+    with pytest.raises(RefError, match=f"current one is {space.state.short_commit}"):
+        await space.read("ks:README.md@fffffff")
+
+
+async def test_a_ref_of_another_kind_is_refused() -> None:
+    space = await ready()
+    with pytest.raises(RefError, match="begin with ks:"):
+        await space.read("ar:plan.latest:p1")
+    with pytest.raises(RefError):
+        await space.read("no ref at all")
+
+
+async def test_a_binary_file_is_not_read() -> None:
+    space = await ready({"a.bin": b"\0\1\2", "b.md": "x\n"})
+    with pytest.raises(RefError, match="not text"):
+        await space.read("ks:a.bin")
+
+
+async def test_text_that_is_not_utf8_is_read_as_latin_1() -> None:
+    space = await ready({"a.md": "caf\xe9\r\n".encode("latin-1")})
+    assert (await space.read("ks:a.md")).text == "caf\xe9\r\n"
+    assert (await space.search("café"))[0].path == "a.md"
+
+
+@pytest.mark.parametrize(
+    "name", ["with space.md", "ünï.md", "100%.md", "a#b@c.md", "new\nline.md", "d/e [f].md"]
+)
+async def test_any_name_of_a_file_has_a_ref_that_reads_it(writer: Writer, name: str) -> None:
+    writer.commit({name: "# Heading\n\nparticular words\n"})
+    space = KnowledgeSpace(writer.repository, MemoryIndexes())
+    (passage,) = await space.search("particular words")
+    assert passage.path == name
+    assert parse(passage.ref) == KnowledgeRef(
+        path=name, commit=space.state.short_commit, span=Lines(1, 3)
+    )
+    assert (await space.read(passage.ref)).text == passage.text
+
+
+async def test_an_empty_repository_is_a_space_without_passages(
+    writer: Writer, indexes: IndexStore
+) -> None:
+    writer.commit({})
+    space = KnowledgeSpace(writer.repository, indexes)
+    assert (await space.ensure()).passages == 0
+    assert list(await space.search("anything")) == []
+    await space.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (KnowledgeConfig(docs_root="dcos"), r"knowledge\.docs_root is 'dcos'.*handbook, lib"),
+        (KnowledgeConfig(src_root="README.md"), r"knowledge\.src_root .* is a file"),
+        (KnowledgeConfig(ref="v9"), r"knowledge\.ref is 'v9'"),
+    ],
+)
+async def test_a_setting_that_names_nothing_is_named(
+    writer: Writer, indexes: IndexStore, config: KnowledgeConfig, message: str
+) -> None:
+    writer.commit(FILES)
+    with pytest.raises(KnowledgeError, match=message):
+        await KnowledgeSpace(writer.repository, indexes, config).ensure()
+
+
+@pytest.mark.parametrize("root", ["../docs", "/docs", "a/../../b"])
+def test_a_root_may_not_leave_the_repository(root: str) -> None:
+    with pytest.raises(KnowledgeError, match=r"knowledge\.tests_root"):
+        roots(KnowledgeConfig(tests_root=root))
+
+
+def test_roots_may_be_written_in_several_ways() -> None:
+    found = roots(KnowledgeConfig(docs_root="./docs/", src_root="a//b", deploy_root="."))
+    assert found == (Root("docs", "docs"), Root("src", "a/b"), Root("deploy", ""))
+
+
+def test_the_deepest_root_names_a_file() -> None:
+    both = roots(KnowledgeConfig(docs_root=".", src_root="src"))
+    assert space_path(both, "src/a.py") == "src/a.py"
+    assert space_path(both, "b.md") == "docs/b.md"
+    assert repository_path(both, "docs/src/a.py") == "src/a.py"
+
+
+_NAME = st.text("abc.", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
+_PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
+
+
+@given(_PATH, _PATH | st.just(""), _PATH | st.just("."))
+def test_a_path_of_the_space_leads_back_to_its_file(path: str, docs: str, src: str) -> None:
+    found = roots(KnowledgeConfig(docs_root=docs, src_root=src))
+    where = space_path(found, path)
+    assert where is not None or "." not in (docs, src)
+    if where is not None and len({root.folder for root in found}) == len(found):
+        assert repository_path(found, where) == path
+
+
+async def warnings_of(files: dict[str, str | bytes], config: KnowledgeConfig) -> tuple[str, ...]:
+    return (await ready(files, config)).state.warnings
+
+
+async def test_links_and_refs_that_lead_nowhere_are_warned_of_with_file_and_line() -> None:
+    text = "# A\n\n[x](b.md) and [y](../lib)\n\nSee ks:docs/nothing.md and ks:docs/b.md.\n\n[z]: gone.md\n"
+    found = await warnings_of(
+        {"d/a.md": text, "d/c.md": "c\n", "lib/x": "x\n"}, KnowledgeConfig(docs_root="d")
+    )
+    assert [one.partition(" ")[0] for one in found] == [
+        "docs/a.md:3:",
+        "docs/a.md:5:",
+        "docs/a.md:5:",
+        "docs/a.md:7:",
+    ]
+    assert "'b.md'" in found[0]
+    assert "ks:docs/nothing.md" in found[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[x](https://example.org/a)",
+        "[x](mailto:a@b)",
+        "[x](#here)",
+        "[x](/from/the/top)",
+        "[x](b)",
+        "[x](b.md#part)",
+        "[x](b.md?plain=1 'title')",
+        "[x](<with space.md>)",
+        "[x](with%20space.md)",
+        "[x](../../outside.md)",
+        "[x](.)",
+        "`[x](gone.md)`",
+        "```\n[x](gone.md) ks:gone.md\n```",
+        "[^1]: a footnote",
+        "[Note]: this is prose",
+        "ks:<path>",
+        "ks:b.md@abcdef0",
+        "ks:b.md#L1-L2, and more",
+    ],
+)
+async def test_a_link_that_leads_somewhere_or_is_not_ours_is_not_warned_of(text: str) -> None:
+    files: dict[str, str | bytes] = {
+        "d/a.md": text,
+        "d/b.md": "b\n",
+        "d/with space.md": "x\n",
+        "b.md": "",
+    }
+    assert await warnings_of(files, KnowledgeConfig()) == ()
+
+
+async def test_links_are_not_looked_at_when_that_is_switched_off() -> None:
+    files: dict[str, str | bytes] = {"a.md": "[x](gone.md)\n"}
+    assert await warnings_of(files, KnowledgeConfig(validate_refs=False)) == ()
+
+
+def test_a_passage_of_ones_own_needs_little() -> None:
+    passage = Passage(ref="ks:x", title="X", text="x")
+    assert (passage.commit, passage.lines, passage.score) == ("", (0, 0), None)

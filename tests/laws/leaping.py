@@ -1,0 +1,32 @@
+"""A clock that leaps a day forward or back at every look, and never shows a time twice."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+
+class LeapingClock:
+    """Time as a machine may have it whose clock is being set; two of them leap alike."""
+
+    def __init__(self) -> None:
+        self._looks = count()
+        self._names = count()
+
+    def now(self) -> datetime:
+        """Some time within three days."""
+        look = next(self._looks)
+        return datetime(2030, 1, 1, tzinfo=UTC) + timedelta(days=look * 2 % 3, milliseconds=look)
+
+    def elapsed(self) -> float:
+        """A second for each look."""
+        return float(next(self._looks))
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the others go on."""
+        await asyncio.sleep(0)
+
+    def new_id(self) -> str:
+        """The next name."""
+        return f"{next(self._names):032x}"

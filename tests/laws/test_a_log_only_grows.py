@@ -1,0 +1,240 @@
+"""Laws 1, 2, 9 and 11, as a kept log and its database hold to them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, event
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import LeaseLost
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Conversation,
+    Entry,
+    Notes,
+    TimelineLog,
+    ToolResult,
+    UserPrompt,
+)
+
+HERE = Conversation(name="here")
+THERE = Conversation(name="there")
+PROMPT = Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)
+
+COLUMNS = "conversation, seq, turn, round, n, ts, term, type, version, body"
+REST = "1, 0, 9, 0, 0, 'user.prompt', 1, '{}'"
+CONVERSATION = "tenant, project, user, name, uid, title, turns, term, started_at"
+FORBIDDEN = [
+    "UPDATE blocks SET body = '{}'",
+    "UPDATE blocks SET body = body WHERE seq = 1",
+    "UPDATE blocks SET conversation = 2 WHERE conversation = 1",
+    "UPDATE OR REPLACE blocks SET seq = 1 WHERE seq = 2",
+    "DELETE FROM blocks",
+    "DELETE FROM blocks WHERE conversation = 1 AND seq = 3",
+    f"REPLACE INTO blocks ({COLUMNS}) VALUES (1, 1, {REST})",
+    f"REPLACE INTO blocks ({COLUMNS}) VALUES (1, 3, {REST})",
+    f"REPLACE INTO blocks (id, {COLUMNS}) VALUES (1, 1, 1, {REST})",
+    f"REPLACE INTO blocks (id, {COLUMNS}) VALUES (1, 1, 4, {REST})",
+    f"INSERT OR IGNORE INTO blocks ({COLUMNS}) VALUES (1, 3, {REST})",
+    f"""INSERT INTO blocks ({COLUMNS}) VALUES (1, 3, {REST})
+        ON CONFLICT (conversation, seq) DO UPDATE SET body = excluded.body""",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (1, 5, {REST})",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (1, 0, {REST})",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (1, -1, {REST})",
+    f"INSERT INTO blocks (id, {COLUMNS}) VALUES (-1, 1, 4, {REST})",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (3, 2, {REST})",
+    "DELETE FROM conversations",
+    "DELETE FROM conversations WHERE id = 2",
+    "UPDATE conversations SET uid = 'other' WHERE id = 1",
+    "UPDATE conversations SET id = 9 WHERE id = 1",
+    "UPDATE conversations SET name = 'other' WHERE id = 1",
+    "UPDATE conversations SET user = 'other' WHERE id = 1",
+    "UPDATE conversations SET term = term - 1 WHERE id = 1",
+    "UPDATE conversations SET turns = 0 WHERE id = 1",
+    f"REPLACE INTO conversations (id, {CONVERSATION}) VALUES (1, 'a', 'b', 'c', 'd', 'e', '', 9, 9, 0)",
+    f"""REPLACE INTO conversations ({CONVERSATION})
+        SELECT 'a', 'b', 'c', 'd', uid, '', 9, 9, 0 FROM conversations WHERE id = 1""",
+    f"""REPLACE INTO conversations ({CONVERSATION})
+        SELECT tenant, project, user, name, 'e', '', 9, 9, 0 FROM conversations WHERE id = 1""",
+    "UPDATE appends SET last_seq = 9",
+    "DELETE FROM appends",
+    "REPLACE INTO appends (conversation, key, last_seq) VALUES (1, 'k', 9)",
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A file with two conversations of three blocks each."""
+
+    async def fill() -> None:
+        async with await SqlLog.open(f"sqlite:///{tmp_path}/talk.db") as log:
+            for conversation in (HERE, THERE):
+                async with log.lease(conversation):
+                    await log.append(conversation, [PROMPT] * 3, seen=0, key="k")
+
+    asyncio.run(fill())
+    return tmp_path / "talk.db"
+
+
+def contents(store: Path) -> list[str]:
+    with closing(sqlite3.connect(store)) as database:
+        return list(database.iterdump())
+
+
+@pytest.mark.parametrize("statement", FORBIDDEN)
+def test_what_was_kept_can_be_neither_changed_nor_removed(store: Path, statement: str) -> None:
+    before = contents(store)
+    refused = pytest.raises(sqlite3.IntegrityError, match=r"append-only|CHECK constraint")
+    with closing(sqlite3.connect(store, isolation_level=None)) as database, refused:
+        database.execute(statement)
+    assert contents(store) == before
+
+
+def test_the_next_place_is_the_one_that_may_be_taken(store: Path) -> None:
+    with closing(sqlite3.connect(store, isolation_level=None)) as database:
+        database.execute(f"INSERT INTO blocks ({COLUMNS}) VALUES (1, 4, {REST})")
+        assert database.execute("SELECT count(*) FROM blocks").fetchone() == (7,)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(1, 3), st.integers(0, 9)),
+        max_size=12,
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
+    appends: list[tuple[int, int, int, int]],
+) -> None:
+    """Each append is by one of two processes and one of three producers, so long, so far behind."""
+
+    async def produce(logs: Sequence[TimelineLog]) -> None:
+        seen = [0, 0, 0]
+        everything = list[Block]()
+        for process, producer, length, behind in appends:
+            after = max(0, seen[producer] - behind)
+            met = await logs[process].append(HERE, [PROMPT] * length, seen=after)
+            everything.extend(met[-length:])
+            assert met == everything[after:]
+            seen[producer] = met[-1].seq
+        assert [block.seq for block in everything] == list(range(1, len(everything) + 1))
+
+    async def both() -> None:
+        with TemporaryDirectory() as folder:
+            async with (
+                await SqlLog.open(f"sqlite:///{folder}/talk.db") as one,
+                await SqlLog.open(f"sqlite:///{folder}/talk.db") as other,
+            ):
+                await produce([one, other])
+
+    asyncio.run(both())
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=20))
+@settings(max_examples=25, deadline=None)
+def test_along_seq_the_terms_of_runners_never_fall(moves: list[tuple[int, bool]]) -> None:
+    """Three runners take over from each other, and go on whether or not they still may."""
+
+    async def run() -> list[Block]:
+        terms = [0, 0, 0]
+        with TemporaryDirectory() as folder:
+            async with await SqlLog.open(f"sqlite:///{folder}/talk.db") as log:
+                for runner, takes_over in moves:
+                    if takes_over:
+                        async with log.lease(HERE) as terms[runner]:
+                            pass
+                    note = Entry(body=Notes(text=str(runner)), turn=1)
+                    may = terms[runner] == max(terms)
+                    assert await kept(log, note, terms[runner]) is may
+                return list(await log.read(HERE))
+
+    blocks = asyncio.run(run())
+    assert all(one.term <= after.term for one, after in pairwise(blocks))
+
+
+async def kept(log: TimelineLog, entry: Entry, term: int) -> bool:
+    try:
+        await log.append(HERE, [entry], seen=0, term=term)
+    except LeaseLost:
+        return False
+    return True
+
+
+class Steps:
+    """How many steps SQLite has taken: one for each comparison, row and cursor it moves."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def count(self) -> int:
+        self.taken += 1
+        return 0
+
+
+@contextmanager
+def counted() -> Generator[Steps, None, None]:
+    """Counts the steps of all connections that are opened within."""
+    steps = Steps()
+
+    def opened(connection: sqlite3.Connection, _: object) -> None:
+        connection.set_progress_handler(steps.count, 1)
+
+    event.listen(Engine, "connect", opened)
+    try:
+        yield steps
+    finally:
+        event.remove(Engine, "connect", opened)
+
+
+async def cost_of_each_append(log: TimelineLog, steps: Steps, turns: int) -> list[int]:
+    """What the last append of each turn costs, of ten with five blocks each."""
+    costs = list[int]()
+    result = ToolResult(call_id="c1", tool="t", text="x" * 1000)
+    seen = 0
+    async with log.lease(HERE) as term:
+        for turn in range(1, turns + 1):
+            for number in range(10):
+                before = steps.taken
+                entries = [Entry(body=result, turn=turn)] * 4
+                first = PROMPT if number == 0 else entries[0]
+                key = f"{turn}.{number}"
+                met = await log.append(HERE, [first, *entries], seen=seen, term=term, key=key)
+                seen = met[-1].seq
+                costs.append(steps.taken - before)
+    return costs[9::10]
+
+
+async def test_what_an_append_costs_does_not_depend_on_its_place(tmp_path: Path) -> None:
+    with counted() as steps:
+        async with await SqlLog.open(f"sqlite:///{tmp_path}/talk.db") as log:
+            costs = await cost_of_each_append(log, steps, turns=40)
+    assert costs == [costs[0]] * 40
+
+
+async def test_what_the_first_append_of_a_process_costs_does_not_depend_on_its_place(
+    tmp_path: Path,
+) -> None:
+    """A new process counts its turn, and no more than its turn."""
+    costs = list[int]()
+    for turns in (1, 30):
+        url = f"sqlite:///{tmp_path}/{turns}.db"
+        with counted() as steps:
+            async with await SqlLog.open(url) as log:
+                await cost_of_each_append(log, steps, turns)
+            async with await SqlLog.open(url) as log:
+                before = steps.taken
+                entry = Entry(body=UserPrompt(text="more"), turn=turns)
+                await log.append(HERE, [entry], seen=turns * 50)
+                costs.append(steps.taken - before)
+    assert costs[0] == costs[1]

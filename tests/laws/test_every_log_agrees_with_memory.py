@@ -1,0 +1,160 @@
+"""Whatever is done to a kept log and to memory, both say the same: laws 2 and 11 among it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import LeaseLost
+from loopline.timeline import (
+    Block,
+    Conversation,
+    ConversationSummary,
+    Entry,
+    MemoryLog,
+    TimelineLog,
+)
+from tests.laws.leaping import LeapingClock
+from tests.strategies import bodies, entries, user_bodies
+
+T = TypeVar("T")
+
+NAMES = [
+    Conversation(name="a"),
+    Conversation(name="a", user="other"),
+    Conversation(name="b", tenant="t", project="p"),
+]
+conversations = st.sampled_from(NAMES)
+keys = st.sampled_from(["", "", "k", "l"])
+far = st.integers(0, 12)
+
+
+class LogsSideBySide(RuleBasedStateMachine):
+    """Two processes' worth of a SQLite log, and memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.runner = asyncio.Runner()
+        self.clock = LeapingClock()
+        self.memory = MemoryLog(LeapingClock())
+        self.kept = [self.open(), self.open()]
+        self.terms = dict.fromkeys(NAMES, 0)
+        self.read = dict[Conversation, Sequence[Block]]()
+
+    def open(self) -> SqlLog:
+        path = Path(self.folder.name) / "talk.db"
+        return self.runner.run(SqlLog.open(f"sqlite:///{path}", clock=self.clock))
+
+    def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
+        """What came of it, which is the same in both."""
+        expected = self.runner.run(outcome(do(self.memory)))
+        assert self.runner.run(outcome(do(self.kept[which]))) == expected
+        return expected
+
+    @rule(
+        which=st.integers(0, 1),
+        conversation=conversations,
+        said=st.lists(entries(user_bodies()), max_size=3),
+        seen=far,
+        key=keys,
+    )
+    def the_user_speaks(
+        self, which: int, conversation: Conversation, said: list[Entry], seen: int, key: str
+    ) -> None:
+        self.both(which, lambda log: log.append(conversation, said, seen=seen, key=key))
+
+    @rule(
+        which=st.integers(0, 1),
+        conversation=conversations,
+        done=st.lists(entries(bodies()), min_size=1, max_size=4),
+        seen=far,
+        late=st.sampled_from([0, 0, 0, 1]),
+        key=keys,
+    )
+    def a_runner_works(
+        self,
+        which: int,
+        conversation: Conversation,
+        done: list[Entry],
+        seen: int,
+        late: int,
+        key: str,
+    ) -> None:
+        term = self.terms[conversation] - late
+        self.both(which, lambda log: log.append(conversation, done, seen=seen, term=term, key=key))
+
+    @rule(which=st.integers(0, 1), conversation=conversations)
+    def a_runner_takes_over(self, which: int, conversation: Conversation) -> None:
+        async def take(log: TimelineLog) -> int:
+            async with log.lease(conversation, wait=False) as term:
+                return term
+
+        self.both(which, take)
+        self.terms[conversation] += 1
+
+    @rule(
+        which=st.integers(0, 1),
+        conversation=conversations,
+        after=far,
+        limit=st.none() | st.integers(0, 5),
+    )
+    def somebody_reads(
+        self, which: int, conversation: Conversation, after: int, limit: int | None
+    ) -> None:
+        self.both(which, lambda log: log.read(conversation, after=after, limit=limit))
+
+    @rule(which=st.integers(0, 1), user=st.sampled_from([None, "local", "other", "nobody"]))
+    def somebody_lists(self, which: int, user: str | None) -> None:
+        async def listed(log: TimelineLog) -> list[ConversationSummary]:
+            return [replace(found, uid="") for found in await log.conversations(user=user)]
+
+        self.both(which, listed)
+
+    @rule(which=st.integers(0, 1))
+    def a_process_ends_and_another_begins(self, which: int) -> None:
+        self.runner.run(self.kept[which].close())
+        self.kept[which] = self.open()
+
+    @invariant()
+    def places_are_dense_and_what_was_read_stays_read(self) -> None:
+        for conversation in NAMES:
+            blocks = self.runner.run(self.kept[0].read(conversation))
+            before = self.read.get(conversation, [])
+            assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
+            assert blocks[: len(before)] == before
+            self.read[conversation] = blocks
+
+    @invariant()
+    def the_terms_of_runners_never_fall(self) -> None:
+        for blocks in self.read.values():
+            terms = [block.term for block in blocks if block.term]
+            assert all(one <= next_one for one, next_one in pairwise(terms))
+
+    def teardown(self) -> None:
+        for log in self.kept:
+            self.runner.run(log.close())
+        self.runner.close()
+        self.folder.cleanup()
+
+
+async def outcome(doing: Coroutine[None, None, T]) -> T | str:
+    """What it returned, or that the lease was lost."""
+    try:
+        return await doing
+    except LeaseLost as error:
+        return str(error)
+
+
+TestLogsSideBySide = LogsSideBySide.TestCase
+TestLogsSideBySide.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
