@@ -7,7 +7,6 @@ import os
 import queue
 import re
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -24,9 +23,9 @@ from loopline.search import Chunk, Hit, IndexDamaged, Kind, Term, best, name_par
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
 FORMAT = 1
 KEPT_FILES = 4
-CANDIDATES = 25
-MOST_ROWS = 3000
-MOST_LEFT_OUT = 3
+CANDIDATES = 20
+MOST_ROWS = 1_500
+MOST_LEFT_OUT = 2
 BATCH = 500
 WAITING_BATCHES = 8
 
@@ -199,14 +198,13 @@ class FtsIndexes:
     ) -> StoredIndex:
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / _file_name(signature)
-        with _locked(path.with_suffix(".lock")):
+        with _locked(directory / "build.lock"):
             if (ready := _opened(path, signature)) is not None:
                 return ready
-            handle, name = tempfile.mkstemp(
-                prefix=f"{path.stem[:16]}-", suffix=".new", dir=directory
-            )
-            os.close(handle)
-            temporary = Path(name)
+            temporary = path.with_suffix(".new")
+            # A process that was killed may have left some; nobody else is building now.
+            for left in directory.glob("*.new"):
+                left.unlink(missing_ok=True)
             try:
                 with closing(sqlite3.connect(temporary, check_same_thread=False)) as database:
                     _fill(database, signature, chunks, notes)
@@ -386,4 +384,3 @@ def _remove_if_free(path: Path) -> None:
     with suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
-        path.with_suffix(".lock").unlink(missing_ok=True)

@@ -7,7 +7,7 @@ empty dict is open: whatever is below it is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -81,11 +81,10 @@ def merged(
         PropertyError: a key is unknown, or a value has the wrong type; the message names the nearest
             key or the type, and the file and line it was read from.
     """
-    defaults = _plain(dict(configuration), ("configuration",))
-    knowledge: JsonObject = dict(KNOWLEDGE)
-    shape = {**defaults, "knowledge": knowledge}
-    own = {"knowledge": defaults["knowledge"]} if "knowledge" in defaults else {}
-    tree = {**defaults, **_Merge(shape, _of_configuration).into({"knowledge": knowledge}, own)}
+    defaults = _section(cast("Mapping[object, object]", configuration), "configuration")
+    shape: JsonObject = {**defaults, "knowledge": dict(KNOWLEDGE)}
+    own = _Merge(shape, lambda _: "configuration: ")
+    tree = own.into({"knowledge": dict(KNOWLEDGE)}, defaults)
     given = set(defaults)
     if folder is not None and (folder / FILE).is_file():
         file = folder / FILE
@@ -94,7 +93,7 @@ def merged(
         tree = _Merge(shape, lambda path: f"{file}:{document.line(*path)}: ").into(tree, content)
         given |= content.keys()
     for name, value in (overrides or {}).items():
-        nested = _nested(name, value)
+        nested = _nested(shape, name, value)
         tree = _Merge(shape, lambda _: "").into(tree, nested)
         given |= nested.keys()
     return Properties(tree, frozenset(given))
@@ -113,7 +112,6 @@ def written(setting: str) -> tuple[str, Written]:
 
 
 _Path = tuple[str, ...]
-_Nested = Mapping[str, "Setting | _Nested"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +121,11 @@ class _Merge:
     shape: JsonObject
     place: Callable[[_Path], str]
 
-    def into(self, current: JsonObject, given: Mapping[str, Setting]) -> JsonObject:
+    def into(self, current: JsonObject, given: JsonObject) -> JsonObject:
         return self._section(self.shape, current, given, ())
 
     def _section(
-        self,
-        shape: JsonObject | None,
-        current: JsonObject,
-        given: Mapping[str, Setting],
-        path: _Path,
+        self, shape: JsonObject | None, current: JsonObject, given: JsonObject, path: _Path
     ) -> JsonObject:
         """The section with what is given in it; without a shape it is open."""
         found = dict(current)
@@ -143,37 +137,22 @@ class _Merge:
             found[key] = self._value(expected, current.get(key), value, inner)
         return found
 
-    def _value(self, expected: Json, current: Json, value: Setting, path: _Path) -> Json:
-        given = self._read(expected, value, path) if isinstance(value, Written) else value
+    def _value(self, expected: Json, current: Json, given: Json, path: _Path) -> Json:
         if isinstance(given, dict) and isinstance(expected, dict | None):
             before = current if isinstance(current, dict) else {}
             return self._section(expected or None, before, given, path)
         if expected is not None and not _fits(expected, given):
+            name = ".".join(path)
             raise PropertyError(
-                f"{self.place(path)}{'.'.join(path)} must be {_kind(expected)}, not {given!r}"
+                f"{self.place(path)}{name} must be {_kind(expected)}, not {given!r}"
             )
         return given
 
-    def _read(self, expected: Json, value: Written, path: _Path) -> Json:
-        try:
-            found = read_yaml(value.text).value
-        except DocumentError as error:
-            if isinstance(expected, str):
-                return value.text
-            name = ".".join(path)
-            raise PropertyError(f"{self.place(path)}{name}: {error.problem}") from error
-        # A commit such as 12e4567 is a number to YAML.
-        return value.text if isinstance(expected, str) and not isinstance(found, str) else found
-
     def _unknown(self, path: _Path) -> PropertyError:
         name = ".".join(path)
-        known = [".".join(leaf) for leaf, _ in _leaves(self.shape)]
+        known = [".".join(inner) for inner in _names(self.shape)]
         nearest = get_close_matches(name, known, 1, 0.0)[0]
         return PropertyError(f"{self.place(path)}no property {name!r}, nearest is {nearest!r}")
-
-
-def _of_configuration(path: _Path) -> str:
-    return "configuration: "
 
 
 def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:
@@ -184,12 +163,84 @@ def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json
             yield (*path, key), value
 
 
-def _nested(name: str, value: Setting) -> dict[str, Setting]:
-    first, *rest = name.split(".")
-    if not all((first, *rest)):
+def _names(section: JsonObject, path: _Path = ()) -> Iterator[_Path]:
+    """Every section and key."""
+    for key, value in section.items():
+        yield (*path, key)
+        yield from _names(value, (*path, key)) if isinstance(value, dict) else ()
+
+
+def _kind(expected: Json) -> str:
+    match expected:
+        case bool():
+            return "true or false"
+        case int():
+            return "a whole number"
+        case float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case dict():
+            return "a section"
+        case None:
+            return "nothing"
+
+
+def _fits(expected: Json, given: Json) -> bool:
+    """Whether a value is of its default's type; a whole number is a number too."""
+    return _kind(given) == _kind(expected) or (
+        isinstance(expected, float) and _kind(given) == "a whole number"
+    )
+
+
+def _nested(shape: JsonObject, name: str, value: Setting) -> JsonObject:
+    """The dotted name as sections, with the value in the innermost."""
+    path = name.split(".")
+    if not all(path):
         raise PropertyError(f"{name!r} is no name: write it as section.key")
-    nested: dict[str, Setting] = {}
-    return nested
+    nested = _read(shape, name, value) if isinstance(value, Written) else _plain(value, name)
+    for key in reversed(path[1:]):
+        around: JsonObject = {key: nested}
+        nested = around
+    return {path[0]: nested}
+
+
+def _read(shape: JsonObject, name: str, value: Written) -> Json:
+    is_text = isinstance(Properties(shape).at(name), str)
+    try:
+        found = read_yaml(value.text).value
+    except DocumentError as error:
+        if is_text:
+            return value.text
+        raise PropertyError(f"{name}: {error.problem}") from error
+    # A commit such as 12e4567 is a number to YAML.
+    return value.text if is_text and not isinstance(found, str) else found
+
+
+def _plain(value: object, name: str) -> Json:
+    """The value as JSON: a path is a text, a tuple a list."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Path():
+            return str(value)
+        case list() | tuple():
+            return [_plain(item, name) for item in cast("Sequence[object]", value)]
+        case Mapping():
+            return _section(cast("Mapping[object, object]", value), name)
+        case _:
+            raise PropertyError(f"{name}: {value!r} is no JSON value")
+
+
+def _section(given: Mapping[object, object], name: str) -> JsonObject:
+    found: JsonObject = {}
+    for key, value in given.items():
+        if not isinstance(key, str) or not key or "." in key:
+            raise PropertyError(f"{name}: the key {key!r} must be a text without a dot")
+        found[key] = _plain(value, key if name == "configuration" else f"{name}.{key}")
+    return found
 
 
 def _document(file: Path) -> Document:

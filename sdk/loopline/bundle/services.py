@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loopline.bundle.properties import Properties
-
 from loopline.bundle.load import LoadedBundle
+from loopline.bundle.properties import Properties
 from loopline.clock import Clock
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace

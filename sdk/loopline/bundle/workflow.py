@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Unpack
 
 from loopline.bundle.properties import Properties
-
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.errors import BundleError

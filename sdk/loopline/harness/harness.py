@@ -13,8 +13,10 @@ from loopline.bundle import (
     LoadedBundle,
     Properties,
     Services,
+    Setting,
     begin,
     load,
+    merged,
     run,
 )
 from loopline.clock import Clock, SystemClock
@@ -24,9 +26,9 @@ from loopline.events import Listen
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import open_log, place
 from loopline.harness.opened import Opened, others
-from loopline.harness.spaces import commit_of, open_space, read_as_then
-from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import ClosingModel, Json, Model
+from loopline.harness.spaces import commit_of, knowledge_config, open_space, read_as_then
+from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
+from loopline.models import ClosingModel, Model
 from loopline.react import MAX_ITERATIONS, Limits, TurnPayload, TurnResult, chosen_protocol
 from loopline.reader import Conversed, Reader
 from loopline.timeline import (
@@ -51,7 +53,7 @@ class Harness:
         *,
         store: str | None,
         model: ModelChoice,
-        properties: Mapping[str, Json],
+        properties: Mapping[str, Setting],
         clock: Clock,
         tenant: str,
         project: str,
@@ -75,7 +77,7 @@ class Harness:
         *,
         store: str | None = None,
         model: ModelChoice = None,
-        properties: Mapping[str, Json] | None = None,
+        properties: Mapping[str, Setting] | None = None,
         clock: Clock | None = None,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
@@ -106,7 +108,9 @@ class Harness:
     async def __aenter__(self) -> Self:
         loaded = await asyncio.to_thread(load, self._source)
         properties = await asyncio.to_thread(
-            Properties.of, loaded.bundle.configuration, loaded.folder, self._overrides
+            lambda: merged(
+                loaded.bundle.configuration, folder=loaded.folder, overrides=self._overrides
+            )
         )
         log = await open_log(self._place, self._clock)
         try:
@@ -194,12 +198,12 @@ class Harness:
         )
 
     async def _space(self, loaded: LoadedBundle, properties: Properties) -> KnowledgeSpace | None:
-        section = properties.knowledge
-        if section is None:
+        config = knowledge_config(properties)
+        if config is None:
             return None
         space = await asyncio.to_thread(
             lambda: open_space(
-                KnowledgeConfig(**section),
+                config,
                 folder=loaded.folder,
                 beside=self._place.beside,
                 clock=self._clock,

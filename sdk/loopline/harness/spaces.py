@@ -6,13 +6,30 @@ import asyncio
 import os
 from pathlib import Path
 
+from loopline.bundle import Properties
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
 from loopline.reader import KnowledgeRead
 from loopline.timeline import KnowledgeCommit, Timeline
 
-_ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
+def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
+    """The `knowledge` section; None when nobody wrote one."""
+    if "knowledge" not in properties.given:
+        return None
+
+    def text(name: str) -> str:
+        return str(properties.at(f"knowledge.{name}", ""))
+
+    return KnowledgeConfig(
+        repo=text("repo"),
+        ref=text("ref"),
+        docs_root=text("docs_root"),
+        src_root=text("src_root"),
+        deploy_root=text("deploy_root"),
+        tests_root=text("tests_root"),
+        validate_refs=bool(properties.at("knowledge.validate_refs", True)),
+    )
 
 
 def open_space(
@@ -43,8 +60,14 @@ def _mirrors(beside: Path | None) -> Path:
 def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
     """What a turn's header says of the space."""
     state, config = space.state, space.config
-    roots = {name: str(getattr(config, name)) for name in _ROOTS if getattr(config, name)}
-    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=roots)
+    roots = {
+        "docs_root": config.docs_root,
+        "src_root": config.src_root,
+        "deploy_root": config.deploy_root,
+        "tests_root": config.tests_root,
+    }
+    given = {name: folder for name, folder in roots.items() if folder}
+    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=given)
 
 
 def read_as_then(timeline: Timeline) -> KnowledgeRead | None:
@@ -67,4 +90,10 @@ def _read(used: KnowledgeCommit, ref: str) -> Passage:
         repository = GitRepository.open(used.repository, ref=used.commit)
     except KnowledgeError as error:
         raise KnowledgeError(f"{ref}: its repository cannot be opened now: {error}") from error
-    return read_passage(repository, KnowledgeConfig(**used.roots), ref, used.commit)
+    config = KnowledgeConfig(
+        docs_root=used.roots.get("docs_root", ""),
+        src_root=used.roots.get("src_root", ""),
+        deploy_root=used.roots.get("deploy_root", ""),
+        tests_root=used.roots.get("tests_root", ""),
+    )
+    return read_passage(repository, config, ref, used.commit)

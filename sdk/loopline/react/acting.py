@@ -18,7 +18,6 @@ from loopline.timeline import (
     Effect,
     Moment,
     Recorder,
-    TextKept,
     ToolCalled,
     ToolResult,
     ToolStarted,
@@ -165,7 +164,7 @@ class Actor:
         cited = [section.source for section in outcome.sections if section.source]
         sids, added = timeline.pool.number([*cited, *outcome.sources])
         bodies: list[Body] = [*added]
-        bodies += [body for body in outcome.bodies if not self._is_kept(body)]
+        bodies += outcome.bodies
         artifact = ""
         if outcome.artifact is not None:
             kept = ArtifactKept(
@@ -186,9 +185,6 @@ class Actor:
             artifact=artifact,
         )
         return result, bodies
-
-    def _is_kept(self, body: Body) -> bool:
-        return isinstance(body, TextKept) and body.ref in self._recorder.timeline.kept
 
     def _call(self, call: ToolCalled) -> Call:
         recorder = self._recorder

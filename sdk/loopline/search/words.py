@@ -53,12 +53,13 @@ def query_words(query: str) -> tuple[str, ...]:
 def query_phrases(query: str) -> tuple[str, ...]:
     """What would tell much if it stood in a text just so, in lower case.
 
-    That is the query from its first telling word on, and each name of several words in it, such as
-    `update_or_create`.
+    That is the query from its first telling word on, and each name of several words in it, as
+    `QuerySet.update_or_create` and its parts.
     """
     spoken = [word.strip(".,:;!?()[]{}<>\"'`*") for word in query.split()]
     while spoken and spoken[0].lower() in STOP_WORDS:
         del spoken[0]
-    names = [word for word in spoken if len(_WORD.findall(word)) > 1 or _COMPOUND.fullmatch(word)]
+    parts = [part for word in spoken for part in (word, *word.split("."))]
+    names = [part for part in parts if len(_WORD.findall(part)) > 1 or _COMPOUND.fullmatch(part)]
     whole = [" ".join(spoken)] if len(spoken) > 1 else []
     return tuple(dict.fromkeys(phrase.lower() for phrase in whole + names[:8]))

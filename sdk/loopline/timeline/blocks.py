@@ -201,7 +201,8 @@ class SourceAdded:
     """A source has joined the pool under its number `sid`, which it keeps.
 
     `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with
-    both ends included. `objective_relevance` is from 0 to 1, None when nothing measured it.
+    both ends included. `text` is what was shown of it, kept so that it reads the same when the source
+    is gone. `objective_relevance` is from 0 to 1, None when nothing measured it.
     """
 
     sid: int
@@ -211,6 +212,7 @@ class SourceAdded:
     path: str = ""
     commit: str = ""
     lines: tuple[int, int] | None = None
+    text: str = ""
     objective_relevance: float | None = None
     published_time_iso: str = ""
     favicon_url: str = ""
@@ -219,7 +221,7 @@ class SourceAdded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextKept:
-    """A text from outside the log, kept under the pinned ref by which it was shown."""
+    """A text from outside the log that is no source, kept under the pinned ref it was shown by."""
 
     ref: str
     text: str

@@ -16,7 +16,8 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 class Source:
     """Something citable that a tool found.
 
-    `url` is a web address or a pinned ref. `lines` counts from 1, both ends included.
+    `url` is a web address or a pinned ref. `lines` counts from 1, both ends included. `text` is what
+    was shown of it, which the log keeps.
     `objective_relevance` is from 0 to 1, None when nothing measured it.
     """
 
@@ -26,6 +27,7 @@ class Source:
     path: str = ""
     commit: str = ""
     lines: tuple[int, int] | None = None
+    text: str = ""
     objective_relevance: float | None = None
     published_time_iso: str = ""
     favicon_url: str = ""
@@ -106,6 +108,7 @@ def _source(added: SourceAdded) -> Source:
         path=added.path,
         commit=added.commit,
         lines=added.lines,
+        text=added.text,
         objective_relevance=added.objective_relevance,
         published_time_iso=added.published_time_iso,
         favicon_url=added.favicon_url,
@@ -121,6 +124,7 @@ def _added(sid: int, source: Source) -> SourceAdded:
         path=source.path,
         commit=source.commit,
         lines=source.lines,
+        text=source.text,
         objective_relevance=source.objective_relevance,
         published_time_iso=source.published_time_iso,
         favicon_url=source.favicon_url,

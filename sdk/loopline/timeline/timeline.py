@@ -207,8 +207,10 @@ class Timeline:
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
                 self._plan_refs[snapshot.plan_id] = block
-            case SourceAdded() as added:
+            case SourceAdded(url=url, text=text, title=title) as added:
                 self.pool.take(added)
+                if text:
+                    self.kept[url] = TextKept(ref=url, text=text, title=title)
             case TextKept() as kept:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):

@@ -61,7 +61,7 @@ class ReadTool:
         return Outcome(
             text=_status(replace_seen(reading, seen)),
             sections=tuple(_section(item) for item in fresh if item.found),
-            bodies=tuple(_kept(item) for item in fresh if item.keep),
+            bodies=tuple(_kept(item) for item in fresh if item.keep and not _known(item, call)),
             found=len(reading.paths),
             shows=tuple((item.ref, item.sha256) for item in fresh if item.status == "ok"),
         )
@@ -81,7 +81,16 @@ def _status(reading: Reading) -> str:
 def _section(item: Item) -> Section:
     title = f"{item.title} — {item.ref}" if item.title else item.ref
     ending = f"\n… {item.message}" if item.message else ""
-    return Section(heading=title, text=f"{item.text}{ending}", source=item.source)
+    source = item.source
+    if source is not None and item.keep:
+        source = replace(source, text=item.text)
+    return Section(heading=title, text=f"{item.text}{ending}", source=source)
+
+
+def _known(item: Item, call: Call) -> bool:
+    """Whether the text comes with its source, or has come before."""
+    new = item.source is not None and call.timeline.pool.find(item.source.url) is None
+    return new or item.ref in call.timeline.kept
 
 
 def _kept(item: Item) -> TextKept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from loopline.errors import ToolError
 from loopline.knowledge import Passage
 from loopline.models import JsonObject, ToolSpec, well_formed
 from loopline.reader import passage_source
-from loopline.timeline import Effect, TextKept
+from loopline.timeline import Effect
 from loopline.tools.call import Call
 from loopline.tools.outcome import Outcome, Section
 
@@ -75,7 +76,6 @@ class SearchTool:
         return Outcome(
             text=_headline(query, len(passages)),
             sections=tuple(map(_section, passages)),
-            bodies=tuple(TextKept(ref=p.ref, text=p.text, title=p.title) for p in whole),
             found=len(passages),
             shows=tuple((p.ref, sha256(p.text.encode()).hexdigest()) for p in whole),
         )
@@ -88,12 +88,14 @@ def _headline(query: str, count: int) -> str:
 
 
 def _section(passage: Passage) -> Section:
-    text = well_formed(passage.text)
-    if len(text) > PASSAGE_LIMIT:
+    text, source = well_formed(passage.text), passage_source(passage)
+    if len(text) <= PASSAGE_LIMIT:
+        source = replace(source, text=text)
+    else:
         rest = len(text) - PASSAGE_LIMIT
         text = f"{text[:PASSAGE_LIMIT]}\n… cut: {rest} characters; the whole is {passage.ref}"
     title = " ".join(passage.title.split())
-    return Section(heading=f"{title} — {passage.ref}", text=text, source=passage_source(passage))
+    return Section(heading=f"{title} — {passage.ref}", text=text, source=source)
 
 
 def _query(arguments: JsonObject) -> tuple[str, int]:

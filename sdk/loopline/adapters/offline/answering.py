@@ -8,12 +8,30 @@ from loopline.adapters.offline.catalogue import NATURE
 from loopline.adapters.offline.evidence import Evidence
 from loopline.adapters.offline.quoting import choose, harmless, render
 
-ENOUGH = 0.42
+ENOUGH = 0.59
+PER_TERM = 0.02
+MOST_TERMS = 14
+NAME_MISSING = 0.1
 
 
 def hopeful(evidence: Evidence) -> bool:
-    """Whether some place covers enough of what the question asks about."""
-    return evidence.covered >= ENOUGH
+    """Whether the best place covers enough of what the question asks about to be an answer."""
+    return promise(evidence) >= ENOUGH
+
+
+def promise(evidence: Evidence) -> float:
+    """How well the best sentence and its surroundings cover the question, about 0 to 1.
+
+    A long question tells a story that no passage repeats, so each of its words lowers what is asked
+    of them; a name that nothing found mentions is strong evidence that the space knows nothing of it.
+    """
+    if not evidence.scored:
+        return 0.0
+    best = evidence.scored[0]
+    covered = (best.score + best.covered + evidence.covered) / 3
+    missing = sum(term.named for term in evidence.missing)
+    length = min(MOST_TERMS, len(evidence.question.own))
+    return covered + PER_TERM * length - NAME_MISSING * missing
 
 
 def answer(evidences: Sequence[Evidence], queries: Sequence[str], failures: Sequence[str]) -> list[str]:

@@ -133,12 +133,12 @@ def _alike(term: Term, held: Iterable[_Held]) -> dict[str, float]:
     for stem in frozenset[str]().union(*(each.all for each in held)):
         if stem == term.stem:
             found[stem] = 1.0
-        elif shares_root(stem, term.stem):
+        elif not term.named and shares_root(stem, term.stem):
             found[stem] = ROOT
         elif stem in term.kin:
             found[stem] = KIN
         elif stem in term.parts and len(stem) > 1:
-            found[stem] = PARTS / len(term.parts)
+            found[stem] = PARTS / len(set(term.parts))
     return found
 
 
@@ -159,8 +159,8 @@ def _strength(term: Term, alike: Mapping[str, float], stems: Container[str]) -> 
     best = max((value for _, value in values), default=0.0)
     if not term.parts:
         return best
-    share = sum(value for stem, value in values if stem in term.parts)
-    return max(best if term.stem in stems else 0.0, min(PARTS, share * share))
+    share = sum(value for stem, value in values if stem in term.parts) / PARTS
+    return max(best if term.stem in stems else 0.0, PARTS * min(1.0, share) ** 2)
 
 
 def _scored(

@@ -21,6 +21,7 @@ _FOURTH = (
     "ement", "ance", "ence", "able", "ible", "ment", "sion", "tion", "ant", "ent", "ism", "ate",
     "iti", "ous", "ive", "ize", "ise", "ure", "al", "er", "or", "ic", "ou",
 )  # fmt: skip
+_WHOLE = frozenset({"evening", "morning", "string", "during", "thing", "building", "wedding"})
 _RUN = re.compile(r"[aeiouy]+[^aeiouy]+")
 _VOWEL = re.compile(r"[aeiouy]")
 _DOUBLED = re.compile(r"([^aeiouylsz])\1$")
@@ -31,6 +32,8 @@ _SHORT = re.compile(r"(?:^|.*[^aeiouy])[aeiouy][^aeiouywx]$")
 def stem(word: str) -> str:
     """The stem of a word in lower case; words of other scripts, numbers and short ones stay."""
     if len(word) < 4 or not word.isascii() or not word.isalpha():
+        return word
+    if word in _WHOLE:
         return word
     plain = _without_y(_without_past(_without_plural(word)))
     for suffixes, least in ((_SECOND, 1), (_THIRD, 1)):

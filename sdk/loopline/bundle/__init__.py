@@ -1,0 +1,29 @@
+"""Bundles: what an author writes, and how it is loaded, configured and run."""
+
+from loopline.bundle.bundle import Bundle
+from loopline.bundle.descriptors import load_skills, load_tools
+from loopline.bundle.load import Available, LoadedBundle, available, blame, load
+from loopline.bundle.properties import Properties, Setting, Written, merged, written
+from loopline.bundle.running import begin, run
+from loopline.bundle.services import Services
+from loopline.bundle.workflow import BaseWorkflow
+
+__all__ = [
+    "Available",
+    "BaseWorkflow",
+    "Bundle",
+    "LoadedBundle",
+    "Properties",
+    "Services",
+    "Setting",
+    "Written",
+    "available",
+    "begin",
+    "blame",
+    "load",
+    "load_skills",
+    "load_tools",
+    "merged",
+    "run",
+    "written",
+]

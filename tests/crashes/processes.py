@@ -1,0 +1,208 @@
+"""What other processes do to a store: `python -m tests.crashes.processes TASK ARGUMENTS`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import subprocess
+import sys
+from itertools import count
+from pathlib import Path
+
+from sqlalchemy import Engine, event
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import StoreError, StoreFull
+from loopline.timeline import NEW_TURN, Conversation, Entry, Notes, TimelineLog, UserPrompt
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Conversation(name="here")
+THERE = Conversation(name="there")
+PRODUCERS = "abc"
+
+
+def url(path: Path | str) -> str:
+    return f"sqlite:///{path}"
+
+
+def start(task: str, *arguments: object) -> subprocess.Popen[str]:
+    """Another process at its task, in the repository, its output lines to be read."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.crashes.processes", task, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> list[str]:
+    """The lines it still says, once it has ended well."""
+    said, complained = process.communicate()
+    assert (process.returncode, complained) == (0, "")
+    return said.splitlines()
+
+
+def kill(process: subprocess.Popen[str]) -> list[str]:
+    """The lines it still said, once it has been killed."""
+    process.kill()
+    said, _ = process.communicate()
+    return said.splitlines()
+
+
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def prompt(text: str) -> Entry:
+    return Entry(body=UserPrompt(text=text), turn=NEW_TURN)
+
+
+def notes(text: str) -> Entry:
+    return Entry(body=Notes(text=text), turn=1)
+
+
+async def append_for_ever(store: str) -> None:
+    """Append two blocks at a time; say how many are acknowledged."""
+    async with await SqlLog.open(url(store)) as log:
+        for number in count():
+            kept = await log.append(HERE, [prompt(f"{number}"), prompt("+")], seen=2 * number)
+            say(kept[-1].seq)
+
+
+async def produce(store: str, process: str, appends: str) -> None:
+    """Append to two conversations from three producers at once."""
+    async with await SqlLog.open(url(store)) as log:
+
+        async def one(conversation: Conversation, producer: str) -> None:
+            seen = 0
+            for number in range(int(appends)):
+                text = f"{process}{producer} {number}"
+                met = await log.append(conversation, [prompt(text)], seen=seen)
+                assert [block.seq for block in met] == list(range(seen + 1, seen + len(met) + 1))
+                seen = met[-1].seq
+
+        await asyncio.gather(*(one(place, who) for place in (HERE, THERE) for who in PRODUCERS))
+
+
+async def begin_stores(folder: str) -> None:
+    """For each line that is read, open that store and append to it."""
+    for line in sys.stdin:
+        async with await SqlLog.open(url(f"{folder}/{line.strip()}.db")) as log:
+            await log.append(HERE, [prompt("hello")], seen=0)
+        say(line.strip())
+
+
+async def hold_lease(store: str) -> None:
+    """Take the lease, and never give it back."""
+    async with await SqlLog.open(url(store)) as log, log.lease(HERE) as term:
+        say(term)
+        await asyncio.Event().wait()
+
+
+async def fill(store: str, limit_bytes: str) -> None:
+    """Append until no file may grow any more, then go on when it may."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    async with await SqlLog.open(url(store)) as log:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit_bytes), most))
+        kept = 0
+        try:
+            while True:
+                kept = (await log.append(HERE, [prompt("x" * 1000)], seen=kept))[-1].seq
+        except StoreFull as error:
+            say(kept, error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        say((await log.append(HERE, [prompt("more")], seen=kept))[-1].seq)
+
+
+def fork_with_a_log(store: str) -> None:
+    """Use in a child what its parent opened, then in the parent."""
+    with asyncio.Runner() as runner:
+        log = runner.run(SqlLog.open(url(store)))
+        runner.run(log.append(HERE, [prompt("parent")], seen=0))
+        child = os.fork()
+        if not child:
+            say_what_is_refused(log)
+            os._exit(0)
+        os.waitpid(child, 0)
+        say(len(runner.run(log.append(HERE, [prompt("parent")], seen=0))))
+        runner.run(log.close())
+
+
+def say_what_is_refused(log: TimelineLog) -> None:
+    async def use() -> None:
+        try:
+            await log.append(HERE, [prompt("child")], seen=0)
+        except StoreError as error:
+            say("append:", error)
+        try:
+            await log.read(HERE)
+        except StoreError as error:
+            say("read:", error)
+        await log.close()
+
+    asyncio.run(use())
+
+
+async def tell_a_story(folder: str, point: int) -> None:
+    """An append of a user, then one of a runner; say what is acknowledged."""
+    async with await SqlLog.open(url(f"{folder}/{point}.db")) as log:
+        await log.append(HERE, [prompt("one")], seen=0, key="1")
+        say(point, 1)
+        async with log.lease(HERE) as term:
+            whole = [notes("two"), notes("three"), notes("four")]
+            await log.append(HERE, whole, seen=1, term=term, key="2")
+        say(point, 4)
+
+
+def die_at_every_point(folder: str) -> None:
+    """Tell the story again and again, killed after one more statement or before a commit each time."""
+    for point in count(1):
+        child = os.fork()
+        if not child:
+            die_at(point)
+            asyncio.run(tell_a_story(folder, point))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            return
+
+
+def die_at(point: int) -> None:
+    passed = count(1)
+
+    def passing(*_: object) -> None:
+        if next(passed) == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(Engine, "after_cursor_execute", passing)
+    event.listen(Engine, "commit", passing)
+
+
+def main() -> None:
+    task, arguments = sys.argv[1], sys.argv[2:]
+    match task:
+        case "append":
+            asyncio.run(append_for_ever(*arguments))
+        case "produce":
+            asyncio.run(produce(*arguments))
+        case "begin":
+            asyncio.run(begin_stores(*arguments))
+        case "hold":
+            asyncio.run(hold_lease(*arguments))
+        case "fill":
+            asyncio.run(fill(*arguments))
+        case "fork":
+            fork_with_a_log(*arguments)
+        case "die":
+            die_at_every_point(*arguments)
+        case _:
+            sys.exit(f"no task {task!r}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Processes are killed: what they were told is kept stays kept, and nothing is kept by halves."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import ConflictError
+from loopline.timeline import Block
+from tests.crashes.processes import HERE, finish, kill, start, tell_a_story, url
+
+
+def kept(store: Path) -> list[Block]:
+    async def read() -> list[Block]:
+        async with await SqlLog.open(url(store)) as log:
+            return list(await log.read(HERE))
+
+    return asyncio.run(read())
+
+
+def texts(store: Path) -> list[str]:
+    return [getattr(block.body, "text", "") for block in kept(store)]
+
+
+@pytest.mark.parametrize("lines", [1, 30, 200])
+def test_what_was_acknowledged_before_a_kill_is_there(tmp_path: Path, lines: int) -> None:
+    store = tmp_path / "talk.db"
+    process = start("append", store)
+    assert process.stdout is not None
+    said = [process.stdout.readline() for _ in range(lines)]
+    acknowledged = int([*said, *kill(process)][-1])
+    blocks = kept(store)
+    assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
+    assert len(blocks) in (acknowledged, acknowledged + 2)
+
+
+def test_wherever_a_process_is_killed_its_appends_are_whole_and_can_be_repeated(
+    tmp_path: Path,
+) -> None:
+    acknowledged = dict[int, int]()
+    for line in finish(start("die", tmp_path)):
+        point, blocks = map(int, line.split())
+        acknowledged[point] = blocks
+    last = max(acknowledged)
+    assert last > 20
+    for point in range(1, last + 1):
+        store = tmp_path / f"{point}.db"
+        assert len(kept(store)) in (0, 1, 4)
+        assert len(kept(store)) >= acknowledged.get(point, 0)
+        asyncio.run(tell_a_story(str(tmp_path), point))
+        assert texts(store) == ["one", "two", "three", "four"]
+
+
+async def test_the_lease_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    process = await asyncio.to_thread(start, "hold", store)
+    assert process.stdout is not None
+    held = int(await asyncio.to_thread(process.stdout.readline))
+    async with await SqlLog.open(url(store)) as log:
+        with pytest.raises(ConflictError):
+            await log.lease(HERE, wait=False).__aenter__()
+        await asyncio.to_thread(kill, process)
+        async with log.lease(HERE, wait=False) as term:
+            assert term == held + 1
+
+
+async def test_who_waits_for_the_lease_of_a_killed_process_gets_it(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    process = await asyncio.to_thread(start, "hold", store)
+    assert process.stdout is not None
+    held = int(await asyncio.to_thread(process.stdout.readline))
+    async with await SqlLog.open(url(store)) as log:
+
+        async def take() -> int:
+            async with log.lease(HERE) as term:
+                return term
+
+        waiting = asyncio.create_task(take())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await asyncio.to_thread(kill, process)
+        assert await waiting == held + 1

@@ -1,0 +1,165 @@
+"""What cannot be opened, or not be written to, is refused in words that help."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import StoreError, StoreVersion
+from tests.crashes.processes import HERE, prompt, url
+
+HELLO = [prompt("hello")]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+        await log.append(HERE, HELLO, seen=0)
+    return tmp_path / "talk.db"
+
+
+@pytest.fixture
+async def newer(store: Path) -> AsyncIterator[Path]:
+    with closing(sqlite3.connect(store)) as database, database:
+        database.execute("UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+    yield store
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "talk.db",
+        "sqlite://talk.db",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite:///talk.db?mode=ro",
+        "postgresql://server/talk",
+    ],
+)
+async def test_a_url_of_something_else_is_told_what_works(name: str) -> None:
+    with pytest.raises(StoreError, match="sqlite:///relative.db"):
+        await SqlLog.open(name)
+
+
+async def test_folders_above_a_new_store_are_made(tmp_path: Path) -> None:
+    async with await SqlLog.open(url(tmp_path / "ü a%20b" / "c#d" / "talk.db")) as log:
+        await log.append(HERE, HELLO, seen=0)
+    assert (tmp_path / "ü a%20b" / "c#d" / "talk.db").is_file()
+
+
+async def test_a_relative_store_is_in_the_folder_it_was_opened_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with await SqlLog.open("sqlite:///talk.db") as log:
+        monkeypatch.chdir("/")
+        await log.append(HERE, HELLO, seen=0)
+        async with log.lease(HERE):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["talk.db", "talk.db-locks"]
+
+
+async def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder"):
+        await SqlLog.open(url(tmp_path))
+
+
+async def test_a_store_below_a_file_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"file/talk\.db"):
+        await SqlLog.open(url(tmp_path / "file" / "talk.db"))
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_file_of_something_else_is_refused(tmp_path: Path, read_only: bool) -> None:
+    (tmp_path / "talk.db").write_text("dear diary, " * 100)
+    with pytest.raises(StoreError, match=r"talk\.db: it is not a SQLite database"):
+        await SqlLog.open(url(tmp_path / "talk.db"), read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_database_of_something_else_is_refused_and_left_as_it_is(
+    tmp_path: Path, read_only: bool
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "talk.db")) as database, database:
+        database.execute("CREATE TABLE recipes (name)")
+    before = (tmp_path / "talk.db").read_bytes()
+    with pytest.raises(StoreError, match="a database of something else"):
+        await SqlLog.open(url(tmp_path / "talk.db"), read_only=read_only)
+    assert (tmp_path / "talk.db").read_bytes() == before
+
+
+async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    (tmp_path / "talk.db").touch()
+    async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+        assert len(await log.append(HERE, HELLO, seen=0)) == 1
+
+
+async def test_a_store_that_is_not_there_is_not_begun_read_only(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store at"):
+        await SqlLog.open(url(tmp_path / "talk.db"), read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_read_only_log_is_read_and_never_written(store: Path) -> None:
+    before = store.read_bytes()
+    async with await SqlLog.open(url(store), read_only=True) as log:
+        assert len(await log.read(HERE)) == 1
+        assert await log.find(HERE) == (await log.conversations())[0]
+        with pytest.raises(StoreError, match="read-only"):
+            await log.append(HERE, HELLO, seen=1)
+        with pytest.raises(StoreError, match="read-only"):
+            await log.lease(HERE).__aenter__()
+    assert store.read_bytes() == before
+
+
+async def test_a_read_only_log_sees_what_is_written_meanwhile(store: Path) -> None:
+    async with (
+        await SqlLog.open(url(store)) as log,
+        await SqlLog.open(url(store), read_only=True) as reader,
+    ):
+        await log.append(HERE, HELLO, seen=1)
+        assert len(await reader.read(HERE)) == 2
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_store_of_a_newer_loopline_can_be_read(newer: Path, read_only: bool) -> None:
+    async with await SqlLog.open(url(newer), read_only=read_only) as log:
+        assert len(await log.read(HERE)) == 1
+        assert len(await log.conversations()) == 1
+
+
+async def test_a_store_of_a_newer_loopline_is_not_written(newer: Path) -> None:
+    async with await SqlLog.open(url(newer)) as log:
+        with pytest.raises(StoreVersion, match="upgrade loopline"):
+            await log.append(HERE, HELLO, seen=1)
+        with pytest.raises(StoreVersion, match="upgrade loopline"):
+            await log.lease(HERE, wait=False).__aenter__()
+        with pytest.raises(StoreVersion, match="upgrade loopline"):
+            await log.lease(HERE, wait=False).__aenter__()
+
+
+async def test_a_store_upgraded_under_an_open_log_is_not_written(store: Path) -> None:
+    async with await SqlLog.open(url(store)) as log:
+        await log.append(HERE, HELLO, seen=1)
+        with closing(sqlite3.connect(store)) as database, database:
+            database.execute("UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+        with pytest.raises(StoreVersion):
+            await log.append(HERE, HELLO, seen=2)
+
+
+async def test_a_block_that_is_not_what_its_type_says_is_named(store: Path) -> None:
+    columns = "conversation, seq, turn, round, n, ts, term, type, version, body"
+    with closing(sqlite3.connect(store)) as database, database:
+        database.execute(
+            f"INSERT INTO blocks ({columns}) VALUES (1, 2, 1, 0, 2, 0, 0, 'user.prompt', 1, '[]')"
+        )
+    async with await SqlLog.open(url(store)) as log:
+        with pytest.raises(StoreError, match="block 2"):
+            await log.read(HERE)

@@ -1,0 +1,125 @@
+"""Appends are cancelled, closed upon, held up and out of room: each is kept whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import StoreBusy, StoreError, StoreFull
+from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
+
+PAIR = [prompt("one"), prompt("two")]
+
+
+@contextmanager
+def connections_with(pragma: str) -> Generator[None, None, None]:
+    """Connections opened within are limited further."""
+
+    def opened(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute(f"PRAGMA {pragma}")
+
+    event.listen(Engine, "connect", opened)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", opened)
+
+
+async def test_an_append_cancelled_at_any_step_is_kept_whole_or_not_at_all(
+    tmp_path: Path,
+) -> None:
+    async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+        head = 0
+        for steps in range(60):
+            appending = asyncio.create_task(log.append(HERE, PAIR, seen=head))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            appending.cancel()
+            await asyncio.wait([appending])
+            kept = await log.read(HERE, after=head)
+            assert len(kept) == (2 if steps else 0)
+            head += len(kept)
+
+
+async def test_an_append_cancelled_twice_is_still_waited_for(tmp_path: Path) -> None:
+    async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+        appending = asyncio.create_task(log.append(HERE, PAIR, seen=0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            appending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await appending
+        assert len(await log.read(HERE)) == 2
+
+
+async def test_a_log_that_is_closed_keeps_what_it_was_given_before(tmp_path: Path) -> None:
+    log = await SqlLog.open(url(tmp_path / "talk.db"))
+    appending = [asyncio.create_task(log.append(HERE, PAIR, seen=0)) for _ in range(200)]
+    await asyncio.sleep(0)
+    await log.close()
+    assert all([await append for append in appending])
+    async with await SqlLog.open(url(tmp_path / "talk.db")) as again:
+        assert [block.seq for block in await again.read(HERE)] == list(range(1, 401))
+
+
+async def test_a_closed_log_is_refused(tmp_path: Path) -> None:
+    log = await SqlLog.open(url(tmp_path / "talk.db"))
+    await log.close()
+    with pytest.raises(StoreError, match="closed"):
+        await log.append(HERE, PAIR, seen=0)
+    with pytest.raises(StoreError, match="closed"):
+        await log.read(HERE)
+
+
+async def test_a_store_held_too_long_is_busy_and_keeps_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    with connections_with("busy_timeout = 20"):
+        async with await SqlLog.open(url(store)) as log:
+            await log.append(HERE, PAIR, seen=0)
+            with closing(sqlite3.connect(store, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                with pytest.raises(StoreBusy, match=r"talk\.db"):
+                    await log.append(HERE, PAIR, seen=2)
+                assert len(await log.read(HERE)) == 2
+                other.execute("ROLLBACK")
+            assert [b.seq for b in await log.append(HERE, PAIR, seen=2)] == [3, 4]
+
+
+async def test_who_reads_waits_for_no_writer(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with await SqlLog.open(url(store)) as log:
+        await log.append(HERE, PAIR, seen=0)
+        with closing(sqlite3.connect(store, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert len(await log.read(HERE)) == 2
+            assert len(await log.conversations()) == 1
+
+
+async def test_a_database_without_room_is_full_until_there_is_room(tmp_path: Path) -> None:
+    large = [prompt("x" * 20_000), prompt("y" * 20_000)]
+    kept = 0
+    with connections_with("max_page_count = 60"):
+        log = await SqlLog.open(url(tmp_path / "talk.db"))
+        with pytest.raises(StoreFull, match=r"talk\.db has no room"):
+            while True:
+                kept = (await log.append(HERE, large, seen=kept))[-1].seq
+        with pytest.raises(StoreFull):
+            await log.append(THERE, large, seen=0)
+        assert len(await log.read(HERE)) == kept > 0
+    assert [b.seq for b in await log.append(HERE, PAIR, seen=kept)] == [kept + 1, kept + 2]
+    assert await log.find(THERE) is None
+    await log.close()
+
+
+def test_files_that_may_not_grow_are_full_until_they_may(tmp_path: Path) -> None:
+    full, after = finish(start("fill", tmp_path / "talk.db", 200_000))
+    kept, reason = full.split(" ", 1)
+    assert "talk.db has no room" in reason
+    assert int(after) == int(kept) + 1 > 10

@@ -1,0 +1,83 @@
+"""Several processes use one store at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from loopline.adapters.sql import SqlLog
+from loopline.timeline import Block, UserPrompt
+from tests.crashes.processes import HERE, PRODUCERS, THERE, finish, prompt, start, url
+
+APPENDS = 12
+FRESH_FILES = 50
+
+
+def numbers_by_producer(blocks: Sequence[Block]) -> dict[str, list[int]]:
+    numbers = defaultdict[str, list[int]](list)
+    for block in blocks:
+        assert isinstance(block.body, UserPrompt)
+        producer, number = block.body.text.split()
+        numbers[producer].append(int(number))
+    return numbers
+
+
+@pytest.mark.parametrize("processes", [2, 8])
+async def test_processes_that_append_at_once_all_keep_their_order(
+    tmp_path: Path, processes: int
+) -> None:
+    store = tmp_path / "talk.db"
+    started = [start("produce", store, process, APPENDS) for process in range(processes)]
+    for process in started:
+        assert await asyncio.to_thread(finish, process) == []
+    async with await SqlLog.open(url(store)) as log:
+        for conversation in (HERE, THERE):
+            blocks = await log.read(conversation)
+            places = [block.seq for block in blocks]
+            assert places == list(range(1, processes * len(PRODUCERS) * APPENDS + 1))
+            assert [block.turn for block in blocks] == places
+            numbers = numbers_by_producer(blocks)
+            assert len(numbers) == processes * len(PRODUCERS)
+            assert all(theirs == list(range(APPENDS)) for theirs in numbers.values())
+
+
+def test_eight_processes_may_begin_one_store_at_once(tmp_path: Path) -> None:
+    processes = [start("begin", tmp_path) for _ in range(8)]
+    for number in range(FRESH_FILES):
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{number}\n")
+            process.stdin.flush()
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{number}\n"
+    assert [finish(process) for process in processes] == [[]] * 8
+    for number in range(FRESH_FILES):
+        with closing(sqlite3.connect(tmp_path / f"{number}.db")) as database:
+            seqs = database.execute("SELECT seq FROM blocks ORDER BY seq").fetchall()
+        assert seqs == [(seq,) for seq in range(1, 9)]
+
+
+async def test_numbering_goes_on_from_what_another_process_wrote(tmp_path: Path) -> None:
+    store = url(tmp_path / "talk.db")
+    async with await SqlLog.open(store) as one, await SqlLog.open(store) as other:
+        seen = 0
+        for log in (one, one, other, one, other, other):
+            turn = 1 if seen else 0
+            entry = prompt("hello")
+            kept = await log.append(HERE, [type(entry)(body=entry.body, turn=turn)], seen=seen)
+            seen = kept[-1].seq
+        assert [block.n for block in await one.read(HERE)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_is_refused_in_a_forked_child_and_goes_on_in_its_parent(tmp_path: Path) -> None:
+    process = start("fork", tmp_path / "talk.db")
+    said = process.communicate()[0].splitlines()
+    assert [line.split(":")[0] for line in said] == ["append", "read", "2"]
+    assert all("forked" in line for line in said[:2])
