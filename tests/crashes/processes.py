@@ -8,14 +8,17 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
 from itertools import count
+from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from sqlalchemy import Engine, event
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError, StoreFull
-from loopline.timeline import NEW_TURN, Conversation, Entry, Notes, TimelineLog, UserPrompt
+from loopline.timeline import NEW_TURN, Conversation, Entry, Notes, TimelineLog, UserPrompt, encode
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Conversation(name="here")
@@ -32,7 +35,6 @@ def start(task: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.crashes.processes", task, *map(str, arguments)],
         cwd=ROOT,
-        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -74,13 +76,13 @@ async def append_for_ever(store: str) -> None:
             say(kept[-1].seq)
 
 
-async def produce(store: str, process: str, appends: str) -> None:
+async def produce(store: str, process: int, appends: int) -> None:
     """Append to two conversations from three producers at once."""
     async with await SqlLog.open(url(store)) as log:
 
         async def one(conversation: Conversation, producer: str) -> None:
             seen = 0
-            for number in range(int(appends)):
+            for number in range(appends):
                 text = f"{process}{producer} {number}"
                 met = await log.append(conversation, [prompt(text)], seen=seen)
                 assert [block.seq for block in met] == list(range(seen + 1, seen + len(met) + 1))
@@ -89,12 +91,12 @@ async def produce(store: str, process: str, appends: str) -> None:
         await asyncio.gather(*(one(place, who) for place in (HERE, THERE) for who in PRODUCERS))
 
 
-async def begin_stores(folder: str) -> None:
-    """For each line that is read, open that store and append to it."""
-    for line in sys.stdin:
-        async with await SqlLog.open(url(f"{folder}/{line.strip()}.db")) as log:
+async def begin_stores(folder: str, stores: int, at_once: Barrier) -> None:
+    """Open one new store after another at the same moment as others, and append to it."""
+    for number in range(stores):
+        at_once.wait()
+        async with await SqlLog.open(url(f"{folder}/{number}.db")) as log:
             await log.append(HERE, [prompt("hello")], seen=0)
-        say(line.strip())
 
 
 async def hold_lease(store: str) -> None:
@@ -104,11 +106,11 @@ async def hold_lease(store: str) -> None:
         await asyncio.Event().wait()
 
 
-async def fill(store: str, limit_bytes: str) -> None:
+async def fill(store: str, limit_bytes: int) -> None:
     """Append until no file may grow any more, then go on when it may."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     async with await SqlLog.open(url(store)) as log:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit_bytes), most))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, most))
         kept = 0
         try:
             while True:
@@ -183,25 +185,42 @@ def die_at(point: int) -> None:
     event.listen(Engine, "commit", passing)
 
 
+def together(processes: str, work: Callable[[int, Barrier], Coroutine[None, None, None]]) -> None:
+    """Do the work in so many processes at once, each of which is given its number."""
+    fork = get_context("fork")
+    barrier = fork.Barrier(int(processes))
+
+    def run(number: int) -> None:
+        asyncio.run(work(number, barrier))
+
+    children = [fork.Process(target=run, args=(number,)) for number in range(int(processes))]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    sys.exit(max(abs(child.exitcode or 0) for child in children))
+
+
 def main() -> None:
     task, arguments = sys.argv[1], sys.argv[2:]
-    match task:
-        case "append":
-            asyncio.run(append_for_ever(*arguments))
-        case "produce":
-            asyncio.run(produce(*arguments))
-        case "begin":
-            asyncio.run(begin_stores(*arguments))
-        case "hold":
-            asyncio.run(hold_lease(*arguments))
-        case "fill":
-            asyncio.run(fill(*arguments))
-        case "fork":
-            fork_with_a_log(*arguments)
-        case "die":
-            die_at_every_point(*arguments)
+    encode(UserPrompt(text=""))  # once, and not in each child
+    match task, arguments:
+        case "append", [store]:
+            asyncio.run(append_for_ever(store))
+        case "produce", [store, processes, appends]:
+            together(processes, lambda number, _: produce(store, number, int(appends)))
+        case "begin", [folder, processes, stores]:
+            together(processes, lambda _, barrier: begin_stores(folder, int(stores), barrier))
+        case "hold", [store]:
+            asyncio.run(hold_lease(store))
+        case "fill", [store, limit_bytes]:
+            asyncio.run(fill(store, int(limit_bytes)))
+        case "fork", [store]:
+            fork_with_a_log(store)
+        case "die", [folder]:
+            die_at_every_point(folder)
         case _:
-            sys.exit(f"no task {task!r}")
+            sys.exit(f"no task {task!r} with {arguments}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.timeline import Block, UserPrompt
 from tests.crashes.processes import HERE, PRODUCERS, THERE, finish, prompt, start, url
 
-APPENDS = 12
+APPENDS = 25
 FRESH_FILES = 50
 
 
@@ -33,9 +33,8 @@ async def test_processes_that_append_at_once_all_keep_their_order(
     tmp_path: Path, processes: int
 ) -> None:
     store = tmp_path / "talk.db"
-    started = [start("produce", store, process, APPENDS) for process in range(processes)]
-    for process in started:
-        assert await asyncio.to_thread(finish, process) == []
+    process = await asyncio.to_thread(start, "produce", store, processes, APPENDS)
+    assert await asyncio.to_thread(finish, process) == []
     async with await SqlLog.open(url(store)) as log:
         for conversation in (HERE, THERE):
             blocks = await log.read(conversation)
@@ -48,16 +47,7 @@ async def test_processes_that_append_at_once_all_keep_their_order(
 
 
 def test_eight_processes_may_begin_one_store_at_once(tmp_path: Path) -> None:
-    processes = [start("begin", tmp_path) for _ in range(8)]
-    for number in range(FRESH_FILES):
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write(f"{number}\n")
-            process.stdin.flush()
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == f"{number}\n"
-    assert [finish(process) for process in processes] == [[]] * 8
+    assert finish(start("begin", tmp_path, 8, FRESH_FILES)) == []
     for number in range(FRESH_FILES):
         with closing(sqlite3.connect(tmp_path / f"{number}.db")) as database:
             seqs = database.execute("SELECT seq FROM blocks ORDER BY seq").fetchall()

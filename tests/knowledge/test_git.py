@@ -156,7 +156,7 @@ def test_a_repository_of_another_user_says_what_to_allow(
         GitRepository.open(str(folder.path))
 
 
-@pytest.mark.parametrize("ref", ["--help", "-n1", "", "a\nb", "HEAD\0", "--output=/tmp/x"])
+@pytest.mark.parametrize("ref", ["--help", "-n1", "", "a\nb", "HEAD\0", "--output=x"])
 def test_what_cannot_be_a_ref_never_reaches_git(folder: GitFolder, ref: str) -> None:
     folder.commit({"a.md": "one\n"})
     with pytest.raises(KnowledgeError, match=r"knowledge\.ref is .* cannot be"):

@@ -70,8 +70,8 @@ def test_a_part_of_a_compound_name_finds_it(index_of: Make) -> None:
 
 def test_the_place_that_is_called_like_a_dotted_name_comes_first(index_of: Make) -> None:
     named = a_chunk("docs/b.md", "API \u203a update_or_create()", "Updates it.\n")
-    other = a_chunk("docs/c.md", "API \u203a bulk", "QuerySet: update it, or create; query set.\n")
-    assert found(index_of([other, named]), "QuerySet.update_or_create")[0] == "docs/b.md"
+    other = a_chunk("docs/c.md", "API \u203a bulk update", "Updates or creates; create, update.\n")
+    assert found(index_of([other, named]), "objects.update_or_create")[0] == "docs/b.md"
 
 
 def test_a_plural_finds_the_singular(index_of: Make) -> None:

@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 from string import Template
+from unicodedata import normalize
 
 from loopline.errors import BundleError
 
@@ -48,7 +49,8 @@ def _check(name: str) -> None:
 
 def _possible(name: str) -> str:
     """A name like this one that a package can have."""
-    plain = _FOREIGN.sub("_", name).strip("_").lower()
+    letters = normalize("NFKD", name).encode("ascii", "ignore").decode()
+    plain = _FOREIGN.sub("_", letters).strip("_").lower()
     if not plain or plain[0].isdigit():
         plain = f"bundle_{plain}".strip("_")
     taken = keyword.iskeyword(plain) or plain in sys.stdlib_module_names or plain in _TAKEN

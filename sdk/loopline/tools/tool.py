@@ -413,7 +413,7 @@ def _in_thread(function: Callable[..., Any], given: Mapping[str, Any]) -> object
     try:
         return function(**given)
     except StopIteration as error:  # a future cannot carry it, and would wait for ever
-        raise RuntimeError("StopIteration") from error
+        raise RuntimeError("StopIteration").with_traceback(error.__traceback__) from error
 
 
 def _outcome(returned: object) -> Outcome:

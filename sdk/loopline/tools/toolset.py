@@ -36,7 +36,7 @@ class WireNames:
 
     def name(self, wire: str) -> str:
         """The tool a provider meant; a name we never gave comes back with a dot for each `__`."""
-        return self.by_wire.get(wire) or wire.replace("__", ".")
+        return self.by_wire.get(wire, wire.replace("__", "."))
 
 
 def wire_names(names: Iterable[str]) -> WireNames:

@@ -8,10 +8,11 @@ from loopline.adapters.offline.catalogue import NATURE
 from loopline.adapters.offline.evidence import Evidence
 from loopline.adapters.offline.quoting import choose, harmless, render
 
-ENOUGH = 0.59
+ENOUGH = 0.57
 PER_TERM = 0.02
 MOST_TERMS = 14
-NAME_MISSING = 0.1
+NAME_MISSING = 0.15
+MOST_QUERIES = 3
 
 
 def hopeful(evidence: Evidence) -> bool:
@@ -34,7 +35,9 @@ def promise(evidence: Evidence) -> float:
     return covered + PER_TERM * length - NAME_MISSING * missing
 
 
-def answer(evidences: Sequence[Evidence], queries: Sequence[str], failures: Sequence[str]) -> list[str]:
+def answer(
+    evidences: Sequence[Evidence], queries: Sequence[str], failures: Sequence[str]
+) -> list[str]:
     """The pieces of the answer, sentence by sentence; each question has its part."""
     pieces: list[str] = []
     for evidence in evidences:
@@ -51,15 +54,19 @@ def answer(evidences: Sequence[Evidence], queries: Sequence[str], failures: Sequ
 
 def declined(evidence: Evidence, queries: Sequence[str]) -> str:
     """What was searched for, and that nothing answers; no source is named."""
-    searched = " and ".join(f"“{harmless(query)}”" for query in queries) or "nothing"
+    searched = _listed([harmless(query) for query in queries[:MOST_QUERIES]], "and")
+    more = len(queries) - MOST_QUERIES
+    searched += f", and in {more} other way{'' if more == 1 else 's'}" if more > 0 else ""
     missing = [harmless(term.written) for term in evidence.missing if term.weight >= 1.0]
-    nothing = f" Nothing that was found mentions {_listed(missing)}." if missing else ""
+    nothing = f" Nothing that was found mentions {_listed(missing, 'or')}." if missing else ""
     return (
         f"I searched the knowledge space for {searched}. It holds no answer to this question that I "
         f"could quote.{nothing} (I am {NATURE}.)"
     )
 
 
-def _listed(words: Sequence[str]) -> str:
-    quoted = [f"“{word}”" for word in words]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+def _listed(texts: Sequence[str], last: str) -> str:
+    quoted = [f"“{text}”" for text in texts]
+    if len(quoted) < 2:
+        return quoted[0] if quoted else "nothing"
+    return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}"

@@ -25,7 +25,9 @@ def catalogue(bundle: str, tools: Sequence[ToolSpec]) -> list[str]:
     own = [tool for tool in tools if not tool.name.startswith("react.")]
     name = bundle or "BUNDLE"
     if not own:
-        return [f"I am {NATURE}, and {_called(bundle)} has neither a knowledge space to read nor tools."]
+        return [
+            f"I am {NATURE}, and {_called(bundle)} has neither a knowledge space to read nor tools."
+        ]
     lead = (
         f"I am {NATURE}, so I cannot decide which tool answers you, and there is no knowledge space "
         f"to read. These are the tools of {_called(bundle)}, each with a line to try:"
@@ -45,7 +47,9 @@ def _called(bundle: str) -> str:
 
 def _entry(bundle: str, tool: ToolSpec) -> str:
     purpose = harmless(tool.description.strip().partition("\n\n")[0]) or "no description"
-    line = " ".join(("loopline tool", shlex.quote(bundle), shlex.quote(tool.name), _quoted(example(tool))))
+    line = " ".join(
+        ("loopline tool", shlex.quote(bundle), shlex.quote(tool.name), _quoted(example(tool)))
+    )
     return f"- `{tool.name}`: {purpose}\n\n      {line}"
 
 

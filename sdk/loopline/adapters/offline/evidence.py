@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loopline.adapters.offline.passages import Passage
 from loopline.adapters.offline.prose import Form, Sentence, sentences
@@ -107,15 +107,30 @@ def weigh(question: Question, found: Sequence[Found], queries: Mapping[str, int]
     """Every sentence weighed against the question; `queries` says how many passages each search gave."""
     held = [_held(each) for each in found]
     alike = {term.stem: _alike(term, held) for term in question.terms}
-    weights = {term.stem: term.weight * _rarity(term, held, alike, queries) for term in question.terms}
-    scored = [each for one in held for each in _scored(question, one, alike, weights)]
-    scored.sort(key=lambda each: each.score, reverse=True)
+    weights = {
+        term.stem: term.weight * _rarity(term, held, alike, queries) for term in question.terms
+    }
+    scored = _once([each for one in held for each in _scored(question, one, alike, weights)])
     missing = tuple(
         term
         for term in question.own
-        if not any(_strength(term, alike[term.stem], each) >= KIN for one in held for each in (one.all,))
+        if not any(
+            _strength(term, alike[term.stem], each) >= KIN for one in held for each in (one.all,)
+        )
     )
     return Evidence(question, tuple(scored), missing, weights)
+
+
+def _once(scored: Iterable[Scored]) -> list[Scored]:
+    """Each sentence of a file once, the best first; of two passages that hold it the shorter one's."""
+    best: dict[tuple[str, str], Scored] = {}
+    for each in scored:
+        key = (each.passage.path, each.sentence.text)
+        held = best.get(key)
+        if held is None or len(each.passage.text) < len(held.passage.text):
+            score = max(each.score, held.score) if held else each.score
+            best[key] = replace(each, score=score)
+    return sorted(best.values(), key=lambda each: each.score, reverse=True)
 
 
 def _held(found: Found) -> _Held:
@@ -143,14 +158,19 @@ def _alike(term: Term, held: Iterable[_Held]) -> dict[str, float]:
 
 
 def _rarity(
-    term: Term, held: Sequence[_Held], alike: Mapping[str, dict[str, float]], queries: Mapping[str, int]
+    term: Term,
+    held: Sequence[_Held],
+    alike: Mapping[str, dict[str, float]],
+    queries: Mapping[str, int],
 ) -> float:
     """Less the more often the word stands in passages found by searches that did not ask for it."""
     elsewhere = {query for query in queries if term.stem not in stems(query)}
     background = [each for each in held if each.found.queries & elsewhere]
     if len(background) < LEAST_BACKGROUND:
         return 1.0
-    holding = sum(any(alike[term.stem].get(stem, 0) >= ROOT for stem in each.all) for each in background)
+    holding = sum(
+        any(alike[term.stem].get(stem, 0) >= ROOT for stem in each.all) for each in background
+    )
     return 1.0 - COMMONEST * holding / len(background)
 
 
@@ -164,7 +184,10 @@ def _strength(term: Term, alike: Mapping[str, float], stems: Container[str]) -> 
 
 
 def _scored(
-    question: Question, held: _Held, alike: Mapping[str, dict[str, float]], weights: Mapping[str, float]
+    question: Question,
+    held: _Held,
+    alike: Mapping[str, dict[str, float]],
+    weights: Mapping[str, float],
 ) -> Iterable[Scored]:
     terms = question.terms
     total = sum(weights.values()) or 1.0
@@ -175,11 +198,21 @@ def _scored(
     for place, sentence in enumerate(held.sentences):
         around = _around(held, own, place)
         reach = [
-            max(own[place][n], HEADING * heads[place][n], TITLE * title[n], around[n], ANYWHERE * anywhere[n])
+            max(
+                own[place][n],
+                HEADING * heads[place][n],
+                TITLE * title[n],
+                around[n],
+                ANYWHERE * anywhere[n],
+            )
             for n in range(len(terms))
         ]
-        covered = sum(weights[t.stem] * value for t, value in zip(terms, reach, strict=True)) / total
-        itself = sum(weights[t.stem] * value for t, value in zip(terms, own[place], strict=True)) / total
+        covered = (
+            sum(weights[t.stem] * value for t, value in zip(terms, reach, strict=True)) / total
+        )
+        itself = (
+            sum(weights[t.stem] * value for t, value in zip(terms, own[place], strict=True)) / total
+        )
         if itself <= 0:
             continue
         score = (1 - OWN_SHARE) * covered + OWN_SHARE * itself
@@ -214,8 +247,8 @@ def _phrases(
 
 
 def _cued(question: Question, text: str) -> float:
-    kinds = [kind for kind in question.kinds if kind in _CUES]
-    return sum(bool(_CUES[kind].search(text)) for kind in kinds) / max(1, math.sqrt(len(kinds)))
+    cues = [_CUES[kind] for kind in question.kinds if kind != "other"]
+    return sum(bool(cue.search(text)) for cue in cues) / max(1.0, math.sqrt(len(cues)))
 
 
 def _factor(passage: Passage, sentence: Sentence) -> float:

@@ -38,7 +38,8 @@ def gather(searches: Sequence[Done], reads: Sequence[Done]) -> tuple[list[Found]
             _take_read(tallies, passage)
     most = max((tally.points for tally in tallies.values()), default=0.0) or 1.0
     found = [
-        Found(tally.passage, tally.points / most, frozenset(tally.queries)) for tally in tallies.values()
+        Found(tally.passage, tally.points / most, frozenset(tally.queries))
+        for tally in tallies.values()
     ]
     return found, queries
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_HEADER = re.compile(r"^(?:\[\[S:(\d+)\]\] )?(.*) — (ks:\S+)$")
-_REF = re.compile(r"^ks:(?P<path>[^@#\s]+)(?P<commit>@[^#\s]+)?(?:#L(?P<first>\d+)(?:-L(?P<last>\d+))?)?$")
-_CUT = re.compile(r"\n?^… cut:.*\Z", re.MULTILINE)
+_HEADER = re.compile(r"^(?:\[\[S:(\d+)\]\] )?(?:(.*) — )?(ks:\S+)$")
+_REF = re.compile(
+    r"^ks:(?P<path>[^@#\s]+)(?P<commit>@[^#\s]+)?(?:#L(?P<first>\d+)(?:-L(?P<last>\d+))?)?$"
+)
+_CUT = re.compile(r"\n?^… [^\n]*\n*\Z", re.MULTILINE)
 _PROSE = (".rst", ".txt", ".md", ".markdown", ".mdx", ".adoc", ".org", ".textile")
 _TESTS = re.compile(r"(?:^|/)(?:tests?|testing|specs?|fixtures)/|(?:^|/)test_[^/]*$|_test\.\w+$")
 
@@ -68,7 +70,7 @@ def _passage(header: re.Match[str] | None, body: list[str]) -> list[Passage]:
         return []
     text = "\n".join(body)
     whole = _CUT.sub("", text)
-    return [Passage(int(header[1]), header[2], header[3], whole, cut=whole != text)]
+    return [Passage(int(header[1]), header[2] or "", header[3], whole, cut=whole != text)]
 
 
 def region(passage: Passage, *, around: int) -> str:

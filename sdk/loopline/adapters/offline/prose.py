@@ -10,21 +10,30 @@ from typing import Literal
 Form = Literal["prose", "item", "row", "code"]
 
 _RULE = re.compile(r"^\s*([=\-~^\"'`#*+.:_])\1{2,}\s*$")
-_BORDER = re.compile(r"^\s*(?:\+[-=+]{3,}|[=\-]{2,}(?:\s+[=\-]{2,})+|\|?\s*:?-{3,}:?\s*(?:\|\s*:?-+:?\s*)*\|?)\s*$")
+_BORDER = re.compile(
+    r"^\s*(?:\+[-=+]{3,}|[=\-]{2,}(?:\s+[=\-]{2,})+|\|?\s*:?-{3,}:?\s*(?:\|\s*:?-+:?\s*)*\|?)\s*$"
+)
 _ATX = re.compile(r"^\s{0,3}#{1,6}\s+(.*?)\s*#*$")
 _DIRECTIVE = re.compile(r"^(\s*)\.\. ([\w:.+-]+?)::\s*(.*)$")
 _MARKUP = re.compile(r"^\s*\.\.(?:\s|$)")
 _FIELD = re.compile(r"^(\s*):([^:`]{1,60}):(?:\s+(.*))?$")
 _BULLET = re.compile(r"^(\s*)(?:[-*+•]|\(?(?:\d{1,3}|#|[a-zA-Z])[.)])\s+(\S.*)$")
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})")
+_COLUMNS = re.compile(r"(?<=\S) {2,}(?=\S)")
 _COMMAND = re.compile(r"^\s*(?:\$|>>>|\.\.\.|%)\s")
 _CODE_DIRECTIVES = frozenset(
-    """code code-block sourcecode console parsed-literal literalinclude highlight toctree image
-    figure math productionlist testcode testoutput doctest index raw graphviz digraph graph csv-table
-    list-table only automodule autoclass autofunction module currentmodule contents""".split()
+    re.split(
+        r"\s+",
+        """code code-block sourcecode console parsed-literal literalinclude highlight toctree image
+    figure math productionlist testcode testoutput doctest index raw graphviz digraph graph
+    csv-table list-table only automodule autoclass autofunction module currentmodule
+    contents""",
+    )
 )
-_END = re.compile(r"[.!?][\"'”’)\]*`]*(?=\s+[\"'“‘(\[*`:\w])")
-_NO_END = re.compile(r"(?:^|[\s(\[])(?:e\.g|i\.e|etc|vs|cf|resp|approx|incl|No|Fig|Eq|Sec|Ch|Dr|Mr|Mrs|Ms|St|[A-Z])\.$")
+_END = re.compile(r"[.!?][\"'”\u2019)\]*`]*(?=\s+[\"'“\u2018(\[*`:\w])")
+_NO_END = re.compile(
+    r"(?:^|[\s(\[])(?:e\.g|i\.e|etc|vs|cf|resp|approx|incl|No|Fig|Eq|Sec|Ch|Dr|Mr|Mrs|Ms|St|[A-Z])\.$"
+)
 _LONGEST_HEADING = 120
 
 
@@ -53,7 +62,7 @@ class _Reading:
     indent: int = 0
     literal: int | None = None
     fence: str = ""
-    blank: bool = True
+    table: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +111,12 @@ def _line(state: _Reading, line: str, following: str) -> Iterator[_Block]:
         yield from _fenced(state, line)
     elif not line.strip():
         yield from _close(state)
-        state.blank = True
+        state.table = False
     elif _in_literal(state, line):
         yield from _close(state)
         yield _Block(line.strip(), "code", _heading(state))
     else:
         yield from _marked(state, line, following)
-        state.blank = False
 
 
 def _fenced(state: _Reading, line: str) -> Iterator[_Block]:
@@ -132,8 +140,9 @@ def _in_literal(state: _Reading, line: str) -> bool:
 
 def _marked(state: _Reading, line: str, following: str) -> Iterator[_Block]:
     """A line that may begin something: a heading, a directive, an item, a row, a definition."""
-    if _RULE.match(line) or _BORDER.match(line):
+    if _BORDER.match(line) or _RULE.match(line):
         yield from _close(state)
+        state.table = bool(_BORDER.match(line))
     elif heading := _heading_at(state, line, following):
         yield from _close(state)
         state.heading, state.context = heading, ()
@@ -143,7 +152,7 @@ def _marked(state: _Reading, line: str, following: str) -> Iterator[_Block]:
     elif _COMMAND.match(line):
         yield from _close(state)
         yield _Block(line.strip(), "code", _heading(state))
-    elif line.strip().startswith("|") and line.count("|") > 1:
+    elif _is_row(state, line):
         yield from _close(state)
         yield _Block(_cells(line), "row", _heading(state))
     else:
@@ -225,11 +234,21 @@ def _leave(state: _Reading, indent: int) -> None:
 
 
 def _heading(state: _Reading) -> str:
-    return " › ".join(part for part in (state.heading, *(text for _, text in state.context)) if part)
+    return " / ".join(
+        part for part in (state.heading, *(text for _, text in state.context)) if part
+    )
+
+
+def _is_row(state: _Reading, line: str) -> bool:
+    """Whether the line is a row: between bars, or in columns below the border of a simple table."""
+    bars = line.strip().startswith("|") and line.count("|") > 1
+    return bars or (state.table and bool(_COLUMNS.search(line.strip())))
 
 
 def _cells(line: str) -> str:
-    return " | ".join(cell.strip() for cell in line.strip().strip("|").split("|"))
+    text = line.strip().strip("|")
+    cells = text.split("|") if "|" in text else _COLUMNS.split(text)
+    return " | ".join(cell.strip() for cell in cells if cell.strip())
 
 
 def _indent(line: str) -> int:

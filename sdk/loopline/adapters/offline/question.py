@@ -59,7 +59,7 @@ class Question:
     """What is asked; `borrowed` are terms of the question before, when this one points back to it."""
 
     text: str
-    kinds: frozenset[Kind]
+    kinds: tuple[Kind, ...]
     own: tuple[Term, ...]
     borrowed: tuple[Term, ...] = ()
 
@@ -72,8 +72,8 @@ class Question:
 def ask(text: str) -> Question:
     """The question that a text asks."""
     low = text.lower()
-    kinds = frozenset(kind for kind, pattern in _KINDS if pattern.search(low))
-    return Question(text=text, kinds=kinds or frozenset[Kind](["other"]), own=_terms(text))
+    kinds: list[Kind] = [kind for kind, pattern in _KINDS if pattern.search(low)]
+    return Question(text=text, kinds=tuple(kinds or ["other"]), own=_terms(text))
 
 
 def follow(before: Question | None, text: str) -> Question:
@@ -92,7 +92,9 @@ def follow(before: Question | None, text: str) -> Question:
 
 def _points_back(asked: Question) -> bool:
     telling = [term for term in asked.own if term.weight > GENERAL_WEIGHT]
-    return len(telling) <= FEW or (len(telling) <= FEW + 1 and bool(_POINTS_BACK.search(asked.text)))
+    return len(telling) <= FEW or (
+        len(telling) <= FEW + 1 and bool(_POINTS_BACK.search(asked.text))
+    )
 
 
 def _terms(text: str) -> tuple[Term, ...]:
@@ -100,7 +102,7 @@ def _terms(text: str) -> tuple[Term, ...]:
     spoken = list(words(text))
     starts = _sentence_starts(text)
     for word in spoken:
-        low = word.written.lower().replace("’", "'")
+        low = word.written.lower().replace("\u2019", "'")
         if low in STOP_WORDS or (len(word.stem) < 2 and not word.written.isdigit()):
             continue
         term = _term(word, first=word.place in starts)

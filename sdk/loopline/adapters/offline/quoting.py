@@ -13,7 +13,7 @@ from loopline.adapters.offline.words import stems
 
 MOST_SENTENCES = 4
 MOST_PASSAGES = 3
-WORTH = 0.55
+WORTH = 0.62
 SAME = 0.7
 LONGEST_QUOTE = 600
 
@@ -23,7 +23,10 @@ _LEANS = re.compile(
     r"so|similarly|likewise|the (?:former|latter))\b",
     re.IGNORECASE,
 )
-_ROLE = re.compile(r":(?:[\w+.-]+:){0,3}[\w+.-]+:`(?:[!~])?([^`<]*?)(?:\s*<[^`>]*>)?`|:[\w+:.-]+:`<([^`>]*)>`")
+_STANDARD = re.compile(r":(pep|rfc):`(\d+)`")
+_ROLE = re.compile(
+    r":(?:[\w+.-]+:){0,3}[\w+.-]+:`(?:[!~])?([^`<]*?)(?:\s*<[^`>]*>)?`|:[\w+:.-]+:`<([^`>]*)>`"
+)
 _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]+>`__?")
 _MARKDOWN_LINK = re.compile(r"!?\[([^\]\[]+)\]\((?:[^()\s]|\([^()\s]*\))*(?:\s+\"[^\"]*\")?\)")
 _LITERAL = re.compile(r"``(.+?)``")
@@ -49,10 +52,10 @@ def choose(evidence: Evidence) -> list[Quote]:
     for scored in evidence.scored[1:]:
         if len(chosen) >= MOST_SENTENCES:
             break
-        if scored.score < WORTH * best.score or _told(chosen, scored):
+        if scored.score < WORTH * best.score or _told(chosen, scored.sentence):
             continue
         if _fits(chosen, scored, best):
-            chosen += [one for one in _with_lead(scored) if not _held(chosen, one)]
+            chosen += [one for one in _with_lead(scored) if not _told(chosen, one.sentence)]
     if len(chosen) < 2:
         chosen += _next(best)
     return _ordered(chosen[:MOST_SENTENCES])
@@ -70,6 +73,7 @@ def render(quotes: Sequence[Quote]) -> list[str]:
 
 def clean(text: str) -> str:
     """The sentence without inline markup around its words, safe to stand in an answer."""
+    text = _STANDARD.sub(lambda match: f"{match[1].upper()} {match[2]}", text)
     text = _ROLE.sub(lambda match: f"`{(match[1] or match[2] or '').strip()}`", text)
     text = _LINK.sub(r"\1", text)
     text = _MARKDOWN_LINK.sub(r"\1", text)
@@ -115,13 +119,9 @@ def _quotable(sentence: Sentence) -> bool:
     return sentence.form in ("prose", "item") and 20 <= len(sentence.text) <= LONGEST_QUOTE
 
 
-def _held(chosen: Iterable[Quote], quote: Quote) -> bool:
-    return any(one.passage.sid == quote.passage.sid and one.place == quote.place for one in chosen)
-
-
-def _told(chosen: Iterable[Quote], scored: Scored) -> bool:
+def _told(chosen: Iterable[Quote], sentence: Sentence) -> bool:
     """Whether a chosen sentence already says nearly the same."""
-    mine = set(stems(scored.sentence.text))
+    mine = set(stems(sentence.text))
     for quote in chosen:
         theirs = set(stems(quote.sentence.text))
         if len(mine & theirs) >= SAME * min(len(mine), len(theirs)):

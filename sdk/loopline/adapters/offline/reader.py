@@ -13,7 +13,7 @@ from loopline.adapters.offline.findings import gather, readable
 from loopline.adapters.offline.question import Question, follow
 from loopline.adapters.offline.searching import again, forms, key_terms
 from loopline.adapters.offline.turn import Done, Turn, read
-from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.models import Abilities, Json, Prompt, Reply, StopReason, TextDelta, ToolCall, Usage
 
 PLAN, SEARCH, READ = "react.plan", "react.search_knowledge", "react.read"
 SEARCH_LIMIT = 10
@@ -54,7 +54,7 @@ class OfflineModel:
             input_tokens=len(str(prompt)) // CHARACTERS_PER_TOKEN,
             output_tokens=written // CHARACTERS_PER_TOKEN,
         )
-        reason = "tool_use" if move.calls else "stop"
+        reason: StopReason = "tool_use" if move.calls else "stop"
         yield Reply(text=text, calls=move.calls, stop_reason=reason, usage=usage)
 
 
@@ -89,17 +89,17 @@ class _Reader:
         """Plan, search, search again, read or answer: whichever comes next."""
         if SEARCH not in self._tools and not self._searches:
             return Move(tuple(catalogue(self._turn.bundle, self._prompt.tools)))
-        if self._may_call:
-            if PLAN in self._tools and not self._turn.calls(PLAN):
-                return self._plan()
-            if SEARCH in self._tools and (waiting := self._unsearched()):
-                return self._search([query for each in waiting for query in forms(each)])
-            if SEARCH in self._tools and self._rounds() < SEARCH_ROUNDS and not self._answerable:
-                if queries := self._other_queries():
-                    return self._search(queries)
-            if READ in self._tools and self._answerable and not self._has_read():
-                return self._read()
-        return self._answer()
+        return (self._step() if self._may_call else None) or self._answer()
+
+    def _step(self) -> Move | None:
+        """The next calls, or None when it is time to answer."""
+        if PLAN in self._tools and not self._turn.calls(PLAN):
+            return self._plan()
+        if SEARCH in self._tools and (queries := self._queries_due()):
+            return self._search(queries)
+        if READ in self._tools and self._answerable and not self._has_read():
+            return self._read()
+        return None
 
     @cached_property
     def _questions(self) -> list[Question]:
@@ -122,19 +122,18 @@ class _Reader:
     def _answerable(self) -> list[Evidence]:
         return [evidence for evidence in self._evidences if hopeful(evidence)]
 
-    def _unsearched(self) -> list[Question]:
-        """The questions that came after the last search."""
+    def _queries_due(self) -> list[str]:
+        """The first queries of questions not searched yet, else others when those found too little."""
         last = max((done.place for done in self._searches), default=-1)
         pairs = zip(self._turn.asked, self._questions, strict=True)
-        return [question for asked, question in pairs if asked.place > last]
-
-    def _rounds(self) -> int:
-        return len({done.place for done in self._searches})
-
-    def _other_queries(self) -> list[str]:
-        made = {str(done.call.arguments.get("query", "")) for done in self._searches}
-        weak = [evidence for evidence in self._evidences if not hopeful(evidence)]
-        queries = [query for evidence in weak for query in again(evidence)]
+        waiting = [question for asked, question in pairs if asked.place > last]
+        if waiting:
+            return [query for question in waiting for query in forms(question)]
+        rounds = len({done.place for done in self._searches})
+        if self._answerable or rounds >= SEARCH_ROUNDS:
+            return []
+        made = set(self._queries(self._searches))
+        queries = [query for evidence in self._evidences for query in again(evidence)]
         return [query for query in queries if query.strip() and query not in made]
 
     def _has_read(self) -> bool:
@@ -164,19 +163,19 @@ class _Reader:
         return Move(marks, (ToolCall(name=READ, arguments={"paths": paths}),))
 
     def _answer(self) -> Move:
-        pieces = answer(self._evidences, self._queries(), self._failures())
+        pieces = answer(self._evidences, self._queries(self._searches), self._failures())
         marks = self._closing_marks()
         return Move((*(f"{mark}\n" for mark in marks), *(("\n",) if marks else ()), *pieces))
 
     def _closing_marks(self) -> tuple[str, ...]:
         if self._answerable:
-            first = () if self._has_read() else (f"✓ [1] {self._counted()}",)
             reads = [done for done in self._turn.calls(READ) if done.ok]
             second = "✓ [2] read the best passages" if reads else "✗ [2] nothing more could be read"
-            return self._marks(*first, second, "✓ [3] answered in quoted sentences")
+            first = f"✓ [1] {self._counted()}"
+            return self._marks(first, second, "✓ [3] answered in quoted sentences")
         found = any(evidence.scored for evidence in self._evidences)
-        first = f"✓ [1] {self._counted()}, none with an answer" if found else "✗ [1] nothing found"
-        return self._marks(first, "✗ [2] nothing worth reading", "✗ [3] the space holds no answer")
+        none = f"✓ [1] {self._counted()}, none with an answer" if found else "✗ [1] nothing found"
+        return self._marks(none, "✗ [2] nothing worth reading", "✗ [3] the space holds no answer")
 
     def _marks(self, *lines: str) -> tuple[str, ...]:
         """The lines that acknowledge steps, when there is a plan to acknowledge."""
@@ -186,8 +185,9 @@ class _Reader:
         count = len({each.passage.sid for evidence in self._evidences for each in evidence.scored})
         return f"found {count} passage{'' if count == 1 else 's'}"
 
-    def _queries(self) -> list[str]:
-        return [str(done.call.arguments.get("query", "")) for done in self._searches if done.ok]
+    @staticmethod
+    def _queries(searches: Sequence[Done]) -> list[str]:
+        return [str(done.call.arguments.get("query", "")) for done in searches]
 
     def _failures(self) -> list[str]:
         """What tools refused, each once and on one line."""

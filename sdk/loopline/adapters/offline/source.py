@@ -25,7 +25,7 @@ def code_sentences(text: str) -> list[Sentence]:
             found.append(Sentence(" ".join(part.split()), "code", base, name))
             continue
         for each in sentences(part):
-            heading = f"{name} › {each.heading}" if name and each.heading else name or each.heading
+            heading = f"{name} / {each.heading}" if name and each.heading else name or each.heading
             found.append(Sentence(each.text, each.form, base + each.block, heading))
     return found
 
@@ -105,11 +105,16 @@ def _begins_inside(lines: list[str]) -> int:
 def _is_text(lines: list[str]) -> bool:
     """Whether lines look like sentences rather than like code."""
     said = [line.strip() for line in lines if line.strip()]
-    code = sum(bool(re.search(r"[=(){}\[\]]|:$|^(?:def|class|import|from|return|@)\b", s)) for s in said)
+    code = sum(
+        bool(re.search(r"[=(){}\[\]]|:$|^(?:def|class|import|from|return|@)\b", s)) for s in said
+    )
     return bool(said) and code * 3 <= len(said)
 
 
 def _dedented(lines: list[str]) -> list[str]:
     depths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     least = min(depths, default=0)
-    return [re.sub(r"^\s*\*\s?", "", line[least:]) if line[:least].isspace() else line[least:] for line in lines]
+    return [
+        re.sub(r"^\s*\*\s?", "", line[least:]) if line[:least].isspace() else line[least:]
+        for line in lines
+    ]

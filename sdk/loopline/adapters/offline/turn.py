@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 from loopline.models import AssistantMessage, Message, Prompt, ToolCall, ToolMessage, UserMessage
 
-_ASKED = re.compile(r"\A\[ar:[^\]\s]+\.user\.(?:prompt|followup|steer)(?:\.\d+)?\]\s*")
+_ASKED = re.compile(r"\A\[ar:([^\]\s]+)\.user\.(?:prompt|followup|steer)(?:\.\d+)?\]\s*")
 _LABEL = re.compile(r"\A\[[a-z]{2,8}:[^\]\n]*\][ \t]*(?:\n|\Z)")
 _BUNDLE = re.compile(r"^Bundle: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Something the user asked, and the place of its message."""
+    """Something the user asked, the place of its message, and its turn where a label names that."""
 
     text: str
     place: int
+    turn: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,9 @@ class Turn:
 
 
 def read(prompt: Prompt) -> Turn:
-    """The turn that the prompt is about: all that follows the last answer."""
-    start = _after_last_answer(prompt.messages)
-    asked = [Asked(text, at) for at, text in _questions(prompt.messages) if text]
+    """The turn that the prompt is about."""
+    asked = list(_questions(prompt.messages))
+    start = _start(prompt.messages, asked)
     bundle = _BUNDLE.search(prompt.system)
     return Turn(
         before=tuple(each.text for each in asked if each.place < start),
@@ -72,22 +73,32 @@ def unlabelled(text: str) -> str:
     return _LABEL.sub("", text, count=1)
 
 
-def _after_last_answer(messages: Sequence[Message]) -> int:
-    places = [
+def _start(messages: Sequence[Message], asked: Sequence[Asked]) -> int:
+    """Where the turn begins: after the last answer, and with the first question of the last turn.
+
+    An answer with no question behind it was held back, so it does not end the turn.
+    """
+    if not asked:
+        return 0
+    answers = [
         place
         for place, message in enumerate(messages)
-        if isinstance(message, AssistantMessage) and not message.calls
+        if isinstance(message, AssistantMessage) and not message.calls and place < asked[-1].place
     ]
-    return places[-1] + 1 if places else 0
+    after = answers[-1] + 1 if answers else 0
+    last = asked[-1].turn
+    return min(each.place for each in asked if each.place >= after and each.turn == last)
 
 
-def _questions(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
+def _questions(messages: Sequence[Message]) -> Iterator[Asked]:
     """User messages that ask something: those with a question's label, or without any."""
     for place, message in enumerate(messages):
-        if isinstance(message, UserMessage):
-            text = _ASKED.sub("", message.text, count=1)
-            if text != message.text or not _LABEL.match(message.text):
-                yield place, text.strip()
+        if not isinstance(message, UserMessage):
+            continue
+        label = _ASKED.match(message.text)
+        text = message.text[label.end() :] if label else message.text
+        if text.strip() and (label or not _LABEL.match(text)):
+            yield Asked(text.strip(), place, label[1] if label else "")
 
 
 def _done(messages: Sequence[Message], start: int) -> Iterator[Done]:

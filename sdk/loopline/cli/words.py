@@ -1,0 +1,148 @@
+"""What a run says, as text: the pieces from its first line to its last, each a value in and a text out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from loopline.cli.steps import Step, counted
+from loopline.knowledge import KnowledgeState
+from loopline.timeline import MARKS, Source, StepStatus, Timeline, Turn, citations
+
+QUIET = "bright_black"
+REF = "cyan"
+MARK_STYLES: Mapping[StepStatus, str] = {
+    "done": "green",
+    "failed": "red",
+    "in_progress": "yellow",
+    "pending": QUIET,
+}
+GLOSSES = {"offline": " — a deterministic reader, not a language model"}
+"""What has to be known about a model beside its name."""
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """A source under the number that the printed answer gives it."""
+
+    n: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer as it is printed: its citations are numbered in the order of their first mention."""
+
+    text: str
+    sources: tuple[Cited, ...]
+
+
+def answered(timeline: Timeline, turn: Turn) -> Answered:
+    """The answer of a turn, for people."""
+    written, pool = turn.completion.text if turn.completion else "", timeline.pool
+    known = [sid for sid in citations.cited(written, newest=pool.newest) if pool.at(sid)]
+    numbers = {sid: n for n, sid in enumerate(known, start=1)}
+
+    def mark(sids: tuple[int, ...]) -> str:
+        return " ".join(f"[{numbers[sid]}]" if sid in numbers else "[?]" for sid in sids)
+
+    cited = ((n, pool.at(sid)) for sid, n in numbers.items())
+    return Answered(
+        text=citations.resolve(written, mark, newest=pool.newest).strip(),
+        sources=tuple(Cited(n, source) for n, source in cited if source is not None),
+    )
+
+
+def visible(text: str) -> str:
+    """The text with control characters made visible, so that it cannot steer a terminal."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def heading(bundle: str, model: str) -> Text:
+    """`repo_guide · offline — a deterministic reader, not a language model`."""
+    return Text.assemble(
+        (bundle, "bold"), (" · ", QUIET), model, (GLOSSES.get(model, ""), QUIET)
+    )
+
+
+def indexed(state: KnowledgeState) -> Text:
+    """What the knowledge space was made from, and how much is in it."""
+    verb = "opened index of" if state.reused else "indexed"
+    parts = [
+        f"{verb} {visible(state.repository)} @ {state.short_commit}",
+        counted(state.files, "file"),
+        counted(state.passages, "passage"),
+        f"{state.seconds:.1f} s",
+    ]
+    if state.uncommitted:
+        parts.append(f"{counted(state.uncommitted, 'uncommitted file')} not included")
+    if state.warnings:
+        parts.append(f"{counted(len(state.warnings), 'warning')} (loopline check)")
+    return Text(" · ".join(parts), style=QUIET)
+
+
+def figures(step: Step) -> list[str]:
+    """What is said behind a step: its tool, what was found, how long it took."""
+    ms = "" if step.ms is None else duration(step.ms)
+    return [visible(part) for part in (step.tool, step.problem or step.found, ms) if part]
+
+
+def step_line(step: Step) -> Text:
+    """A step on one line, however long."""
+    line = Text(f"{MARKS[step.status]} ", style=MARK_STYLES[step.status])
+    line.append(visible(step.text), style="default")
+    for figure in figures(step):
+        line.append(f" · {figure}", style=QUIET)
+    return line
+
+
+def answer_text(answer: Answered) -> Text:
+    """The answer, its citations set apart."""
+    text = Text(visible(answer.text))
+    if answer.sources:
+        text.highlight_regex(r"\[(?:\d+|\?)\](?=[\s.,;:)\[]|$)", REF)
+    return text
+
+
+def source_lines(sources: Iterable[Cited]) -> list[Text]:
+    """`[1] heading — ks:docs/…@3f2a91c#L88-L96`, one for each."""
+    return [
+        Text.assemble(
+            (f"[{cited.n}]", REF),
+            f" {visible(' '.join(cited.source.title.split()))}",
+            (" — ", QUIET),
+            (visible(cited.source.url), REF),
+        )
+        for cited in sources
+    ]
+
+
+def footer(turn: Turn, *, blocks: int, conversation: str) -> Text:
+    """How the turn went: rounds, time, blocks, and its conversation; the reason unless it is done."""
+    ended = turn.exit
+    reason = "" if ended is None or ended.reason == "complete" else ended.reason
+    parts = [
+        *([reason.replace("_", " ")] if reason else []),
+        counted(turn.rounds, "round"),
+        *([duration(ended.elapsed_ms)] if ended else []),
+        counted(blocks, "block"),
+        f"conversation {visible(conversation)}",
+    ]
+    return Text(" · ".join(parts), style=QUIET)
+
+
+def duration(ms: float) -> str:
+    """`0.4 ms`, `31 ms`, `2.4 s`."""
+    if ms < 1:
+        return f"{ms:.1f} ms"
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def pasted(commands: Sequence[str]) -> list[Text]:
+    """Commands to paste, one a line."""
+    return [Text.assemble(("$ ", QUIET), command) for command in commands]

@@ -1,0 +1,26 @@
+"""A conversation with a scripted model, opened and closed in one line."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+from loopline import Bundle, Harness
+from loopline.conversations import Talk
+from loopline.testing import FakeClock, ScriptedModel
+from loopline.testing.scripted import Entry
+from tests.support.playground import bundle as playground
+
+
+@asynccontextmanager
+async def talking(
+    script: Sequence[Entry] | ScriptedModel,
+    *,
+    bundle: Bundle = playground,
+    store: str = "memory:",
+    name: str = "c",
+) -> AsyncGenerator[Talk, None]:
+    """A conversation of the bundle whose model follows the script."""
+    model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
+    async with Harness.open(bundle, store=store, model=model, clock=FakeClock()) as harness:
+        yield harness.conversation(name)
