@@ -96,5 +96,7 @@ def test_names_and_wire_names_are_one_to_one(names: set[str]) -> None:
 
 
 @given(st.lists(NAMES, max_size=6), st.randoms())
-def test_a_wire_name_does_not_depend_on_the_order_of_the_tools(names: list[str], random: object) -> None:
+def test_a_wire_name_does_not_depend_on_the_order_of_the_tools(
+    names: list[str], random: object
+) -> None:
     assert wire_names(names) == wire_names(reversed(names))

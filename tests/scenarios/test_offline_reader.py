@@ -66,7 +66,9 @@ class Desk:
     """A conversation with the model: it answers calls from a few passages and keeps the messages."""
 
     def __init__(
-        self, space: tuple[tuple[str, str], ...] = SPACE, tools: tuple[ToolSpec, ...] = (PLAN, SEARCH, READ)
+        self,
+        space: tuple[tuple[str, str], ...] = SPACE,
+        tools: tuple[ToolSpec, ...] = (PLAN, SEARCH, READ),
     ) -> None:
         self.space = space
         self.tools = tools
@@ -109,7 +111,9 @@ class Desk:
         calls: list[ToolCall] = []
         for call in reply.calls:
             self.made += 1
-            calls.append(ToolCall(name=call.name, arguments=call.arguments, call_id=f"c{self.made}"))
+            calls.append(
+                ToolCall(name=call.name, arguments=call.arguments, call_id=f"c{self.made}")
+            )
         self.messages.append(AssistantMessage(text=reply.text, calls=tuple(calls)))
         self.messages += [
             ToolMessage(
@@ -128,7 +132,12 @@ class Desk:
             case "react.search_knowledge":
                 query = str(call.arguments["query"])
                 found = [section for section in self.space if shares_a_word(query, section[1])]
-                return sections(f'{len(found)} passages for "{query}"' if found else f'no passage for "{query}"', found)
+                return sections(
+                    f'{len(found)} passages for "{query}"'
+                    if found
+                    else f'no passage for "{query}"',
+                    found,
+                )
             case "react.read":
                 paths = json.dumps(call.arguments["paths"])
                 asked = [one for one in self.space if one[0].split("ks:")[1].split("@")[0] in paths]
@@ -173,7 +182,9 @@ async def test_a_question_takes_a_plan_searches_a_reading_and_an_answer() -> Non
 async def test_every_quoted_sentence_stands_word_for_word_in_the_source_it_names() -> None:
     answer = await Desk().say(QUESTION)
 
-    texts: Mapping[int, str] = {number: plain(text) for number, (_, text) in enumerate(SPACE, start=1)}
+    texts: Mapping[int, str] = {
+        number: plain(text) for number, (_, text) in enumerate(SPACE, start=1)
+    }
     quoted = quotes(answer)
     assert 2 <= len(quoted) <= 4
     assert all(plain(text) in texts[sid] for text, sid in quoted)

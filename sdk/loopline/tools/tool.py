@@ -24,6 +24,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    cast,
     get_args,
     get_type_hints,
     overload,
@@ -305,9 +306,7 @@ def _wrong_function(function: FunctionType) -> str:
         return "has no docstring: the model reads it to know what the tool is for"
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in _NAMED:
-            return (
-                f"takes {parameter}: every parameter of a tool has a name that can be written out"
-            )
+            return f"takes {name!r} without its name: give it a name that every call can write"
         if parameter.annotation is parameter.empty:
             return f"has no type for {name!r}: annotate it"
     return ""
@@ -435,7 +434,22 @@ def _text(returned: object) -> str:
 
 
 def _json(value: object) -> Json:
-    return _finite(well_formed_json(_anything().dump_python(value, mode="json")))
+    plain: Json = _anything().dump_python(_sound(value), mode="json")
+    return _finite(well_formed_json(plain))
+
+
+def _sound(value: object) -> object:
+    """The value with plain texts made `well_formed`: pydantic refuses lone surrogates in keys."""
+    match value:
+        case str():
+            return well_formed(value)
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return {_sound(key): _sound(item) for key, item in items}
+        case list():
+            return [_sound(item) for item in cast("list[object]", value)]
+        case _:
+            return value
 
 
 @cache
