@@ -46,13 +46,13 @@ def find(
     limit: Annotated[int, Field(ge=1, le=50, description="how many")] = 5,
     colour: Colour = Colour.RED,
     since: date | None = None,
-    filter: Filter | None = None,
+    wanted: Filter | None = None,
 ) -> str:
     """Find things by name.
 
     Names may be parts of names.
     """
-    return repr((name, limit, colour, since, filter))
+    return repr((name, limit, colour, since, wanted))
 
 
 @tool(effect="write", key="file:{path}:{limit}")
@@ -114,7 +114,7 @@ def test_a_tool_is_still_called_like_the_function() -> None:
 def test_a_tool_keeps_the_functions_name_docstring_and_signature() -> None:
     assert vars(find)["__name__"] == "find"
     assert inspect.getdoc(find) == find.description
-    assert list(inspect.signature(find).parameters)[0] == "name"
+    assert next(iter(inspect.signature(find).parameters)) == "name"
 
 
 def test_a_tool_that_says_nothing_of_its_effect_is_exclusive() -> None:
@@ -177,7 +177,7 @@ def test_values_reach_the_function_as_its_types() -> None:
         "limit": "7",
         "colour": "blue",
         "since": "2024-02-29",
-        "filter": {"tags": ["x"]},
+        "wanted": {"tags": ["x"]},
     }
     expected = ("tea", 7, Colour.BLUE, date(2024, 2, 29), Filter(tags=["x"]))
     assert asyncio.run(run(find, arguments)).text == repr(expected)
@@ -190,7 +190,7 @@ def test_values_reach_the_function_as_its_types() -> None:
         ({"name": "a", "limt": 3}, "'limt' is not a parameter, nearest is 'limit'"),
         ({"name": 3}, "'name': Input should be a valid string, got 3"),
         ({"name": "a", "limit": 0}, "'limit': Input should be greater than or equal to 1, got 0"),
-        ({"name": "a", "filter": {"tags": ["x", 1]}}, "'filter.tags.1': Input should be a valid"),
+        ({"name": "a", "wanted": {"tags": ["x", 1]}}, "'wanted.tags.1': Input should be a valid"),
         ({"name": "a", "colour": "green"}, "'colour': Input should be 'red' or 'blue'"),
     ],
 )

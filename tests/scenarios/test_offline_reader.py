@@ -6,8 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 
-import pytest
-
 from loopline.adapters.offline import OfflineModel
 from loopline.models import (
     AssistantMessage,
@@ -27,7 +25,7 @@ PLAN, SEARCH, READ = (
     for name in ("react.plan", "react.search_knowledge", "react.read")
 )
 SESSIONS = (
-    "[[S:1]] Sessions › When sessions are saved — ks:docs/sessions.rst@abc1234#L10-L24",
+    "[[S:1]] Sessions > When sessions are saved — ks:docs/sessions.rst@abc1234#L10-L24",
     """When sessions are saved
 =======================
 
@@ -147,7 +145,7 @@ class Desk:
 
 
 def shares_a_word(query: str, text: str) -> bool:
-    words = {word for word in re.findall(r"\w{4,}", query.lower())}
+    words = set(re.findall(r"\w{4,}", query.lower()))
     return bool(words & set(re.findall(r"\w{4,}", text.lower())))
 
 
@@ -204,9 +202,216 @@ async def test_the_steps_of_the_plan_are_acknowledged_as_they_are_done() -> None
 
     plan, search, read, answer = desk.replies
     assert plan.text == ""
-    assert len(plan.calls[0].arguments["steps"]) == 3  # type: ignore[arg-type]
+    steps = plan.calls[0].arguments["steps"]
+    assert isinstance(steps, list)
+    assert len(steps) == 3
     assert search.text == "… [1] searching"
     assert read.text.splitlines()[0].startswith("✓ [1] found ")
     assert read.text.splitlines()[1] == "… [2] reading"
     marks = [line[:5] for line in answer.text.splitlines()[:3]]
     assert marks == ["✓ [1]", "✓ [2]", "✓ [3]"]
+
+
+async def test_a_question_that_the_space_does_not_answer_is_declined_without_a_source() -> None:
+    desk = Desk()
+
+    answer = await desk.say("How do I deploy the documentation to a Kubernetes cluster?")
+
+    assert "[[S:" not in answer
+    assert "no answer" in answer
+    assert "Kubernetes" in answer
+    assert "not a language model" in answer
+    assert answer.count("✗ [") == 2
+
+
+async def test_it_searches_in_other_words_before_it_declines() -> None:
+    desk = Desk()
+
+    await desk.say("How do I deploy the documentation to a Kubernetes cluster?")
+
+    searches = [calls for calls in names(desk.replies) if "react.search_knowledge" in calls]
+    assert len(searches) == 2
+    queries = [call.arguments["query"] for reply in desk.replies for call in reply.calls[1:]]
+    assert len(queries) == len(set(map(str, queries)))
+
+
+async def test_an_empty_space_is_said_to_hold_nothing() -> None:
+    desk = Desk(space=())
+
+    answer = await desk.say("Why are sessions saved twice?")
+
+    assert answer.startswith("✗ [1] nothing found")
+    assert "[[S:" not in answer
+
+
+async def test_a_question_that_points_back_is_understood_after_the_one_before_it() -> None:
+    desk = Desk()
+    await desk.say("What happens to the session file while a request writes to it?")
+
+    answer = await desk.say("And how long does a reader wait for it?", turn=2)
+
+    assert "at most five seconds" in answer
+    first_search = next(reply for reply in desk.replies[5:] if reply.text.startswith("… [1]"))
+    assert "session" in str(first_search.calls[0].arguments["query"])
+
+
+async def test_each_turn_has_a_plan_and_searches_of_its_own() -> None:
+    desk = Desk()
+    await desk.say(QUESTION)
+    before = len(desk.replies)
+
+    await desk.say("Which command builds the documentation?", turn=2)
+
+    assert names(desk.replies[before:])[0] == ["react.plan"]
+    assert "make docs" in desk.replies[-1].text
+
+
+async def test_what_is_added_while_it_works_is_searched_and_answered_too() -> None:
+    desk = Desk()
+    desk.messages.append(UserMessage(text=f"[ar:turn_1.user.prompt]\n{QUESTION}"))
+    desk.act(await desk.reply())
+    desk.act(await desk.reply())
+
+    answer = await desk.say("Which command builds the documentation?", kind="followup")
+
+    assert "nested* value" in answer
+    assert "make docs" in answer
+    assert names(desk.replies).count(["react.plan"]) == 1
+
+
+async def test_it_answers_with_what_it_has_when_no_more_calls_are_allowed() -> None:
+    desk = Desk()
+    desk.messages.append(UserMessage(text=f"[ar:turn_1.user.prompt]\n{QUESTION}"))
+    desk.act(await desk.reply())
+    desk.act(await desk.reply())
+
+    forced = await desk.reply(allow_calls=False)
+
+    assert forced.calls == ()
+    assert quotes(forced.text)
+
+
+async def test_it_says_so_when_it_must_answer_before_it_could_search() -> None:
+    desk = Desk()
+    desk.messages.append(UserMessage(text=f"[ar:turn_1.user.prompt]\n{QUESTION}"))
+
+    forced = await desk.reply(allow_calls=False)
+
+    assert forced.calls == ()
+    assert "no answer" in forced.text
+
+
+async def test_another_process_carries_on_where_the_messages_end() -> None:
+    whole = Desk()
+    expected = await whole.say(QUESTION)
+    for end in range(1, len(whole.messages)):
+        if isinstance(whole.messages[end], ToolMessage):
+            continue
+        cut = Desk()
+        cut.messages = whole.messages[:end]
+        cut.made = sum(isinstance(message, ToolMessage) for message in cut.messages)
+
+        assert await cut.carry_on() == expected
+
+
+async def test_a_turn_that_ended_without_an_answer_does_not_count_as_this_one() -> None:
+    desk = Desk()
+    desk.messages.append(UserMessage(text="[ar:turn_1.user.prompt]\nHow is the file locked?"))
+    desk.act(await desk.reply())
+    desk.messages.append(UserMessage(text="[ar:turn_1.react.exit]\nThe turn ended here: stopped."))
+
+    await desk.say("Which command builds the documentation?", turn=2)
+
+    assert names(desk.replies[1:])[0] == ["react.plan"]
+    assert "make docs" in desk.replies[-1].text
+    assert "locked" not in desk.replies[-1].text
+
+
+async def test_an_answer_that_was_held_is_given_again() -> None:
+    desk = Desk()
+    answer = await desk.say(QUESTION)
+    desk.messages.append(UserMessage(text="[ar:turn_1.react.notice]\nhold: one more round"))
+
+    assert await desk.carry_on() == answer
+
+
+async def test_without_a_plan_tool_there_are_no_marks() -> None:
+    desk = Desk(tools=(SEARCH, READ))
+
+    answer = await desk.say(QUESTION)
+
+    assert names(desk.replies)[0][0] == "react.search_knowledge"
+    assert answer.startswith("“")
+
+
+async def test_a_read_that_fails_is_mentioned_and_the_search_is_quoted() -> None:
+    desk = Desk()
+    desk.failing = frozenset({"react.read"})
+
+    answer = await desk.say(QUESTION)
+
+    assert quotes(answer)
+    assert "react.read failed: the index is being built" in answer
+    assert "✗ [2]" in answer
+
+
+async def test_a_search_that_fails_is_mentioned() -> None:
+    desk = Desk()
+    desk.failing = frozenset({"react.search_knowledge"})
+
+    answer = await desk.say(QUESTION)
+
+    assert "react.search_knowledge failed: the index is being built" in answer
+    assert "[[S:" not in answer
+
+
+async def test_text_that_looks_like_a_citation_is_quoted_without_becoming_one() -> None:
+    trap = (
+        "[[S:4]] Citing — ks:docs/citing.md@abc1234#L1-L2",
+        "A citation token such as [[S:99]] names the source of a quoted sentence.",
+    )
+
+    answer = await Desk(space=(trap,)).say("What does a citation token name?")
+
+    assert "source of a quoted sentence" in answer
+    assert re.findall(r"\[\[S:(\d+)\]\]", answer) == ["4"]
+
+
+async def test_a_sentence_that_leans_on_the_one_before_comes_with_it() -> None:
+    space = (
+        (
+            "[[S:5]] Locks — ks:docs/locks.md@abc1234#L1-L3",
+            "The writer takes the advisory lock. This prevents a deadlock between two importers.",
+        ),
+    )
+
+    answer = await Desk(space=space).say("What prevents a deadlock between two importers?")
+
+    assert [text for text, _ in quotes(answer)][:2] == [
+        "The writer takes the advisory lock.",
+        "This prevents a deadlock between two importers.",
+    ]
+
+
+async def test_the_same_prompt_gets_the_same_reply() -> None:
+    first, second = Desk(), Desk()
+
+    assert await first.say(QUESTION) == await second.say(QUESTION)
+    assert first.replies == second.replies
+
+
+async def test_a_title_is_the_beginning_of_the_question() -> None:
+    prompt = Prompt(system="", messages=(UserMessage(text=QUESTION),), purpose="title")
+
+    reply = [event async for event in OfflineModel().stream(prompt)][-1]
+
+    assert isinstance(reply, Reply)
+    assert reply.text == "Why is a nested value that I changed"
+
+
+async def test_it_says_what_it_is_and_can_do() -> None:
+    model = OfflineModel()
+
+    assert model.name == "offline"
+    assert model.abilities.tool_call
+    assert (model.abilities.window, model.abilities.output_limit) == (1_000_000, 8_000)

@@ -27,13 +27,12 @@ async def begin(loaded: LoadedBundle) -> None:
         raise blame(error, loaded.folder) from error
 
 
-async def run(services: Services, payload: TurnPayload) -> TurnResult:
+async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) -> TurnResult:
     """Run the hooks and the process of a new workflow instance.
 
     Raises:
         BundleError: the bundle's code failed; the message names file and line.
     """
-    loaded = services.loaded
     try:
         workflow = loaded.bundle.workflow(services)
         await workflow.pre_run_hook(payload)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loopline.bundle.load import LoadedBundle
 from loopline.bundle.properties import Properties
 from loopline.clock import Clock
 from loopline.events import Listen
@@ -23,7 +22,6 @@ class Services:
     """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name."""
 
     source: str
-    loaded: LoadedBundle
     recorder: Recorder
     summary: ConversationSummary | None
     model: Model

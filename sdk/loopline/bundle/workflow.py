@@ -132,6 +132,8 @@ class BaseWorkflow:
     async def answer(self, text: str) -> TurnResult:
         """End the turn with this answer, without a model."""
         recorder = self._services.recorder
+        if recorder.turn.completion is not None:  # carried on after it was answered
+            return result(recorder.timeline, recorder.number, "complete")
         recorder.round = recorder.turn.rounds + 1
         last = recorder.timeline.last_round
         begun = RoundStart(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -86,17 +86,17 @@ def indexed(state: KnowledgeState) -> Text:
     return Text(" · ".join(parts), style=QUIET)
 
 
-def figures(step: Step) -> list[str]:
-    """What is said behind a step: its tool, what was found, how long it took."""
+def figures(step: Step) -> tuple[str, str, str]:
+    """What is said behind a step: its tool, what was found or went wrong, how long it took."""
     ms = "" if step.ms is None else duration(step.ms)
-    return [visible(part) for part in (step.tool, step.problem or step.found, ms) if part]
+    return visible(step.tool), visible(step.problem or step.found), ms
 
 
 def step_line(step: Step) -> Text:
     """A step on one line, however long."""
     line = Text(f"{MARKS[step.status]} ", style=MARK_STYLES[step.status])
     line.append(visible(step.text), style="default")
-    for figure in figures(step):
+    for figure in filter(None, figures(step)):
         line.append(f" · {figure}", style=QUIET)
     return line
 
@@ -141,8 +141,3 @@ def duration(ms: float) -> str:
     if ms < 1:
         return f"{ms:.1f} ms"
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
-
-
-def pasted(commands: Sequence[str]) -> list[Text]:
-    """Commands to paste, one a line."""
-    return [Text.assemble(("$ ", QUIET), command) for command in commands]

@@ -11,7 +11,7 @@ from loopline.conversations.turns import Process, Turns
 from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.models import well_formed
-from loopline.react import Limits, TurnResult
+from loopline.react import Limits, TurnResult, checked
 from loopline.reader import Reader, Reading
 from loopline.timeline import (
     NEW_TURN,
@@ -140,6 +140,7 @@ class Talk:
         hear: Callable[[Event], None] | None,
     ) -> TurnResult:
         process = self._running()
+        checked(limits)
         if when_busy == "reject":
             async with self._log.lease(self.conversation, wait=False):
                 pass

@@ -29,7 +29,14 @@ from loopline.harness.opened import Opened, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, read_as_then
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.models import ClosingModel, Model
-from loopline.react import MAX_ITERATIONS, Limits, TurnPayload, TurnResult, chosen_protocol
+from loopline.react import (
+    Limits,
+    TurnPayload,
+    TurnResult,
+    chosen_protocol,
+    recalled,
+    recorded,
+)
 from loopline.reader import Conversed, Reader
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -219,12 +226,15 @@ class Harness:
         model = self.model
         if opened.space is not None:
             await opened.space.reconcile(self._on_build)
-        if recorder.turn.header is None:
+        header = recorder.turn.header
+        if header is None:
             await recorder.record(self._header(opened, model, limits))
+        else:  # carried on: under the limits it was begun with, unless others are asked for
+            limits = {**recalled(header.limits), **limits}
         return await run(
+            opened.loaded,
             Services(
                 source=opened.source,
-                loaded=opened.loaded,
                 recorder=recorder,
                 summary=await opened.log.find(recorder.conversation),
                 model=model,
@@ -245,7 +255,7 @@ class Harness:
             bundle=opened.loaded.bundle.id,
             model=model.name,
             protocol=chosen_protocol(limits, model).name,
-            max_iterations=limits.get("max_iterations", MAX_ITERATIONS),
+            limits=recorded(limits),
             knowledge=commit_of(opened.space) if opened.space is not None else None,
         )
 

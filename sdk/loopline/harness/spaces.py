@@ -13,6 +13,7 @@ from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_pa
 from loopline.reader import KnowledgeRead
 from loopline.timeline import KnowledgeCommit, Timeline
 
+
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
     """The `knowledge` section; None when nobody wrote one."""
     if "knowledge" not in properties.given:

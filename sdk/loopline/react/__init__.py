@@ -2,14 +2,15 @@
 
 from loopline.react.acting import Actor
 from loopline.react.answering import completion, fallback
-from loopline.react.runtime import (
+from loopline.react.limits import (
     MAX_ITERATIONS,
     Limits,
-    React,
-    ReactStateV2,
+    checked,
     chosen_protocol,
-    in_epoch,
+    recalled,
+    recorded,
 )
+from loopline.react.runtime import React, ReactStateV2
 from loopline.react.turn import PendingCall, TurnPayload, TurnResult, result
 
 __all__ = [
@@ -21,9 +22,11 @@ __all__ = [
     "ReactStateV2",
     "TurnPayload",
     "TurnResult",
+    "checked",
     "chosen_protocol",
     "completion",
     "fallback",
-    "in_epoch",
+    "recalled",
+    "recorded",
     "result",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Literal, TypedDict
+from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import ModelError
@@ -18,14 +18,13 @@ from loopline.prompt import (
     RENDERER,
     Answer,
     Calls,
-    DecisionProtocol,
     Malformed,
     View,
     announce,
-    protocol,
 )
 from loopline.react.acting import Actor
 from loopline.react.answering import completion, fallback
+from loopline.react.limits import MAX_ITERATIONS, Limits, checked, chosen_protocol
 from loopline.react.turn import TurnPayload, TurnResult, result
 from loopline.timeline import (
     Body,
@@ -45,18 +44,6 @@ from loopline.timeline import (
     plan,
 )
 from loopline.tools import ToolSet
-
-MAX_ITERATIONS = 15
-
-
-class Limits(TypedDict, total=False):
-    """What a turn may use, and how decisions travel.
-
-    `max_iterations` counts decisions. `protocol` "auto" is native where the model can call tools.
-    """
-
-    max_iterations: int
-    protocol: Literal["auto", "native", "json"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +106,7 @@ class React:
         self._actor = actor
         self._clock = clock
         self._listen = listen
-        self._limit = limits.get("max_iterations", MAX_ITERATIONS)
+        self._limit = checked(limits).get("max_iterations", MAX_ITERATIONS)
         self._protocol = chosen_protocol(limits, model)
         manual = self._protocol.manual(tools.specs)
         self._system = "\n\n".join(part for part in (system, manual) if part)
@@ -144,7 +131,7 @@ class React:
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
         await self._actor.settle()
-        ended: Ended | None = None
+        ended = answered(recorder.turn)
         while ended is None:
             ended = await self._step()
         recorder.round = 0
@@ -208,6 +195,7 @@ class React:
             tools_sha256=self._tools_sha256,
             stable_sha256=self._view.sha256,
             tail=self._tail(state),
+            limit=self._limit,
             purpose=purpose,
         )
         return in_epoch(begun, recorder.timeline.last_round)
@@ -242,8 +230,10 @@ class React:
         reply: Reply | None = None
         async for piece in self._model.stream(prompt):
             match piece:
-                case TextDelta(text=text, channel=channel):
+                case TextDelta(text=text, channel=channel) if self._native:
                     self._listen(Delta(type="delta", channel=channel, text=text))
+                case TextDelta():
+                    pass  # half a JSON object is nothing to show
                 case Reply():
                     reply = piece
         if reply is None:
@@ -342,12 +332,11 @@ class React:
         return Ended("error", str(error))
 
 
-def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:
-    """The protocol that the limits ask for; "auto" goes by what the model can do."""
-    asked = limits.get("protocol", "auto")
-    if asked == "auto":
-        return protocol("native" if model.abilities.tool_call else "json")
-    return protocol(asked)
+def answered(turn: Turn) -> Ended | None:
+    """How the loop ended before the turn was cut off; None when it has not."""
+    if turn.completion is None:
+        return None
+    return Ended("max_iterations" if turn.completion.flag in ("forced", "summary") else "complete")
 
 
 def in_epoch(begun: RoundStart, before: RoundStart | None) -> RoundStart:

@@ -42,12 +42,12 @@ class KnowledgeCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnHeader:
-    """A runner begins a turn: with what, under which limits."""
+    """A runner begins a turn: with what, and under which limits the caller asked for."""
 
     bundle: str
     model: str
     protocol: str
-    max_iterations: int
+    limits: dict[str, int | str] = field(default_factory=dict[str, int | str])
     preset: str = "bare"
     knowledge: KnowledgeCommit | None = None
     type: Literal["turn.header"] = "turn.header"
@@ -75,7 +75,7 @@ class RoundStart:
 
     `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers
     to. An epoch is a stretch in which prompts only grow; `opened_by` says what began it, empty within
-    one. The digests are sha256 in hexadecimal.
+    one. `limit` is the number of decisions the turn may take. The digests are sha256 in hexadecimal.
     """
 
     saw: int
@@ -89,6 +89,7 @@ class RoundStart:
     tools_sha256: str
     stable_sha256: str
     tail: str = ""
+    limit: int = 0
     purpose: Literal["decision", "answer", "reformat"] = "decision"
     type: Literal["react.round.start"] = "react.round.start"
 

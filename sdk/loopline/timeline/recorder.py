@@ -59,6 +59,8 @@ class Recorder:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # it is known; the cancellation is what the caller hears of
             raise
 
     async def catch_up(self) -> None:

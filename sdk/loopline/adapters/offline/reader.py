@@ -165,7 +165,7 @@ class _Reader:
     def _answer(self) -> Move:
         pieces = answer(self._evidences, self._queries(self._searches), self._failures())
         marks = self._closing_marks()
-        return Move((*(f"{mark}\n" for mark in marks), *(("\n",) if marks else ()), *pieces))
+        return Move((*(f"{mark}\n\n" for mark in marks), *pieces))
 
     def _closing_marks(self) -> tuple[str, ...]:
         if self._answerable:
@@ -178,8 +178,8 @@ class _Reader:
         return self._marks(none, "✗ [2] nothing worth reading", "✗ [3] the space holds no answer")
 
     def _marks(self, *lines: str) -> tuple[str, ...]:
-        """The lines that acknowledge steps, when there is a plan to acknowledge."""
-        return lines if any(done.ok for done in self._turn.calls(PLAN)) else ()
+        """The lines that acknowledge steps as one piece, if there is a plan to acknowledge."""
+        return ("\n".join(lines),) if any(done.ok for done in self._turn.calls(PLAN)) else ()
 
     def _counted(self) -> str:
         count = len({each.passage.sid for evidence in self._evidences for each in evidence.scored})

@@ -28,7 +28,9 @@ _ADVICE = {
     sqlite3.SQLITE_NOTADB: "it is not a SQLite database: name another file",
     sqlite3.SQLITE_CORRUPT: "it is damaged: put a backup in its place",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: see that its folder is there and may be written",
-    sqlite3.SQLITE_READONLY: "it may not be written: see to the rights of the file and its folder",
+    sqlite3.SQLITE_READONLY: (
+        "it or its folder may not be written, which SQLite needs even to read: see to their rights"
+    ),
     sqlite3.SQLITE_PERM: "it may not be opened: see to the rights of the file and its folder",
     sqlite3.SQLITE_IOERR: "its disk failed: see that the disk works and is mounted",
 }

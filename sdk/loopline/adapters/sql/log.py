@@ -36,12 +36,12 @@ class SqlLog:
     of calls that may change something survive the loss of power too.
     """
 
-    def __init__(self, path: Path, clock: Clock, readers: Readers, writer: Writer | None) -> None:
+    def __init__(self, path: Path, ledger: Ledger, readers: Readers, writer: Writer | None) -> None:
         """Use `open`; without a writer the log is read-only."""
         self._path = path
+        self._ledger = ledger
         self._readers = readers
         self._writer = writer
-        self._ledger = Ledger(path, clock)
         self._locks = Locks(path)
         self._process = os.getpid()
         self._closed = False
@@ -67,10 +67,12 @@ class SqlLog:
     @classmethod
     def _opened(cls, url: str, clock: Clock, read_only: bool) -> Self:
         path = path_of(url)
+        ledger = Ledger(path, clock)
         if read_only:
-            return cls(path, clock, Readers(path, open_to_read(path, READERS), READERS), None)
+            return cls(path, ledger, Readers(path, open_to_read(path, READERS), READERS), None)
         reading, writing = open_to_write(path, READERS)
-        return cls(path, clock, Readers(path, reading, READERS), Writer(path, writing))
+        writer = Writer(path, writing, ledger.forget)
+        return cls(path, ledger, Readers(path, reading, READERS), writer)
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,10 +97,14 @@ class SqlLog:
         """Keep the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
-        asked = Append.of(conversation, entries, seen=seen, term=term, key=key)
-        return await self._write(
-            partial(self._ledger.append, asked=asked), survives_power=asked.survives_power
-        )
+        writer = self._writing()
+
+        def keep() -> list[Block]:
+            asked = Append.of(conversation, entries, seen=seen, term=term, key=key)
+            with writer.transaction(survives_power=asked.survives_power) as connection:
+                return self._ledger.append(connection, asked)
+
+        return await writer.do(keep)
 
     async def read(
         self, conversation: Conversation, *, after: int = 0, limit: int | None = None
@@ -113,9 +119,15 @@ class SqlLog:
         self, conversation: Conversation, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
         """The right to run the conversation."""
-        self._writing()
+        writer = self._writing()
+
+        def take() -> int:
+            with writer.transaction() as connection:
+                return self._ledger.take_term(connection, conversation)
+
         async with self._locks.hold(conversation, wait=wait):
-            yield await self._write(partial(self._ledger.take_term, conversation=conversation))
+            self._check_usable()  # it may have been closed meanwhile
+            yield await writer.do(take)
 
     async def find(self, conversation: Conversation) -> ConversationSummary | None:
         """What is known of the conversation."""
@@ -140,11 +152,6 @@ class SqlLog:
     async def _read(self, work: Callable[[Connection], T]) -> T:
         self._check_usable()
         return await self._readers.read(work)
-
-    async def _write(self, work: Callable[[Connection], T], *, survives_power: bool = False) -> T:
-        return await self._writing().write(
-            work, survives_power=survives_power, undone=self._ledger.forget
-        )
 
     def _writing(self) -> Writer:
         self._check_usable()

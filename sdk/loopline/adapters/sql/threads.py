@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,38 +59,33 @@ class Readers:
 class Writer:
     """The thread that all writes of a process go through, one transaction after another."""
 
-    def __init__(self, path: Path, engine: Engine) -> None:
+    def __init__(self, path: Path, engine: Engine, undone: Callable[[], None]) -> None:
+        """`undone` is called when a transaction was not kept, or may not have been."""
         self._path = path
         self._engine = engine
+        self._undone = undone
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loopline-write")
         self._connection: Connection | None = None
         self._synchronous = ""
 
-    async def write(
-        self, work: Callable[[Connection], T], *, survives_power: bool, undone: Callable[[], None]
-    ) -> T:
-        """Do the work in one transaction, which is never given up half-way.
-
-        `undone` is called when the transaction was not kept, or may not have been.
-        """
+    async def do(self, job: Callable[[], T]) -> T:
+        """What the job returns, which is run on the thread and never given up half-way."""
         loop = asyncio.get_running_loop()
-        return await settled(
-            loop.run_in_executor(self._thread, self._write, work, survives_power, undone)
-        )
+        return await settled(loop.run_in_executor(self._thread, job))
 
-    def _write(
-        self, work: Callable[[Connection], T], survives_power: bool, undone: Callable[[], None]
-    ) -> T:
+    @contextmanager
+    def transaction(self, *, survives_power: bool = False) -> Generator[Connection, None, None]:
+        """A transaction that has the write lock; only for a job that the thread does."""
         try:
             connection = self._connected(survives_power)
             with connection.begin():
-                return work(connection)
+                yield connection
         except DATABASE_ERRORS as error:
-            undone()
+            self._undone()
             self._disconnect()
             raise explained(self._path, error) from error
         except BaseException:
-            undone()
+            self._undone()
             raise
 
     def _connected(self, survives_power: bool) -> Connection:

@@ -1,0 +1,36 @@
+"""What the options that commands share have chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loopline.bundle import Setting, written
+from loopline.timeline import DEFAULT_USER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The common options; None is what was left to its default."""
+
+    conversation: str | None = None
+    store: str | None = None
+    model: str | None = None
+    user: str | None = None
+    props: Sequence[str] = ()
+    as_json: bool = False
+    verbose: bool = False
+
+    @property
+    def whose(self) -> str:
+        """The user."""
+        return self.user or DEFAULT_USER
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The properties by name.
+
+        Raises:
+            PropertyError: one of them sets nothing.
+        """
+        return dict(map(written, self.props))

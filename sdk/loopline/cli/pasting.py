@@ -1,0 +1,122 @@
+"""Commands to paste: what can be done after a run, as lines that work in the folder they are printed in."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopline.cli.choices import Choices
+from loopline.knowledge import KnowledgeState
+from loopline.timeline import Block, ToolResult
+
+PROGRAM = "loopline"
+REPO = "knowledge.repo"
+DULL = ("react.plan",)
+"""Tools whose results are no example of what can be read again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """How this program was started, as far as it must be started again so."""
+
+    script: str
+    environment: Mapping[str, str]
+    prefix: str
+    folder: Path
+
+    @classmethod
+    def now(cls) -> Started:
+        """As it is."""
+        return cls(
+            script=sys.argv[0], environment=os.environ, prefix=sys.prefix, folder=Path.cwd()
+        )
+
+    @property
+    def program(self) -> list[str]:
+        """The words that start it again: `loopline`, `uv run loopline`, or the script's path."""
+        uv, ours = self.environment.get("UV", ""), self.environment.get("VIRTUAL_ENV", "")
+        if uv and ours and Path(ours).resolve() == Path(self.prefix).resolve():
+            return [self._named(Path(uv), "uv"), "run", PROGRAM]
+        return [self._named(Path(self.script), PROGRAM)]
+
+    def _named(self, program: Path, name: str) -> str:
+        """The bare name where that finds it, else the path, from here if it is inside."""
+        path = self.environment.get("PATH", "")
+        if self.environment.get("UV"):  # it puts our own scripts on the path, for us alone
+            scripts = Path(self.prefix).resolve()
+            kept = (
+                part
+                for part in path.split(os.pathsep)
+                if not Path(part).resolve().is_relative_to(scripts)
+            )
+            path = os.pathsep.join(kept)
+        found = shutil.which(name, path=path)
+        if found is not None and Path(found).resolve() == program.resolve():
+            return name
+        whole = Path(os.path.abspath(program))
+        return str(whole.relative_to(self.folder)) if whole.is_relative_to(self.folder) else str(whole)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A run that is over: what was asked of which bundle, in which conversation."""
+
+    bundle: str
+    text: str
+    conversation: str
+    choices: Choices
+    knowledge: KnowledgeState | None
+
+
+def commands(ran: Ran, blocks: Sequence[Block], started: Started) -> list[str]:
+    """Three commands: read something of this run again, see its timeline, ask again elsewhere."""
+    chosen = ran.choices
+    kept = [*_option("--store", chosen.store), *_option("--user", chosen.user)]
+    lines = [
+        ["read", _example(blocks), "-c", ran.conversation, *kept],
+        ["timeline", ran.conversation, *kept],
+        _again(ran, started.folder, kept),
+    ]
+    return [shlex.join([*started.program, *line]) for line in lines]
+
+
+def _again(ran: Ran, folder: Path, kept: Sequence[str]) -> list[str]:
+    """Ask again of another repository; without a knowledge space, go on talking."""
+    model = _option("--model", ran.choices.model)
+    repository = elsewhere(ran.knowledge, folder) if ran.knowledge and ran.text else None
+    if repository is None:
+        props = [word for prop in ran.choices.props for word in ("--prop", prop)]
+        return ["chat", ran.bundle, "-c", ran.conversation, *kept, *model, *props]
+    others = [prop for prop in ran.choices.props if prop.partition("=")[0].strip() != REPO]
+    props = [word for prop in [*others, f"{REPO}={repository}"] for word in ("--prop", prop)]
+    return ["run", ran.bundle, ran.text, *props, *kept, *model]
+
+
+def elsewhere(state: KnowledgeState, folder: Path) -> str | None:
+    """A repository to ask: the one around the folder, else the one that was asked, if it is here."""
+    if any((place / ".git").exists() for place in (folder, *folder.parents)):
+        return "."
+    location = Path(state.location)
+    if not location.is_dir():
+        return None
+    return str(location.relative_to(folder)) if location.is_relative_to(folder) else str(location)
+
+
+def _example(blocks: Sequence[Block]) -> str:
+    """The ref of a result of the run that is worth reading, else of its last block."""
+    results = [block for block in blocks if isinstance(block.body, ToolResult)]
+    telling = [
+        block.ref
+        for block in results
+        if isinstance(block.body, ToolResult) and block.body.tool not in DULL
+    ]
+    return telling[-1] if telling else blocks[-1].ref
+
+
+def _option(name: str, value: str | None) -> list[str]:
+    return [] if value is None else [name, value]

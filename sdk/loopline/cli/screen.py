@@ -1,0 +1,126 @@
+"""The screen: what was asked for goes to stdout, all else to stderr, and into a pipe as plain text."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from loopline.cli.picture import drawn
+
+REFRESH_PER_SECOND = 12.5
+
+
+class Screen:
+    """Where a command writes. Into a terminal in colour, elsewhere line by line without any codes."""
+
+    def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out = _console(out or sys.stdout)
+        self._err = _console(err or sys.stderr)
+        self._live: Live | None = None
+        self._shown: list[RenderableType] = []
+
+    @property
+    def is_live(self) -> bool:
+        """Whether stderr is a terminal, on which lines may change."""
+        return self._err.is_terminal
+
+    @property
+    def width(self) -> int:
+        """How many columns what was asked for may take; 0 where there are no columns."""
+        return self._out.width if self._out.is_terminal else 0
+
+    def answer(self, text: Text) -> None:
+        """Write what was asked for."""
+        _write(self._out, text)
+        self._shown.append(text)
+
+    def answer_whole(self, shown: RenderableType, plain: str) -> None:
+        """Write what is laid out on a terminal, and is plain elsewhere."""
+        if self._out.is_terminal:
+            self._out.print(shown)
+        else:
+            _write(self._out, Text(plain))
+        self._shown.append(shown)
+
+    def raw(self, text: str) -> None:
+        """Write exactly this text, ended by a newline."""
+        self._out.file.write(text if text.endswith("\n") else f"{text}\n")
+        self._out.file.flush()
+
+    def note(self, text: Text) -> None:
+        """Write a line about it."""
+        _write(self._err, text)
+        self._shown.append(text)
+
+    def lay_out(self, shown: RenderableType) -> None:
+        """Write what takes columns about it; only on a terminal."""
+        self._err.print(shown)
+        self._shown.append(shown)
+
+    def command(self, line: str) -> None:
+        """Write a line to paste: it is never broken."""
+        text = Text(f"  {line}")
+        self._err.print(text, soft_wrap=True)
+        self._shown.append(text)
+
+    def error(self, message: str) -> None:
+        """Write what went wrong."""
+        self.calm()
+        _write(self._err, Text(f"error: {message}", style="red"))
+
+    def gap(self) -> None:
+        """Set apart what follows, for people only."""
+        if self._err.is_terminal:
+            self._err.print()
+        self._shown.append(Text())
+
+    def moving(self, shown: RenderableType) -> None:
+        """Show what will change; the one before it goes. Nothing happens where lines cannot change."""
+        if not self.is_live:
+            return
+        if self._live is None:
+            self._live = Live(
+                console=self._err, transient=True, refresh_per_second=REFRESH_PER_SECOND
+            )
+            self._live.start()
+        self._live.update(shown)
+
+    def calm(self) -> None:
+        """Take away what was moving."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def save(self, file: Path, title: str) -> None:
+        """Save everything shown so far as an SVG."""
+        file.write_text(drawn(self._shown, title), encoding="utf-8")
+
+
+def _console(stream: TextIO) -> Console:
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return Console(
+        file=stream,
+        force_terminal=is_terminal,
+        color_system="auto" if is_terminal else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+
+
+def _write(console: Console, text: Text) -> None:
+    """A pipe has no columns: nothing is wrapped for it."""
+    if console.is_terminal:
+        console.print(text)
+    else:
+        console.file.write(f"{text.plain}\n")
+        console.file.flush()

@@ -1,0 +1,104 @@
+"""Watching a turn: its events become steps on the screen, which move on a terminal and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from loopline.cli import words
+from loopline.cli.screen import Screen
+from loopline.cli.steps import Step, Steps
+from loopline.events import Event
+from loopline.timeline import MARKS, Block
+
+PREVIEW_LINES = 6
+BAR_WIDTH = 32
+_JUSTIFY: tuple[Literal["left", "right"], ...] = ("left", "right", "right")
+
+
+class Watch:
+    """Shows a turn while it runs. Where lines cannot move each step is written once it is done."""
+
+    def __init__(self, screen: Screen, before: Iterable[Block] = (), *, moves: bool = True) -> None:
+        """`before` is what the turn had done when it was cut off."""
+        self._screen = screen
+        self._moves = moves and screen.is_live
+        self._steps = Steps(before)
+        self._written = 0
+
+    def hear(self, event: Event) -> None:
+        """Take an event in, and show what it changes."""
+        self._steps.take(event)
+        lines = self._steps.lines
+        if self._moves:
+            self._screen.moving(moving(lines, self._steps.progress, self._steps.preview))
+        else:
+            self._write(over(lines))
+
+    def end(self) -> None:
+        """Leave the steps on the screen as they are now."""
+        self._screen.calm()
+        lines = self._steps.lines
+        if self._moves and lines:
+            self._screen.lay_out(grid(lines))
+        elif not self._moves:
+            self._write(lines)
+
+    def _write(self, lines: Sequence[Step]) -> None:
+        for step in lines[self._written :]:
+            self._screen.note(words.step_line(step))
+        self._written = max(self._written, len(lines))
+
+
+def over(lines: Sequence[Step]) -> Sequence[Step]:
+    """The steps that are over, up to the first that is not."""
+    open_ones = (n for n, step in enumerate(lines) if not step.over)
+    return lines[: next(open_ones, len(lines))]
+
+
+def moving(lines: Sequence[Step], progress: str, preview: str) -> RenderableType:
+    """The steps, with what the one at work says, and the last lines of an answer on its way."""
+    parts: list[RenderableType] = [grid(lines, moves=True)]
+    if progress:
+        parts.append(Text(f"  {words.visible(progress)}", style=words.QUIET))
+    if preview.strip():
+        last = preview.strip().splitlines()[-PREVIEW_LINES:]
+        parts.append(Text("\n".join(["", *map(words.visible, last)]), style=words.QUIET))
+    return Group(*parts)
+
+
+def grid(lines: Sequence[Step], *, moves: bool = False) -> Table:
+    """The steps in columns; when there is little room their texts are cut, and nothing else."""
+    figures = [words.figures(step) for step in lines]
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=1)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for column, justify in enumerate(_JUSTIFY):
+        widest = max((len(row[column]) for row in figures), default=0)
+        table.add_column(no_wrap=True, style=words.QUIET, justify=justify, min_width=widest)
+    for step, row in zip(lines, figures, strict=True):
+        spins = moves and step.status == "in_progress"
+        style = words.MARK_STYLES[step.status]
+        mark = Spinner("dots", style=style) if spins else Text(MARKS[step.status], style=style)
+        table.add_row(mark, Text(words.visible(step.text)), *row)
+    return table
+
+
+def building(done: int, total: int, what: str) -> RenderableType:
+    """A bar for the knowledge space that is being built."""
+    table = Table.grid(padding=(0, 1))
+    bar = ProgressBar(
+        total=total or 1, completed=done, width=BAR_WIDTH, complete_style="cyan", pulse=not total
+    )
+    table.add_row(
+        Text(words.visible(what), style=words.QUIET),
+        bar,
+        Text(f"{done:,} of {total:,} files", style=words.QUIET),
+    )
+    return table

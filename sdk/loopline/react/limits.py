@@ -1,0 +1,75 @@
+"""Limits: what a turn may use, and how its decisions travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Literal, TypedDict
+
+from loopline.errors import LooplineError
+from loopline.models import Model
+from loopline.prompt import DecisionProtocol, protocol
+
+MAX_ITERATIONS = 15
+
+
+class Limits(TypedDict, total=False):
+    """What a turn may use, and how decisions travel.
+
+    `max_iterations` counts decisions. `protocol` "auto" is native where the model can call tools.
+    """
+
+    max_iterations: int
+    protocol: Literal["auto", "native", "json"]
+
+
+def checked(limits: Limits) -> Limits:
+    """The limits, when they are ones.
+
+    Raises:
+        LooplineError: a limit is unknown or out of its range.
+    """
+    known = list(Limits.__annotations__)
+    for name in limits:
+        if name not in known:
+            nearest = get_close_matches(name, known, 1, 0.0)[0]
+            raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
+    if limits.get("max_iterations", 1) < 1:
+        raise LooplineError("max_iterations must be 1 or more")
+    if limits.get("protocol", "auto") not in ("auto", "native", "json"):
+        raise LooplineError(f"no protocol {limits.get('protocol')!r}: auto, native or json")
+    return limits
+
+
+def recorded(limits: Limits) -> dict[str, int | str]:
+    """The limits as a turn's header keeps them."""
+    kept: dict[str, int | str] = {}
+    if "max_iterations" in limits:
+        kept["max_iterations"] = limits["max_iterations"]
+    if "protocol" in limits:
+        kept["protocol"] = limits["protocol"]
+    return kept
+
+
+def recalled(kept: Mapping[str, int | str]) -> Limits:
+    """The limits that a turn's header keeps."""
+    limits = Limits()
+    match kept.get("max_iterations"):
+        case int(count):
+            limits["max_iterations"] = count
+        case _:
+            pass
+    match kept.get("protocol"):
+        case "auto" | "native" | "json" as name:
+            limits["protocol"] = name
+        case _:
+            pass
+    return limits
+
+
+def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:
+    """The protocol that the limits ask for; "auto" goes by what the model can do."""
+    asked = limits.get("protocol", "auto")
+    if asked == "auto":
+        return protocol("native" if model.abilities.tool_call else "json")
+    return protocol(asked)
