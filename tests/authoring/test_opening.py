@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ class Here(BaseWorkflow):
 
 
 @contextmanager
-def inside(folder: Path) -> Iterator[None]:
+def inside(folder: Path) -> Generator[None, None, None]:
     """With the folder as the current one."""
     before = Path.cwd()
     os.chdir(folder)
@@ -31,7 +31,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def importable(folder: Path) -> Iterator[None]:
+def importable(folder: Path) -> Generator[None, None, None]:
     """With the folder where modules are looked for."""
     sys.path.insert(0, str(folder))
     try:
@@ -40,13 +40,13 @@ def importable(folder: Path) -> Iterator[None]:
         sys.path.remove(str(folder))
 
 
-def install(folder: Path, name: str, value: str) -> Path:
+def install(folder: Path, name: str, value: str, project: str = "guide") -> Path:
     """What an installer leaves of a project with an entry point."""
     info = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        "METADATA": f"Metadata-Version: 2.1\nName: {project}\nVersion: 1\n",
         "entry_points.txt": f"[loopline.bundles]\n{name} = {value}\n",
     }
-    return write(folder, {f"{name}-1.dist-info/{file}": text for file, text in info.items()})
+    return write(folder, {f"{project}-1.dist-info/{file}": text for file, text in info.items()})
 
 
 def complaint(source: str | Path | Bundle) -> str:
@@ -115,9 +115,8 @@ def test_an_installed_bundle_that_is_gone_is_told(tmp_path: Path) -> None:
 
 
 def test_two_installed_bundles_of_a_name_are_not_guessed_between(tmp_path: Path) -> None:
-    one = install(tmp_path / "one", "twice_app", "a:bundle")
-    two = install(tmp_path / "two", "twice_app", "b:bundle")
-    with importable(one), importable(two):
+    install(tmp_path, "twice_app", "a:bundle", "one")
+    with importable(install(tmp_path, "twice_app", "b:bundle", "two")):
         assert "several installed bundles are called 'twice_app'" in complaint("twice_app")
 
 

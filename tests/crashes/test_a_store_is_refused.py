@@ -168,5 +168,5 @@ async def test_a_block_that_is_not_what_its_type_says_is_named(store: Path) -> N
             f"INSERT INTO blocks ({columns}) VALUES (1, 2, 1, 0, 2, 0, 0, 'user.prompt', 1, '[]')"
         )
     async with await SqlLog.open(url(store)) as log:
-        with pytest.raises(StoreError, match="block 2"):
+        with pytest.raises(StoreError, match="block 2 of 'here'"):
             await log.read(HERE)

@@ -38,7 +38,7 @@ CONVERSATION = "tenant, project, user, name, uid, title, turns, term, started_at
 FORBIDDEN = [
     "UPDATE blocks SET body = '{}'",
     "UPDATE blocks SET body = body WHERE seq = 1",
-    "UPDATE blocks SET conversation = 2 WHERE conversation = 1",
+    "UPDATE blocks SET conversation = 3 WHERE conversation = 1",
     "UPDATE OR REPLACE blocks SET seq = 1 WHERE seq = 2",
     "DELETE FROM blocks",
     "DELETE FROM blocks WHERE conversation = 1 AND seq = 3",

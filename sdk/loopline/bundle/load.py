@@ -8,10 +8,9 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.importing import (
@@ -22,6 +21,9 @@ from loopline.bundle.importing import (
     public_name,
 )
 from loopline.errors import BundleError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "loopline.bundles"
 """The entry points by whose names installed bundles are opened."""
@@ -130,7 +132,7 @@ def load(source: str | Path | Bundle) -> LoadedBundle:
     name = str(source)
     if _is_site(Path(name)):
         return _opened(_site(Path(name)))
-    if installed := list(entry_points(group=GROUP, name=name)):
+    if installed := [point for point in _entry_points() if point.name == name]:
         return _installed(name, installed)
     if (Path(BESIDE) / name).is_dir():
         return _opened(_site(Path(BESIDE) / name))
@@ -143,11 +145,17 @@ def load(source: str | Path | Bundle) -> LoadedBundle:
 
 def available(folder: Path | None = None) -> list[Available]:
     """What can be opened by name, found without importing it: installed ones, then `./bundles`."""
-    installed = [Available(name=e.name, place=e.value) for e in entry_points(group=GROUP)]
+    installed = [Available(name=e.name, place=e.value) for e in _entry_points()]
     beside = (Path() if folder is None else folder) / BESIDE
     inside = sorted(beside.iterdir()) if beside.is_dir() else []
     sites = [Available(name=path.name, place=str(path)) for path in inside if _is_site(path)]
     return [*sorted(installed, key=lambda found: found.name), *sites]
+
+
+def _entry_points() -> list[EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group=GROUP))
 
 
 def _is_name(source: str | Path) -> bool:

@@ -131,6 +131,9 @@ class _Merge:
         found = dict(current)
         for key, value in given.items():
             inner = (*path, key)
+            if "." in key:
+                place = self.place(inner)
+                raise PropertyError(f"{place}{key!r} has a dot: write a section in a section")
             if shape is not None and key not in shape:
                 raise self._unknown(inner)
             expected = None if shape is None else shape[key]
@@ -237,8 +240,8 @@ def _plain(value: object, name: str) -> Json:
 def _section(given: Mapping[object, object], name: str) -> JsonObject:
     found: JsonObject = {}
     for key, value in given.items():
-        if not isinstance(key, str) or not key or "." in key:
-            raise PropertyError(f"{name}: the key {key!r} must be a text without a dot")
+        if not isinstance(key, str) or not key:
+            raise PropertyError(f"{name}: the key {key!r} must be a text")
         found[key] = _plain(value, key if name == "configuration" else f"{name}.{key}")
     return found
 

@@ -9,6 +9,8 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import NoReturn
 
 import typer
 
@@ -20,6 +22,7 @@ BY_SIGNAL = 128
 """What is added to a signal's number when it ends the process."""
 
 _log = logging.getLogger("loopline")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class UsageError(LooplineError):
@@ -35,61 +38,71 @@ def attend(work: Callable[[Screen], Coroutine[None, None, int]], *, verbose: boo
     _listen_to_log(verbose)
     screen = Screen()
     try:
-        code = asyncio.run(_done(work(screen)))
-    except UsageError as error:
-        screen.error(str(error))
-        code = MISUSED
+        code = asyncio.run(work(screen))
     except LooplineError as error:
         screen.error(str(error))
         _log.debug("%s", type(error).__name__, exc_info=error)
+        code = MISUSED if isinstance(error, UsageError) else FAILED
+    except BrokenPipeError:
+        raise  # whoever read has read enough; typer knows what to do
+    except OSError as error:
+        screen.error(str(error))
         code = FAILED
     except KeyboardInterrupt:
         screen.calm()
         code = BY_SIGNAL + signal.SIGINT
-    except OSError:
-        screen.calm()
-        raise
     except Exception as error:
-        screen.error(f"{type(error).__name__}: {error} (a fault of loopline; -v shows where)")
-        _log.debug("unexpected", exc_info=error)
+        screen.error(f"{type(error).__name__}: {error} (a fault in loopline: -v shows where)")
+        _log.exception("unexpected")
         code = FAILED
     raise typer.Exit(code)
 
 
-async def _done(work: Coroutine[None, None, int]) -> int:
-    return await work
+@dataclass(slots=True)
+class Wish:
+    """Whether somebody has asked the work to stop."""
+
+    stop: asyncio.Future[None] | None = None
+
+
+@contextmanager
+def stopping(screen: Screen, stop: Callable[[], Awaitable[None]] | None = None) -> Generator[Wish]:
+    """While inside, a first Ctrl-C or SIGTERM calls `stop`; a second one ends the process.
+
+    Without a `stop` the first one ends it.
+    """
+    loop, wish = asyncio.get_running_loop(), Wish()
+
+    def heard(number: int) -> None:
+        if stop is None or wish.stop is not None:
+            screen.calm()
+            leave(BY_SIGNAL + number)
+        wish.stop = asyncio.ensure_future(stop())
+
+    with suppress(NotImplementedError):  # where there are no signals, Ctrl-C ends the process
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, heard, int(number))
+    try:
+        yield wish
+    finally:
+        with suppress(NotImplementedError):
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process now, without waiting for what still runs in its threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _listen_to_log(verbose: bool) -> None:
     """Let the package's logger write to stderr, or keep it silent."""
+    handler: logging.Handler = logging.NullHandler()
     if verbose:
-        handler: logging.Handler = logging.StreamHandler(sys.stderr)
+        handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         _log.setLevel(logging.DEBUG)
-    else:
-        handler = logging.NullHandler()
     _log.handlers[:] = [handler]
     _log.propagate = False
-
-
-@contextmanager
-def stopping(stop: Callable[[], Awaitable[None]], screen: Screen) -> Generator[None]:
-    """While inside, a first Ctrl-C or SIGTERM asks the work to stop; a second one ends the process."""
-    loop, asked = asyncio.get_running_loop(), list[asyncio.Future[None]]()
-
-    def heard(number: int) -> None:
-        if asked:
-            screen.calm()
-            os._exit(BY_SIGNAL + number)
-        asked.append(asyncio.ensure_future(stop()))
-
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for number in signals:
-        with suppress(NotImplementedError):  # where there are no signals, Ctrl-C ends the process
-            loop.add_signal_handler(number, heard, int(number))
-    try:
-        yield
-    finally:
-        for number in signals:
-            with suppress(NotImplementedError):
-                loop.remove_signal_handler(number)

@@ -16,6 +16,9 @@ from loopline.timeline import Block, ToolResult
 
 PROGRAM = "loopline"
 REPO = "knowledge.repo"
+GO_ON = "go on"
+"""What to say to a turn that was stopped."""
+
 DULL = ("react.plan",)
 """Tools whose results are no example of what can be read again."""
 
@@ -32,9 +35,7 @@ class Started:
     @classmethod
     def now(cls) -> Started:
         """As it is."""
-        return cls(
-            script=sys.argv[0], environment=os.environ, prefix=sys.prefix, folder=Path.cwd()
-        )
+        return cls(script=sys.argv[0], environment=os.environ, prefix=sys.prefix, folder=Path.cwd())
 
     @property
     def program(self) -> list[str]:
@@ -59,7 +60,9 @@ class Started:
         if found is not None and Path(found).resolve() == program.resolve():
             return name
         whole = Path(os.path.abspath(program))
-        return str(whole.relative_to(self.folder)) if whole.is_relative_to(self.folder) else str(whole)
+        return (
+            str(whole.relative_to(self.folder)) if whole.is_relative_to(self.folder) else str(whole)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +74,7 @@ class Ran:
     conversation: str
     choices: Choices
     knowledge: KnowledgeState | None
+    stopped: bool = False
 
 
 def commands(ran: Ran, blocks: Sequence[Block], started: Started) -> list[str]:
@@ -86,15 +90,23 @@ def commands(ran: Ran, blocks: Sequence[Block], started: Started) -> list[str]:
 
 
 def _again(ran: Ran, folder: Path, kept: Sequence[str]) -> list[str]:
-    """Ask again of another repository; without a knowledge space, go on talking."""
+    """Ask again of another repository; without a knowledge space, or when stopped, go on."""
     model = _option("--model", ran.choices.model)
-    repository = elsewhere(ran.knowledge, folder) if ran.knowledge and ran.text else None
-    if repository is None:
-        props = [word for prop in ran.choices.props for word in ("--prop", prop)]
-        return ["chat", ran.bundle, "-c", ran.conversation, *kept, *model, *props]
+    repository = elsewhere(ran.knowledge, folder) if ran.knowledge else None
+    if repository is None or ran.stopped or not ran.text:
+        end = ["-c", ran.conversation, *kept, *model, *_props(ran.choices.props)]
+        return ["run", ran.bundle, GO_ON, *end] if ran.stopped else ["chat", ran.bundle, *end]
     others = [prop for prop in ran.choices.props if prop.partition("=")[0].strip() != REPO]
-    props = [word for prop in [*others, f"{REPO}={repository}"] for word in ("--prop", prop)]
-    return ["run", ran.bundle, ran.text, *props, *kept, *model]
+    return [
+        *("run", ran.bundle, ran.text),
+        *_props([*others, f"{REPO}={repository}"]),
+        *kept,
+        *model,
+    ]
+
+
+def _props(props: Sequence[str]) -> list[str]:
+    return [word for prop in props for word in ("--prop", prop)]
 
 
 def elsewhere(state: KnowledgeState, folder: Path) -> str | None:

@@ -82,6 +82,4 @@ def drawn(shown: Iterable[RenderableType], title: str) -> str:
     )
     for renderable in shown:
         console.print(renderable)
-    return console.export_svg(
-        title=title, theme=THEME, code_format=_FORMAT, unique_id="loopline"
-    )
+    return console.export_svg(title=title, theme=THEME, code_format=_FORMAT, unique_id="loopline")

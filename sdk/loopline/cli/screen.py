@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from loopline.cli.picture import drawn
+from loopline.cli.words import visible
 
 REFRESH_PER_SECOND = 12.5
 
@@ -31,11 +32,6 @@ class Screen:
         """Whether stderr is a terminal, on which lines may change."""
         return self._err.is_terminal
 
-    @property
-    def width(self) -> int:
-        """How many columns what was asked for may take; 0 where there are no columns."""
-        return self._out.width if self._out.is_terminal else 0
-
     def answer(self, text: Text) -> None:
         """Write what was asked for."""
         _write(self._out, text)
@@ -53,6 +49,10 @@ class Screen:
         """Write exactly this text, ended by a newline."""
         self._out.file.write(text if text.endswith("\n") else f"{text}\n")
         self._out.file.flush()
+
+    def exact(self, text: str) -> None:
+        """Write this text as it is, except that it cannot steer a terminal."""
+        self.raw(visible(text) if self._out.is_terminal else text)
 
     def note(self, text: Text) -> None:
         """Write a line about it."""

@@ -161,7 +161,7 @@ class Steps:
         row = self._calls.get(result.call_id)
         if row is not None:
             row.calls[result.call_id].result = result
-        elif result.status != "ok":
+        elif result.status == "error":
             own = _Row(result.tool, calls={result.call_id: _Called(result.tool, 0, result)})
             self._rows.append(own)
 

@@ -15,7 +15,7 @@ from loopline.cli import words
 from loopline.cli.screen import Screen
 from loopline.cli.steps import Step, Steps
 from loopline.events import Event
-from loopline.timeline import MARKS, Block
+from loopline.timeline import MARKS, Block, Exit
 
 PREVIEW_LINES = 6
 BAR_WIDTH = 32
@@ -23,7 +23,10 @@ _JUSTIFY: tuple[Literal["left", "right"], ...] = ("left", "right", "right")
 
 
 class Watch:
-    """Shows a turn while it runs. Where lines cannot move each step is written once it is done."""
+    """Shows a turn while it runs. Where lines cannot move each step is written once it is done.
+
+    `turn` is the number of the turn heard last, `ended` whether that is over.
+    """
 
     def __init__(self, screen: Screen, before: Iterable[Block] = (), *, moves: bool = True) -> None:
         """`before` is what the turn had done when it was cut off."""
@@ -31,10 +34,14 @@ class Watch:
         self._moves = moves and screen.is_live
         self._steps = Steps(before)
         self._written = 0
+        self.turn = 0
+        self.ended = False
 
     def hear(self, event: Event) -> None:
         """Take an event in, and show what it changes."""
         self._steps.take(event)
+        if isinstance(event, Block):
+            self.turn, self.ended = event.turn, isinstance(event.body, Exit)
         lines = self._steps.lines
         if self._moves:
             self._screen.moving(moving(lines, self._steps.progress, self._steps.preview))

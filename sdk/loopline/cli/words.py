@@ -65,9 +65,7 @@ def visible(text: str) -> str:
 
 def heading(bundle: str, model: str) -> Text:
     """`repo_guide · offline — a deterministic reader, not a language model`."""
-    return Text.assemble(
-        (bundle, "bold"), (" · ", QUIET), model, (GLOSSES.get(model, ""), QUIET)
-    )
+    return Text.assemble((bundle, "bold"), (" · ", QUIET), model, (GLOSSES.get(model, ""), QUIET))
 
 
 def indexed(state: KnowledgeState) -> Text:

@@ -24,7 +24,7 @@ from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
 from loopline.events import Listen
 from loopline.harness.deciders import ModelChoice, chooser
-from loopline.harness.logs import open_log, place
+from loopline.harness.logs import MEMORY, open_log, place
 from loopline.harness.opened import Opened, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, read_as_then
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
@@ -58,7 +58,7 @@ class Harness:
         self,
         bundle: str | Path | Bundle,
         *,
-        store: str | None,
+        store: str | TimelineLog | None,
         model: ModelChoice,
         properties: Mapping[str, Setting],
         clock: Clock,
@@ -68,7 +68,8 @@ class Harness:
     ) -> None:
         """Use `open`."""
         self._source = bundle
-        self._place = place(store)
+        self._given_log = None if isinstance(store, str | None) else store
+        self._place = place(store if isinstance(store, str | None) else MEMORY)
         self._choose = chooser(model)
         self._overrides = properties
         self._clock = clock
@@ -82,7 +83,7 @@ class Harness:
         cls,
         bundle: str | Path | Bundle,
         *,
-        store: str | None = None,
+        store: str | TimelineLog | None = None,
         model: ModelChoice = None,
         properties: Mapping[str, Setting] | None = None,
         clock: Clock | None = None,
@@ -93,7 +94,7 @@ class Harness:
         """A harness that is yet to be entered.
 
         `bundle` is a path, an entry point's name or a value; `store` a URL such as
-        `sqlite:///talk.db` or `memory:`; `model` a model string, a model, or a function that gives one
+        `sqlite:///talk.db` or `memory:`, or a log, which stays open; `model` a model string, a model, or a function that gives one
         at the start of each run. `properties` go by dotted name. `on_build(done, total, what)` hears
         of the knowledge space being built, from another thread.
 
@@ -119,12 +120,12 @@ class Harness:
                 loaded.bundle.configuration, folder=loaded.folder, overrides=self._overrides
             )
         )
-        log = await open_log(self._place, self._clock)
+        log = self._given_log or await open_log(self._place, self._clock)
         try:
             space = await self._space(loaded, properties)
             await begin(loaded)
         except BaseException:
-            await log.close()
+            await self._close_log(log)
             raise
         self._opened = Opened(
             source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
@@ -143,12 +144,17 @@ class Harness:
         traceback: TracebackType | None,
     ) -> None:
         opened, self._opened = self._open_now, None
-        await opened.log.close()
+        await self._close_log(opened.log)
         if opened.space is not None:
             await opened.space.close()
         for model in self._models:
             if isinstance(model, ClosingModel):
                 await model.close(failed=error is not None)
+
+    async def _close_log(self, log: TimelineLog) -> None:
+        """Close what was opened here; a log that was given belongs to who gave it."""
+        if log is not self._given_log:
+            await log.close()
 
     @property
     def _open_now(self) -> Opened:

@@ -12,6 +12,7 @@ from loopline.errors import StoreError
 from loopline.timeline import MemoryLog, TimelineLog
 
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
+MEMORY = "memory:"
 _FOLDER = Path(".loopline")
 
 
@@ -30,7 +31,7 @@ def place(url: str | None) -> Place:
         StoreError: the URL is not one that works.
     """
     given = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
-    if given == "memory:":
+    if given == MEMORY:
         return Place(given, None)
     if not given.startswith("sqlite:///") or given == "sqlite:///":
         raise StoreError(

@@ -134,7 +134,7 @@ class _Reader:
             return []
         made = set(self._queries(self._searches))
         queries = [query for evidence in self._evidences for query in again(evidence)]
-        return [query for query in queries if query.strip() and query not in made]
+        return [query for query in queries if query not in made]
 
     def _has_read(self) -> bool:
         last = max((done.place for done in self._searches), default=-1)

@@ -21,9 +21,10 @@ FEEDBACK_WORDS = 4
 
 
 def forms(question: Question) -> list[str]:
-    """Up to three queries: the question's own words, then its telling ones with words akin to them.
+    """Up to three queries: the question's own words, then the telling ones among them.
 
-    A long question is searched in halves, since no passage is about all that it tells.
+    A long question is searched in halves, since no passage is about all that it tells; a short one
+    also in words akin to its own.
     """
     own = " ".join(question.text.split())[:LONGEST_QUERY]
     if question.borrowed:
@@ -31,7 +32,7 @@ def forms(question: Question) -> list[str]:
     telling = _telling(question)
     half = len(telling) // 2
     if len(telling) >= LONG:
-        queries = [own, _with_kin(telling[:half]), _with_kin(telling[half:])]
+        queries = [own, _joined(telling[:half]), _joined(telling[half:])]
     else:
         queries = [own, _with_kin(telling), _in_other_words(telling)]
     return list(dict.fromkeys(query for query in queries if query.strip()))
@@ -60,14 +61,15 @@ def _in_other_words(terms: Sequence[Term]) -> str:
 
 
 def again(evidence: Evidence) -> list[str]:
-    """Other queries: neighbouring words that may stand together, and words that the best passages use."""
+    """Other queries: akin words, neighbouring ones that may stand together, those of the best passages."""
     telling = _telling(evidence.question)
     windows = [telling[at : at + WINDOW] for at in range(max(1, len(telling) - WINDOW + 1))]
     step = max(1, -(-len(windows) // MOST_WINDOWS))
     missing = {term.stem for term in evidence.missing}
     kept = [term for term in key_terms(evidence.question) if term.stem not in missing]
     fed = " ".join([*(term.written for term in kept), *_feedback(evidence)])
-    return [*(_joined(window) for window in windows[::step]), fed]
+    others = _with_kin(telling) if len(telling) >= LONG else ""
+    return [query for query in (others, *map(_joined, windows[::step]), fed) if query.strip()]
 
 
 def _feedback(evidence: Evidence) -> Sequence[str]:

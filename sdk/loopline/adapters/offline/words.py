@@ -44,8 +44,8 @@ GENERAL = _listed(
     read real reason recommend recommended related relevant require required right role rule say
     second see seem sense separate several short similar simple simply single situation small
     soon sort special specific stand standard start state stay step stop sure switch switched
-    take taken task term thing think third three time today toward treat true try turn turned
-    two typical typically understand unlike use used useful user uses using usual usually
+    take taken thing think third three time today toward treat true try turn turned
+    twice two typical typically understand unlike use used useful user uses using usual usually
     various want way whole wish work working works write wrong year"""
 )
 # Found on every other page about software: they narrow little.

@@ -113,7 +113,7 @@ def read_blocks(
         StoreError: a row holds something else than its type says.
     """
     asked = {**names(conversation), "after": after, "limit": _ALL if limit is None else limit}
-    return [_block(row) for row in connection.execute(_BLOCKS, asked).all()]
+    return [_block(row, conversation) for row in connection.execute(_BLOCKS, asked).all()]
 
 
 def read_summary(connection: Connection, conversation: Conversation) -> ConversationSummary | None:
@@ -128,12 +128,14 @@ def read_summaries(connection: Connection, user: str | None) -> list[Conversatio
     return [_summary(row) for row in connection.execute(query, {"user": user}).all()]
 
 
-def _block(row: Sequence[Any]) -> Block:
+def _block(row: Sequence[Any], conversation: Conversation) -> Block:
     seq, turn, round_number, n, ts, term, kind, version, stored = row
     try:
         body = decode(kind, version, stored)
     except ValueError as error:
-        raise StoreError(f"block {seq} is no {kind} as it is stored: {error}") from error
+        raise StoreError(
+            f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
+        ) from error
     return Block(
         seq=seq,
         turn=turn,

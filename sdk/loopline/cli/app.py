@@ -1,0 +1,153 @@
+"""The command `loopline`: what can be typed, and which function does it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from loopline.cli.choices import Choices
+from loopline.cli.door import attend
+from loopline.cli.reading import read
+from loopline.cli.running import Asked, run
+from loopline.cli.timelines import Wanted, conversations, timeline
+from loopline.react import Limits
+
+Protocol = Literal["auto", "native", "json"]
+
+BundleArgument = Annotated[
+    str,
+    typer.Argument(metavar="BUNDLE", help="A bundle's folder, or its name.", show_default=False),
+]
+ConversationOption = Annotated[
+    str | None,
+    typer.Option("-c", "--conversation", help="The conversation.", show_default=False),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where conversations are kept: sqlite:///talk.db, memory:", show_default=False
+    ),
+]
+ModelOption = Annotated[
+    str | None, typer.Option(help="The model that decides.", show_default=False)
+]
+UserOption = Annotated[
+    str | None, typer.Option(help="Whose conversation it is.", show_default=False)
+]
+PropOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prop", metavar="A.B=VALUE", help="Set a property of the bundle.", show_default=False
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more, on stderr.")]
+
+app: typer.Typer = typer.Typer(
+    name="loopline",
+    help="Agents that plan, search, read and cite, and whose every step can be read again.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command("run")
+def run_command(
+    bundle: BundleArgument,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TEXT",
+            help="What to say; - reads it from stdin. Without it the "
+            "turn that was cut off is carried on.",
+            show_default=False,
+        ),
+    ] = None,
+    conversation: ConversationOption = None,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    user: UserOption = None,
+    prop: PropOption = None,
+    max_iterations: Annotated[
+        int | None, typer.Option(min=1, help="At most so many rounds.", show_default=False)
+    ] = None,
+    protocol: Annotated[
+        Protocol | None, typer.Option(help="How decisions travel.", show_default=False)
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the screen as a picture.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Ask a bundle; without a text, carry on the turn that was cut off."""
+    limits: Limits = {}
+    if max_iterations is not None:
+        limits["max_iterations"] = max_iterations
+    if protocol is not None:
+        limits["protocol"] = protocol
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        model=model,
+        user=user,
+        props=tuple(prop or ()),
+        as_json=as_json,
+        verbose=verbose,
+    )
+    asked = Asked(bundle=bundle, text=text, choices=choices, limits=limits, picture=svg)
+    attend(lambda screen: run(asked, screen), verbose=verbose)
+
+
+@app.command("read")
+def read_command(
+    refs: Annotated[
+        list[str],
+        typer.Argument(metavar="REF...", help="Refs, as they are printed.", show_default=False),
+    ],
+    conversation: ConversationOption = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Read anything that has a ref, from the conversation or else the latest one."""
+    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
+    attend(lambda screen: read(refs, choices, screen), verbose=verbose)
+
+
+@app.command("timeline")
+def timeline_command(
+    conversation: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONVERSATION", help="Its name; without it the latest.", show_default=False
+        ),
+    ] = None,
+    turn: Annotated[
+        int | None, typer.Option(min=1, help="Only that turn.", show_default=False)
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--type", help="Only that type, such as react.tool.", show_default=False),
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", "--all", help="List the conversations instead.")
+    ] = False,
+    store: StoreOption = None,
+    user: UserOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show a conversation block by block, or list the conversations."""
+    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
+    wanted = Wanted(turn=turn, type=kind)
+    work = partial(conversations, choices) if listed else partial(timeline, wanted, choices)
+    attend(work, verbose=verbose)

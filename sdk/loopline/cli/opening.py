@@ -1,0 +1,62 @@
+"""Opening a bundle for a command: what was typed wrong is told from what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from loopline.cli.choices import Choices
+from loopline.cli.door import UsageError, stopping
+from loopline.cli.screen import Screen
+from loopline.cli.watching import building
+from loopline.errors import ModelError, PropertyError, StoreError
+from loopline.harness import Harness
+from loopline.knowledge import Progress
+
+
+@asynccontextmanager
+async def opened(
+    bundle: str, choices: Choices, screen: Screen, *, store: str | None = None
+) -> AsyncGenerator[Harness]:
+    """The bundle, open; on a terminal a bar shows its knowledge space being built.
+
+    `store` takes the place of the one that was chosen.
+
+    Raises:
+        UsageError: an option names a model, a store or a property that there cannot be.
+        LooplineError: it cannot be opened.
+    """
+    try:
+        harness = Harness.open(
+            bundle,
+            store=store or choices.store,
+            model=choices.model,
+            properties=choices.settings,
+            on_build=_bar(screen),
+        )
+    except (ModelError, PropertyError, StoreError) as error:
+        raise UsageError(str(error)) from error
+    async with AsyncExitStack() as stack:
+        try:
+            with stopping(screen):
+                await stack.enter_async_context(harness)
+        except PropertyError as error:
+            if choices.props:
+                raise UsageError(str(error)) from error
+            raise
+        finally:
+            screen.calm()
+        yield harness
+
+
+def _bar(screen: Screen) -> Progress | None:
+    """What moves the bar; it is called from another thread."""
+    if not screen.is_live:
+        return None
+    loop = asyncio.get_running_loop()
+
+    def told(done: int, total: int, what: str) -> None:
+        loop.call_soon_threadsafe(screen.moving, building(done, total, what))
+
+    return told

@@ -1,0 +1,180 @@
+"""`loopline run`: one turn of a bundle, from its first line to the commands to paste."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.text import Text
+
+from loopline.cli import words
+from loopline.cli.choices import Choices
+from loopline.cli.conversing import fresh, latest
+from loopline.cli.door import ANSWERED, FAILED, UsageError, leave, stopping
+from loopline.cli.opening import opened
+from loopline.cli.pasting import Ran, Started, commands
+from loopline.cli.screen import Screen
+from loopline.cli.watching import Watch
+from loopline.conversations import Talk
+from loopline.errors import LooplineError
+from loopline.harness import Harness
+from loopline.models import Json, JsonObject, dumps
+from loopline.react import Limits, TurnResult, result
+from loopline.timeline import Block, Timeline
+
+STDIN = "-"
+
+_log = logging.getLogger("loopline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What `run` was asked to do; without a text it carries on."""
+
+    bundle: str
+    text: str | None
+    choices: Choices
+    limits: Limits
+    picture: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A turn that has ended, and the conversation as it then stood."""
+
+    timeline: Timeline
+    number: int
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks of the turn."""
+        return [block for block in self.timeline if block.turn == self.number]
+
+    @property
+    def result(self) -> TurnResult:
+        """What came of it."""
+        ended = self.timeline.turn(self.number).exit
+        if ended is None:
+            return result(self.timeline, self.number, "interrupted")
+        return result(self.timeline, self.number, ended.reason, ended.error)
+
+
+async def run(asked: Asked, screen: Screen) -> int:
+    """Run one turn and show it; the exit code."""
+    text = sys.stdin.read() if asked.text == STDIN else asked.text
+    if text is not None and not text.strip():
+        raise UsageError("the text is empty: ask something, or leave it out to carry on a cut turn")
+    async with opened(asked.bundle, asked.choices, screen) as harness:
+        name = await _conversation(harness, asked, screen)
+        talk = harness.conversation(name, user=asked.choices.whose)
+        introduce(harness, screen)
+        with stopping(screen, talk.stop) as wish:
+            over = await _watched(talk, text, asked.limits, screen)
+        _report(asked, over, name, screen)
+        ran = Ran(
+            bundle=asked.bundle,
+            text=(text or "").strip(),
+            conversation=name,
+            choices=asked.choices,
+            knowledge=harness.knowledge_state,
+            stopped=over.result.exit_reason == "stopped",
+        )
+        for line in commands(ran, over.blocks, Started.now()):
+            screen.command(line)
+    if asked.picture is not None:
+        screen.save(asked.picture, shlex.join(["loopline", *sys.argv[1:]]))
+    code = ANSWERED if over.result.ok else FAILED
+    if wish.stop is not None:
+        leave(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
+    return code
+
+
+async def _conversation(harness: Harness, asked: Asked, screen: Screen) -> str:
+    if asked.choices.conversation is not None:
+        return asked.choices.conversation
+    if asked.text is None:
+        return await latest(harness.log, asked.choices, screen)
+    return await fresh(harness.log, harness.bundle.id, asked.choices.whose)
+
+
+def introduce(harness: Harness, screen: Screen) -> None:
+    """Who answers, and from what."""
+    screen.note(words.heading(harness.bundle.id, harness.model.name))
+    state = harness.knowledge_state
+    if state is not None:
+        screen.note(words.indexed(state))
+    screen.gap()
+
+
+async def _watched(talk: Talk, text: str | None, limits: Limits, screen: Screen) -> Over:
+    """Run the turn to its end; one that ended by an error is over too."""
+    before = Timeline(await talk.blocks())
+    if text is None:
+        cut = [turn.number for turn in (*before.cut, *before.unbegun)][:1]
+        watch = Watch(screen, [block for block in before if block.turn in cut])
+        events = talk.stream_resume(**limits)
+    else:
+        watch = Watch(screen)
+        events = talk.stream(text, **limits)
+    try:
+        async for event in events:
+            watch.hear(event)
+    except LooplineError as error:
+        if not watch.ended:
+            raise
+        _log.debug("%s", type(error).__name__, exc_info=error)
+    finally:
+        watch.end()
+    return Over(Timeline(await talk.blocks()), watch.turn)
+
+
+def _report(asked: Asked, over: Over, name: str, screen: Screen) -> None:
+    """The answer with its sources, and how the turn went."""
+    turn = over.timeline.turn(over.number)
+    answer = words.answered(over.timeline, turn)
+    if asked.choices.as_json:
+        screen.raw(dumps(report(over, answer, name)))
+    elif answer.text:
+        screen.gap()
+        screen.answer(words.answer_text(answer))
+        for line in ([Text()] if answer.sources else []) + words.source_lines(answer.sources):
+            screen.answer(line)
+    screen.gap()
+    screen.note(words.footer(turn, blocks=len(over.blocks), conversation=name))
+    if over.result.error:
+        screen.error(over.result.error)
+
+
+def report(over: Over, answer: words.Answered, name: str) -> JsonObject:
+    """What came of a run, for programs."""
+    came, ended = over.result, over.timeline.turn(over.number).exit
+    usage: JsonObject = {**asdict(came.usage)}
+    return {
+        "conversation": name,
+        "turn_id": came.turn_id,
+        "answer": answer.text,
+        "exit_reason": came.exit_reason,
+        "ok": came.ok,
+        "error": came.error,
+        "rounds": came.rounds,
+        "usage": usage,
+        "sources": [_source(cited) for cited in answer.sources],
+        "blocks": len(over.blocks),
+        "elapsed_ms": ended.elapsed_ms if ended else None,
+        "late_input": list[Json](came.late_input),
+    }
+
+
+def _source(cited: words.Cited) -> Json:
+    source = cited.source
+    return {
+        "n": cited.n,
+        "title": source.title,
+        "url": source.url,
+        "path": source.path,
+        "commit": source.commit,
+        "lines": list[Json](source.lines) if source.lines else None,
+    }

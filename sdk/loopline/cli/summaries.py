@@ -1,0 +1,124 @@
+"""Blocks in a line each: what kind a block is of, and what it says in short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loopline.cli.steps import counted
+from loopline.cli.words import duration
+from loopline.models import dumps
+from loopline.reader import text_of
+from loopline.timeline import (
+    MARKS,
+    ArtifactKept,
+    Block,
+    Decision,
+    Exit,
+    KnowledgeCommit,
+    Plan,
+    PlanAck,
+    RoundStart,
+    SourceAdded,
+    TextKept,
+    ToolCalled,
+    ToolResult,
+    ToolStarted,
+    TurnHeader,
+)
+
+SHORT_COMMIT = 7
+STYLES: Mapping[str, str] = {
+    "user": "bold",
+    "assistant": "green",
+    "react.tool": "cyan",
+    "react.plan": "magenta",
+    "source": "blue",
+    "text": "blue",
+    "artifact": "blue",
+    "react.exit": "bold",
+    "react.notice": "yellow",
+}
+QUIETEST = "bright_black"
+
+
+def style_of(kind: str) -> str:
+    """The colour of a block's type: that of the longest beginning which has one."""
+    parts = kind.split(".")
+    beginnings = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((STYLES[name] for name in beginnings if name in STYLES), QUIETEST)
+
+
+def summary_of(block: Block) -> str:
+    """What a block says, on one line of any length."""
+    match block.body:
+        case TurnHeader() | RoundStart() | Decision() | Exit():
+            return _lifecycle(block)
+        case ToolCalled() | ToolStarted() | ToolResult():
+            return _call(block)
+        case Plan() | PlanAck():
+            return _plan(block)
+        case SourceAdded() | TextKept() | ArtifactKept():
+            return _kept(block)
+        case _:
+            return " ".join(text_of(block)[0].split())
+
+
+def _lifecycle(block: Block) -> str:
+    match block.body:
+        case TurnHeader() as header:
+            asked = f" · {_commit(header.knowledge)}" if header.knowledge else ""
+            return f"{header.bundle} · {header.model} · {header.protocol}{asked}"
+        case RoundStart() as begun:
+            takes = f" · takes {', '.join(map(str, begun.takes))}" if begun.takes else ""
+            opened = f" · opened by {begun.opened_by}" if begun.opened_by else ""
+            return f"saw {begun.saw} · epoch {begun.epoch}{opened}{takes}"
+        case Decision() as decision:
+            tokens = f"{decision.usage.input_tokens:,} → {decision.usage.output_tokens:,} tokens"
+            return f"{decision.stop_reason} · {counted(decision.calls, 'call')} · {tokens}"
+        case Exit() as ended:
+            error = f" · {ended.error}" if ended.error else ""
+            rounds = counted(ended.rounds, "round")
+            return f"{ended.reason} · {rounds} · {duration(ended.elapsed_ms)}{error}"
+        case _:
+            return ""
+
+
+def _commit(knowledge: KnowledgeCommit) -> str:
+    return f"{knowledge.repository} @ {knowledge.commit[:SHORT_COMMIT]}"
+
+
+def _call(block: Block) -> str:
+    match block.body:
+        case ToolCalled() as call:
+            return f"{call.tool} {dumps(call.arguments)}"
+        case ToolStarted() as started:
+            return f"{started.call_id} begins · {started.effect}"
+        case ToolResult() as result:
+            status = "" if result.status == "ok" else f"{result.status} · "
+            text = " ".join(result.text.split())
+            return f"{status}{result.tool} · {duration(result.elapsed_ms)} · {text}"
+        case _:
+            return ""
+
+
+def _plan(block: Block) -> str:
+    match block.body:
+        case Plan(snapshot=snapshot):
+            status = "" if snapshot.open else f"{snapshot.status} · "
+            return status + "  ".join(snapshot.lines())
+        case PlanAck(changes=changes):
+            return "  ".join(f"{MARKS[status]} [{number}]" for number, status in changes.items())
+        case _:
+            return ""
+
+
+def _kept(block: Block) -> str:
+    match block.body:
+        case SourceAdded() as source:
+            return f"[{source.sid}] {source.title} — {source.url}"
+        case TextKept() as kept:
+            return f"{kept.title or kept.ref} · {counted(len(kept.text), 'character')}"
+        case ArtifactKept() as kept:
+            return f"{kept.name} @{kept.version} · {counted(len(kept.text), 'character')}"
+        case _:
+            return ""

@@ -1,0 +1,115 @@
+"""`loopline new` writes a project that works as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from loopline import BundleError, Harness
+from loopline.bundle import load, load_skills, load_tools
+from loopline.bundle.template import create
+from loopline.testing import Call, Say, ScriptedModel
+
+
+def python(folder: Path, *arguments: str) -> str:
+    """What the module says, run in the folder."""
+    ran = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_it_is_a_project_in_a_folder_of_its_name(tmp_path: Path) -> None:
+    project = create("tea_shop", tmp_path)
+    assert project == tmp_path / "tea_shop"
+    assert sorted(path.relative_to(project).as_posix() for path in project.rglob("*.*")) == [
+        "README.md",
+        "pyproject.toml",
+        "tea_shop/__init__.py",
+        "tea_shop/skills/public/plain-words/SKILL.md",
+        "tea_shop/skills_descriptor.py",
+        "tea_shop/tools.py",
+        "tea_shop/tools_descriptor.py",
+        "tea_shop/workflow.py",
+        "tests/test_tea_shop.py",
+    ]
+
+
+def test_its_entry_point_is_its_name(tmp_path: Path) -> None:
+    project = create("tea_shop", tmp_path)
+    content = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
+    assert content["project"]["entry-points"]["loopline.bundles"] == {"tea_shop": "tea_shop:bundle"}
+
+
+def test_it_opens_with_its_tools_and_skills(tmp_path: Path) -> None:
+    loaded = load(create("tea_shop", tmp_path))
+    assert loaded.bundle.workflow.__name__ == "TeaShop"
+    tools = load_tools("tea_shop.tools_descriptor", loaded)
+    assert {name: tool.effect for name, tool in tools.items()} == {
+        "text.statistics": "read",
+        "text.save_note": "write",
+    }
+    skills = load_skills("tea_shop.skills_descriptor", loaded)
+    assert [skill.full_id for skill in skills] == ["public.plain-words"]
+    assert skills.warnings == ()
+
+
+async def test_it_runs_a_turn(tmp_path: Path) -> None:
+    model = ScriptedModel([Call("text.statistics", text="One. Two more."), Say("3 words")])
+    async with Harness.open(create("tea_shop", tmp_path), store="memory:", model=model) as harness:
+        result = await harness.conversation("c").say("How long is it?")
+    assert result.answer == "3 words"
+    assert '{"words":3,"sentences":2,"reading_minutes":0.0}' in str(model.requests[-1])
+
+
+@pytest.mark.parametrize("name", ["tea_shop", "bundle"])
+def test_its_own_tests_pass(tmp_path: Path, name: str) -> None:
+    assert "2 passed" in python(create(name, tmp_path), "pytest", "-q", "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize("name", ["tea_shop", "T", "bundle", "x2"])
+def test_no_name_is_left_open(tmp_path: Path, name: str) -> None:
+    files = [path for path in create(name, tmp_path).rglob("*.*") if path.is_file()]
+    assert [path for path in files if "$" in path.read_text("utf-8").replace(r"\s|$", "")] == [
+        tmp_path / name / "README.md"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tea-shop", "'tea-shop' cannot name a package: 'tea_shop' would work"),
+        ("Tea Shop", "'tea_shop' would work"),
+        ("2tea", "'bundle_2tea' would work"),
+        ("thé", "'the' would work"),
+        ("", "'bundle' would work"),
+        ("../tea", "'tea' would work"),
+        ("_tea", "'tea' would work"),
+        ("class", "'class' is taken in Python: 'class_bundle' would work"),
+        ("json", "'json_bundle' would work"),
+        ("loopline", "'loopline_bundle' would work"),
+        ("tests", "'tests_bundle' would work"),
+        ("class!", "'class_bundle' would work"),
+    ],
+)
+def test_a_name_that_no_package_can_have_is_refused(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(BundleError) as raised:
+        create(name, tmp_path / "new")
+    assert str(raised.value).endswith(said)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_exists_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tea").mkdir()
+    with pytest.raises(BundleError, match="exists: choose another name or folder"):
+        create("tea", tmp_path)
+    assert list((tmp_path / "tea").iterdir()) == []
