@@ -179,6 +179,15 @@ def test_a_bundle_imports_its_own_modules_in_any_way(tmp_path: Path, line: str) 
     assert "guide" not in sys.modules
 
 
+@pytest.mark.parametrize("name", ["calendar", "loopline"])
+def test_a_bundle_does_not_hide_a_module_that_python_or_loopline_has(
+    tmp_path: Path, name: str
+) -> None:
+    imports = "import calendar, loopline\nfound = (calendar.MONDAY, loopline.Bundle)\n"
+    folder = guide(tmp_path, {"other.py": imports}).rename(tmp_path / name)
+    assert vars(load(folder).resolve_module(f"{name}.other"))["found"] == (0, Bundle)
+
+
 def test_a_late_import_finds_the_bundles_own_module(tmp_path: Path) -> None:
     late = "def later():\n    from guide.tools import find\n    return find\n"
     one, two = (load(guide(tmp_path / name, {"late.py": late})) for name in ("one", "two"))
@@ -211,6 +220,16 @@ def test_an_unknown_name_says_what_was_looked_for(tmp_path: Path) -> None:
         said = complaint("giude")
     assert "no bundle 'giude': no such folder here or in bundles/" in said
     assert "'loopline.bundles'; nearest are ['guide'" in said
+
+
+def test_an_empty_name_is_refused() -> None:
+    assert "the one given is empty" in complaint("")
+
+
+def test_a_malformed_project_does_not_hide_the_others(tmp_path: Path) -> None:
+    guide(tmp_path / "bundles")
+    write(tmp_path / "bundles" / "bad", {"pyproject.toml": "[project\n"})
+    assert "guide" in [one.name for one in available(tmp_path)]
 
 
 def test_an_unknown_path_names_what_lies_beside_it(tmp_path: Path) -> None:

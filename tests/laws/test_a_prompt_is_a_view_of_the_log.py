@@ -52,10 +52,12 @@ class Step:
     followup: bool
 
 
+def say(text: str, made: list[ToolCall]) -> Say:
+    return Say(text, *made)
+
+
 acting = st.builds(
-    Step,
-    st.builds(lambda n, c: Say(n, *c), notes, st.lists(calls, min_size=1, max_size=3)),
-    st.booleans(),
+    Step, st.builds(say, notes, st.lists(calls, min_size=1, max_size=3)), st.booleans()
 )
 failing = st.builds(Step, st.just(Raw("")), st.booleans())
 answering = st.builds(

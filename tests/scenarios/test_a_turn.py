@@ -12,6 +12,7 @@ from loopline import BaseWorkflow, Bundle, BundleError, LooplineError, TurnPaylo
 from loopline.conversations import Talk
 from loopline.models import ToolMessage, UserMessage
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel, ScriptError
+from loopline.testing.scripted import Entry
 from loopline.timeline import (
     Block,
     Completion,
@@ -111,7 +112,7 @@ async def test_calls_that_write_one_key_keep_their_order_and_each_begins_once(
 
 
 async def test_only_reads_begin_without_a_start_block() -> None:
-    script = [Say("", Call("play.look"), Call("play.alone", text="x")), "Done."]
+    script: list[Entry] = [Say("", Call("play.look"), Call("play.alone", text="x")), "Done."]
     async with talking(script) as talk:
         await talk.say("go")
         assert [one.call_id for one in await left(talk, ToolStarted)] == ["c2"]
@@ -134,14 +135,15 @@ async def test_an_answer_waits_when_the_user_has_said_something_more() -> None:
 async def test_what_is_said_on_the_last_round_waits_for_the_next_turn() -> None:
     script = ScriptedModel(["Hello.", "Both."])
     async with talking(script) as talk:
-        stream = talk.stream("greet me", max_iterations=1)
-        async for event in stream:
-            if isinstance(event, Block) and isinstance(event.body, RoundStart):
-                receipt = await talk.followup("in French too")
+        receipts = [
+            await talk.followup("in French too")
+            async for event in talk.stream("greet me", max_iterations=1)
+            if isinstance(event, Block) and isinstance(event.body, RoundStart)
+        ]
         result = await talk.say("and now?")
         begun = await left(talk, RoundStart)
     assert result.answer == "Both."
-    assert begun[-1].takes == (receipt.seq, receipt.seq + 4)
+    assert begun[-1].takes == (receipts[0].seq, receipts[0].seq + 4)
 
 
 async def test_a_malformed_reply_is_asked_for_once_more_and_then_taken_as_it_is() -> None:
@@ -186,7 +188,7 @@ async def test_at_the_limit_the_answer_is_forced_without_calls() -> None:
 
 
 async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> None:
-    script = [Call("play.look"), Call("play.look")]
+    script: list[Entry] = [Call("play.look"), Call("play.look")]
     async with talking(script) as talk:
         result = await talk.say("go", max_iterations=1)
         (answer,) = await left(talk, Completion)
@@ -210,7 +212,7 @@ async def test_a_refusal_is_an_exit_of_its_own() -> None:
 
 
 async def test_a_cited_source_is_in_the_result_and_an_unknown_number_is_set_apart() -> None:
-    script = [
+    script: list[Entry] = [
         Say(
             "",
             Call("play.find", url="https://example.com/a"),
@@ -226,7 +228,7 @@ async def test_a_cited_source_is_in_the_result_and_an_unknown_number_is_set_apar
 
 
 async def test_a_source_keeps_its_number_when_it_is_found_again() -> None:
-    script = [
+    script: list[Entry] = [
         Call("play.find", url="https://example.com/a"),
         Call("play.find", url="https://EXAMPLE.com:443/a/?utm_source=x#top"),
         Call("play.find", url="http://10.0.0.80:80/a"),

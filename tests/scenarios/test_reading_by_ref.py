@@ -11,6 +11,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Harness, Store
 from loopline.models import ToolMessage
 from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from tests.support.repository import commit, git
 from tests.support.talking import talking
 
@@ -119,7 +120,10 @@ async def test_a_passage_that_was_shown_reads_the_same_when_the_repository_has_g
     repo: Path, tmp_path: Path
 ) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
-    script = [Call("react.search_knowledge", query="green tea water"), Say("80 degrees [[S:1]].")]
+    script: list[Entry] = [
+        Call("react.search_knowledge", query="green tea water"),
+        Say("80 degrees [[S:1]]."),
+    ]
     async with talking(script, bundle=guide(repo), store=store) as talk:
         result = await talk.say("How hot?")
         (before,) = await talk.read([result.sources[0].url])
@@ -148,7 +152,7 @@ async def test_a_commit_on_top_changes_what_a_moving_name_gives_and_nothing_pinn
 
 async def test_another_process_reads_every_ref_of_the_log(repo: Path, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/talk.db"
-    script = [
+    script: list[Entry] = [
         Say("… [1]", Call("react.plan", mode="new", steps=["a"])),
         Say("", Call("react.search_knowledge", query="storing tea")),
         Say("✓ [1]\nDark [[S:1]]."),
@@ -176,7 +180,10 @@ async def test_a_conversation_reads_another_of_the_same_user_and_of_nobody_else(
 
 
 async def test_the_documents_hold_every_block_and_every_source(repo: Path) -> None:
-    script = [Call("react.search_knowledge", query="storing tea"), Say("Dark [[S:1]].")]
+    script: list[Entry] = [
+        Call("react.search_knowledge", query="storing tea"),
+        Say("Dark [[S:1]]."),
+    ]
     async with talking(script, bundle=guide(repo)) as talk:
         await talk.say("How?")
         timeline, pool = await talk.read(

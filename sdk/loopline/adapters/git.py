@@ -57,7 +57,7 @@ class GitRepository:
     ) -> None:
         self.name = name
         self.location = location
-        self.warnings = tuple(warnings)
+        self.warnings: tuple[str, ...] = tuple(warnings)
         self._folder = folder
         self._bare = bare
         self._head = head

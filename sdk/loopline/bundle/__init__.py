@@ -6,6 +6,7 @@ from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.properties import Properties, Setting, Written, merged, written
 from loopline.bundle.running import begin, run
 from loopline.bundle.services import Services
+from loopline.bundle.template import create
 from loopline.bundle.workflow import BaseWorkflow
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "available",
     "begin",
     "blame",
+    "create",
     "load",
     "load_skills",
     "load_tools",

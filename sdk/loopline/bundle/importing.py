@@ -163,16 +163,21 @@ class _Inside(MetaPathFinder):
 
 
 def _import_of(package: str) -> Callable[..., ModuleType]:
-    """`__import__` for the modules of a package, which knows it by its public name too."""
-    public = public_name(package)
+    """`__import__` for the modules of a package, which knows it by its public name too.
 
-    def own(name: str, *where: Any, **named: Any) -> ModuleType:
+    A package called like one of the standard library does not hide that.
+    """
+    public = public_name(package)
+    hidden = public in sys.stdlib_module_names or public == "loopline"
+
+    def find(name: str, *where: Any, **named: Any) -> ModuleType:
         first, dot, rest = name.partition(".")
         level = named.get("level", where[_LEVEL] if len(where) > _LEVEL else 0)
-        known = f"{package}{dot}{rest}" if first == public and not level else name
+        own = first == public and not level and not hidden
+        known = f"{package}{dot}{rest}" if own else name
         return builtins.__import__(known, *where, **named)
 
-    return own
+    return find
 
 
 def _place(error: BaseException, folder: Path | None) -> str:

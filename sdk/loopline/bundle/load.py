@@ -130,6 +130,8 @@ def load(source: str | Path | Bundle) -> LoadedBundle:
     if not _is_name(source):
         return _opened(_site(Path(source).expanduser()))
     name = str(source)
+    if not name:
+        raise BundleError("a bundle has a path or a name: the one given is empty")
     if _is_site(Path(name)):
         return _opened(_site(Path(name)))
     if installed := [point for point in _entry_points() if point.name == name]:
@@ -170,7 +172,11 @@ def _is_name(source: str | Path) -> bool:
 
 
 def _is_site(path: Path) -> bool:
-    return path.is_dir() and ((path / "__init__.py").is_file() or bool(_entries(path)))
+    """Whether it looks like a bundle or a project with one; what is malformed is told on opening."""
+    if (path / "__init__.py").is_file():
+        return True
+    project = path / "pyproject.toml"
+    return project.is_file() and GROUP in project.read_text("utf-8", "replace")
 
 
 def _site(path: Path) -> _Site:

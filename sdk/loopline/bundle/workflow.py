@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Literal, Unpack
 
@@ -13,7 +14,6 @@ from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed
 from loopline.react import Actor, Limits, React, TurnPayload, TurnResult, completion, result
 from loopline.reader import Conversed, Reader
-from loopline.skills import Skills
 from loopline.timeline import (
     ArtifactKept,
     Decision,
@@ -87,7 +87,7 @@ class BaseWorkflow:
         if preset != "bare":
             raise BundleError(f"no preset {preset!r}: there is only 'bare'")
         services, space = self._services, self.knowledge
-        skills = services.skills(skills_module) if skills_module else Skills()
+        skills = await asyncio.to_thread(services.skills, skills_module)
         search = knowledge_space_fn or (space.search if space else None)
         read = knowledge_read_fn or (space.read if space else None)
         reader = Reader(
@@ -96,7 +96,9 @@ class BaseWorkflow:
             knowledge=guarded_read(read) if read else None,
             other=services.other,
         )
-        toolset = self._toolset(tools_module, tools, guarded_search(search) if search else None)
+        toolset = await self._toolset(
+            tools_module, tools, guarded_search(search) if search else None
+        )
         actor = Actor(
             recorder=services.recorder,
             tools=toolset,
@@ -118,10 +120,10 @@ class BaseWorkflow:
             limits={**limits, **services.limits},
         )
 
-    def _toolset(
+    async def _toolset(
         self, module: str, allowed: Iterable[str] | None, search: KnowledgeSearch | None
     ) -> ToolSet:
-        own = self._services.toolset(module) if module else ToolSet()
+        own = await asyncio.to_thread(self._services.toolset, module)
         if allowed is not None:
             own = own.allow(allowed)
         built_in: list[Tool] = [PlanTool(), ReadTool()]

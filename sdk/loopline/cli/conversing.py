@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rich.text import Text
+
 from loopline.cli.choices import Choices
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
 from loopline.errors import LooplineError
 from loopline.harness import Store
 from loopline.timeline import ConversationSummary, TimelineLog
-from rich.text import Text
 
 
 def unused(bundle: str, taken: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ ANSWERED, FAILED, MISUSED = 0, 1, 2
 BY_SIGNAL = 128
 """What is added to a signal's number when it ends the process."""
 
-_log = logging.getLogger("loopline")
+_logger = logging.getLogger("loopline")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -41,7 +41,7 @@ def attend(work: Callable[[Screen], Coroutine[None, None, int]], *, verbose: boo
         code = asyncio.run(work(screen))
     except LooplineError as error:
         screen.error(str(error))
-        _log.debug("%s", type(error).__name__, exc_info=error)
+        _logger.debug("%s", type(error).__name__, exc_info=error)
         code = MISUSED if isinstance(error, UsageError) else FAILED
     except BrokenPipeError:
         raise  # whoever read has read enough; typer knows what to do
@@ -53,7 +53,7 @@ def attend(work: Callable[[Screen], Coroutine[None, None, int]], *, verbose: boo
         code = BY_SIGNAL + signal.SIGINT
     except Exception as error:
         screen.error(f"{type(error).__name__}: {error} (a fault in loopline: -v shows where)")
-        _log.exception("unexpected")
+        _logger.exception("unexpected")
         code = FAILED
     raise typer.Exit(code)
 
@@ -103,6 +103,6 @@ def _listen_to_log(verbose: bool) -> None:
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        _log.setLevel(logging.DEBUG)
-    _log.handlers[:] = [handler]
-    _log.propagate = False
+        _logger.setLevel(logging.DEBUG)
+    _logger.handlers[:] = [handler]
+    _logger.propagate = False

@@ -59,10 +59,9 @@ class Started:
         found = shutil.which(name, path=path)
         if found is not None and Path(found).resolve() == program.resolve():
             return name
-        whole = Path(os.path.abspath(program))
-        return (
-            str(whole.relative_to(self.folder)) if whole.is_relative_to(self.folder) else str(whole)
-        )
+        whole = self.folder / program
+        inside = whole.is_relative_to(self.folder)
+        return str(whole.relative_to(self.folder) if inside else whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

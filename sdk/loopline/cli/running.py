@@ -27,7 +27,7 @@ from loopline.timeline import Block, Timeline
 
 STDIN = "-"
 
-_log = logging.getLogger("loopline")
+_logger = logging.getLogger("loopline")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ async def _watched(talk: Talk, text: str | None, limits: Limits, screen: Screen)
     except LooplineError as error:
         if not watch.ended:
             raise
-        _log.debug("%s", type(error).__name__, exc_info=error)
+        _logger.debug("%s", type(error).__name__, exc_info=error)
     finally:
         watch.end()
     return Over(Timeline(await talk.blocks()), watch.turn)
@@ -138,9 +138,11 @@ def _report(asked: Asked, over: Over, name: str, screen: Screen) -> None:
     if asked.choices.as_json:
         screen.raw(dumps(report(over, answer, name)))
     elif answer.text:
-        screen.gap()
+        screen.gap(needed=True)
         screen.answer(words.answer_text(answer))
-        for line in ([Text()] if answer.sources else []) + words.source_lines(answer.sources):
+        if answer.sources:
+            screen.answer(Text())
+        for line in words.source_lines(answer.sources, screen.width):
             screen.answer(line)
     screen.gap()
     screen.note(words.footer(turn, blocks=len(over.blocks), conversation=name))

@@ -16,12 +16,17 @@ from loopline.cli.picture import drawn
 from loopline.cli.words import visible
 
 REFRESH_PER_SECOND = 12.5
+ROOMY = 32
+"""The lines of a terminal from which on empty ones may be spent."""
 
 
 class Screen:
     """Where a command writes. Into a terminal in colour, elsewhere line by line without any codes."""
 
     def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # no text may end a command half-way
         self._out = _console(out or sys.stdout)
         self._err = _console(err or sys.stderr)
         self._live: Live | None = None
@@ -31,6 +36,11 @@ class Screen:
     def is_live(self) -> bool:
         """Whether stderr is a terminal, on which lines may change."""
         return self._err.is_terminal
+
+    @property
+    def width(self) -> int:
+        """How many columns what was asked for may take; 0 where there are no columns."""
+        return self._out.width if self._out.is_terminal else 0
 
     def answer(self, text: Text) -> None:
         """Write what was asked for."""
@@ -75,9 +85,9 @@ class Screen:
         self.calm()
         _write(self._err, Text(f"error: {message}", style="red"))
 
-    def gap(self) -> None:
-        """Set apart what follows, for people only."""
-        if self._err.is_terminal:
+    def gap(self, *, needed: bool = False) -> None:
+        """Set apart what follows, for people who have the room; `needed` even in a small terminal."""
+        if self._err.is_terminal and (needed or self._err.height >= ROOMY):
             self._err.print()
         self._shown.append(Text())
 
@@ -104,8 +114,6 @@ class Screen:
 
 
 def _console(stream: TextIO) -> Console:
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")
     is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
     return Console(
         file=stream,

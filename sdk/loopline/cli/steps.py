@@ -14,7 +14,6 @@ from loopline.events import Delta, Event
 from loopline.models import JsonObject, dumps
 from loopline.timeline import (
     Block,
-    Completion,
     Decision,
     Exit,
     Plan,
@@ -97,14 +96,12 @@ class Steps:
                 self._round_began, self._at_work, self._said = ts, True, ""
             case Block(body=Decision(model=model)):
                 self._model = model
-            case Block(body=Plan(snapshot=snapshot)):
-                self._show(snapshot)
+            case Block(body=Plan(snapshot=snapshot), ts=ts):
+                self._show(snapshot, ts)
             case Block(body=ToolCalled() as call, round=number):
                 self._begin(call, number)
             case Block(body=ToolResult() as result):
                 self._end(result)
-            case Block(body=Completion(), ts=ts):
-                self._answered(ts)
             case Block(body=Exit()):
                 self._at_work, self._said = False, ""
             case Block():
@@ -132,7 +129,7 @@ class Steps:
             case Delta():
                 pass
 
-    def _show(self, snapshot: PlanSnapshot) -> None:
+    def _show(self, snapshot: PlanSnapshot, ts: datetime) -> None:
         """Take the statuses of a plan over; steps of a plan that was given up are left out."""
         if snapshot.current or self._plan is None or self._plan.plan_id == snapshot.plan_id:
             self._plan = snapshot
@@ -142,6 +139,7 @@ class Steps:
                 own[number] = _Row(text, snapshot.plan_id, number)
                 self._rows.append(own[number])
             own[number].status = snapshot.at(number)
+        self._credit([row for row in own.values() if row.status == "done"], ts)
         if snapshot.status in ("closed", "superseded"):
             self._rows = [row for row in self._rows if not _given_up(row, snapshot)]
 
@@ -165,10 +163,10 @@ class Steps:
             own = _Row(result.tool, calls={result.call_id: _Called(result.tool, 0, result)})
             self._rows.append(own)
 
-    def _answered(self, ts: datetime) -> None:
-        """The step that no tool was called for and that is done now is the model's own."""
-        idle = [row for row in self._rows if row.status == "done" and not row.calls]
-        if idle and self._round_began is not None and self._model:
+    def _credit(self, done: list[_Row], ts: datetime) -> None:
+        """The last step that is done now and needed no tool was the model's own."""
+        idle = [row for row in done if not row.calls and not row.model]
+        if idle and self._round_began is not None:
             idle[-1].model = self._model
             idle[-1].model_ms = (ts - self._round_began).total_seconds() * 1000
 

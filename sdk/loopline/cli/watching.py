@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
@@ -19,7 +20,9 @@ from loopline.timeline import MARKS, Block, Exit
 
 PREVIEW_LINES = 6
 BAR_WIDTH = 32
-_JUSTIFY: tuple[Literal["left", "right"], ...] = ("left", "right", "right")
+SHORTEST_TEXT = 12
+MARK_WIDTH = 3
+_FIGURES = 3
 
 
 class Watch:
@@ -53,7 +56,7 @@ class Watch:
         self._screen.calm()
         lines = self._steps.lines
         if self._moves and lines:
-            self._screen.lay_out(grid(lines))
+            self._screen.lay_out(Grid(lines))
         elif not self._moves:
             self._write(lines)
 
@@ -71,7 +74,7 @@ def over(lines: Sequence[Step]) -> Sequence[Step]:
 
 def moving(lines: Sequence[Step], progress: str, preview: str) -> RenderableType:
     """The steps, with what the one at work says, and the last lines of an answer on its way."""
-    parts: list[RenderableType] = [grid(lines, moves=True)]
+    parts: list[RenderableType] = [Grid(lines, moves=True)]
     if progress:
         parts.append(Text(f"  {words.visible(progress)}", style=words.QUIET))
     if preview.strip():
@@ -80,21 +83,36 @@ def moving(lines: Sequence[Step], progress: str, preview: str) -> RenderableType
     return Group(*parts)
 
 
-def grid(lines: Sequence[Step], *, moves: bool = False) -> Table:
+@dataclass(frozen=True, slots=True)
+class Grid:
     """The steps in columns; when there is little room their texts are cut, and nothing else."""
-    figures = [words.figures(step) for step in lines]
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=1)
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    for column, justify in enumerate(_JUSTIFY):
-        widest = max((len(row[column]) for row in figures), default=0)
-        table.add_column(no_wrap=True, style=words.QUIET, justify=justify, min_width=widest)
-    for step, row in zip(lines, figures, strict=True):
-        spins = moves and step.status == "in_progress"
+
+    lines: Sequence[Step]
+    moves: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        figures = [words.figures(step) for step in self.lines]
+        widths = [max((cell_len(row[n]) for row in figures), default=0) for n in range(_FIGURES)]
+        taken = MARK_WIDTH + sum(width + 2 for width in widths if width)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(width=1)
+        table.add_column(
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=max(options.max_width - taken, SHORTEST_TEXT),
+        )
+        for n, width in enumerate(widths):
+            table.add_column(no_wrap=True, style=words.QUIET, min_width=width)
+            table.columns[-1].justify = "left" if n == 0 else "right"
+        for step, row in zip(self.lines, figures, strict=True):
+            table.add_row(self._mark(step), Text(words.visible(step.text)), *row)
+        yield table
+
+    def _mark(self, step: Step) -> RenderableType:
         style = words.MARK_STYLES[step.status]
-        mark = Spinner("dots", style=style) if spins else Text(MARKS[step.status], style=style)
-        table.add_row(mark, Text(words.visible(step.text)), *row)
-    return table
+        if self.moves and step.status == "in_progress":
+            return Spinner("dots", style=style)
+        return Text(MARKS[step.status], style=style)
 
 
 def building(done: int, total: int, what: str) -> RenderableType:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from loopline.cli.steps import Step, counted
@@ -14,6 +15,7 @@ from loopline.timeline import MARKS, Source, StepStatus, Timeline, Turn, citatio
 
 QUIET = "bright_black"
 REF = "cyan"
+SHORTEST_TITLE = 12
 MARK_STYLES: Mapping[StepStatus, str] = {
     "done": "green",
     "failed": "red",
@@ -107,17 +109,20 @@ def answer_text(answer: Answered) -> Text:
     return text
 
 
-def source_lines(sources: Iterable[Cited]) -> list[Text]:
-    """`[1] heading — ks:docs/…@3f2a91c#L88-L96`, one for each."""
-    return [
-        Text.assemble(
-            (f"[{cited.n}]", REF),
-            f" {visible(' '.join(cited.source.title.split()))}",
-            (" — ", QUIET),
-            (visible(cited.source.url), REF),
-        )
-        for cited in sources
-    ]
+def source_lines(sources: Iterable[Cited], width: int = 0) -> list[Text]:
+    """`[1] heading — ks:docs/…@3f2a91c#L88-L96`, one for each.
+
+    Where `width` columns are too few, the heading is cut; the ref never is.
+    """
+    return [_source_line(cited, width) for cited in sources]
+
+
+def _source_line(cited: Cited, width: int) -> Text:
+    title, ref = visible(" ".join(cited.source.title.split())), visible(cited.source.url)
+    room = width - len(f"[{cited.n}]  — ") - cell_len(ref)
+    if width and cell_len(title) > room >= SHORTEST_TITLE:
+        title = f"{title[: room - 1].rstrip()}…"
+    return Text.assemble((f"[{cited.n}]", REF), f" {title}", (" — ", QUIET), (ref, REF))
 
 
 def footer(turn: Turn, *, blocks: int, conversation: str) -> Text:

@@ -271,7 +271,7 @@ class Harness:
         summary = await opened.log.find(conversation)
         return Reader(
             here=Conversed(timeline, summary),
-            skills=opened.readable_skills(),
+            skills=await asyncio.to_thread(opened.readable_skills),
             knowledge=opened.space.read if opened.space else read_as_then(timeline),
             other=others(opened.log, conversation),
         )

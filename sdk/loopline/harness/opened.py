@@ -44,8 +44,7 @@ class Opened:
         """The skills that a reader outside any turn finds."""
         if self.loaded.holds(SKILLS_DESCRIPTOR):
             return self.skills(f"{self.loaded.name}.{SKILLS_DESCRIPTOR}")
-        folder = self.loaded.folder / "skills" if self.loaded.folder else None
-        return Skills.load(folder) if folder is not None and folder.is_dir() else Skills()
+        return self.skills("")
 
 
 def others(log: TimelineLog, conversation: Conversation) -> OtherConversation:

@@ -28,7 +28,7 @@ class Build:
         self._warnings: list[str] = []
         self._files = 0
         self._passages = 0
-        self.started = False
+        self.started: bool = False
 
     def chunks(self, progress: Progress | None) -> Iterator[Chunk]:
         """Every chunk of every text in the tree. `progress` is told of files: done, of how many."""

@@ -76,7 +76,7 @@ class MemoryRepository:
 
     def __init__(self, name: str = "memory") -> None:
         self.name = name
-        self.location = f"memory:{name}"
+        self.location: str = f"memory:{name}"
         self.warnings: tuple[str, ...] = ()
         self._commits: dict[str, dict[str, bytes]] = {}
         self._refs: dict[str, str] = {}

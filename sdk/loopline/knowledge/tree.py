@@ -23,7 +23,7 @@ class Tree:
             where = space_path(roots, path)
             if where is not None and where not in self.files:
                 self.files[where] = entry
-        self.folders = _folders(self.files)
+        self.folders: set[str] = _folders(self.files)
         self._all_folders = _folders(self._all)
 
     def check_roots(self) -> None:

@@ -27,8 +27,8 @@ from loopline.models.prompt import (
 
 __all__ = [
     "Abilities",
-    "ClosingModel",
     "AssistantMessage",
+    "ClosingModel",
     "Json",
     "JsonObject",
     "Message",

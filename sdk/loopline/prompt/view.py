@@ -51,7 +51,7 @@ class View:
         self._answered = False
         self._digest = sha256()
         self.messages: list[Message] = []
-        self.seq = 0
+        self.seq: int = 0
         self.extend(blocks)
 
     @property

@@ -38,6 +38,7 @@ from loopline.timeline import (
     PlanAck,
     Recorder,
     RoundStart,
+    StepStatus,
     Thinking,
     ToolCalled,
     Turn,
@@ -303,12 +304,13 @@ class React:
         snapshot = plan.acknowledge(current, notes, moment)
         if snapshot is None:
             return []
-        changes = {
+        changes: dict[str, StepStatus] = {
             number: status
             for number, status in snapshot.step_status.items()
             if current.step_status.get(number) != status
         }
-        return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
+        ack = PlanAck(plan_id=current.plan_id, changes=changes)
+        return [ack, Plan(snapshot=snapshot)]
 
     async def _forced(self) -> Ended:
         """An answer although the limit is reached: asked for without calls, else what there is."""

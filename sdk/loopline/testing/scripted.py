@@ -111,7 +111,7 @@ class ScriptedModel:
         clock: Clock | None = None,
         **abilities: Unpack[AbilityChoices],
     ) -> None:
-        self.abilities = replace(Abilities(window=WINDOW), **abilities)
+        self.abilities: Abilities = replace(Abilities(window=WINDOW), **abilities)
         self.requests: list[Prompt] = []
         self._script = list(script)
         self._aux = {purpose: list(entries) for purpose, entries in (aux or {}).items()}
@@ -193,9 +193,9 @@ def _reply(say: Say, *, native: bool) -> Reply:
 def _action(say: Say) -> JsonObject:
     if not say.calls:
         return {"action": "final_answer", "answer": say.text}
-    if len(say.calls) > 1:
+    call, *more = say.calls
+    if more:
         raise ScriptError("the json protocol takes one call a reply: write one Say for each")
-    call = say.calls[0]
     return {
         "action": "call_tool",
         "notes": say.text,

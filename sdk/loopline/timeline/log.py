@@ -106,7 +106,7 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
         LeaseLost: it is not.
     """
     if term is not None:
-        if term != newest:
+        if term != newest or term < 1:
             raise LeaseLost(
                 f"term {term} is over, {newest} has begun: another runner has the conversation"
             )

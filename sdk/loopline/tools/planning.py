@@ -15,7 +15,7 @@ class PlanTool:
     """The plan fold as a tool: the snapshots it makes are recorded with its result."""
 
     effect: Effect = "meta"
-    spec = ToolSpec(
+    spec: ToolSpec = ToolSpec(
         name="react.plan",
         description=(
             "Keep a plan. mode=new begins one from steps; replace retires plan_id and begins "

@@ -20,7 +20,7 @@ class ReadTool:
     """Reads by ref: what exists is read although some of the refs do not."""
 
     effect: Effect = "read"
-    spec = ToolSpec(
+    spec: ToolSpec = ToolSpec(
         name="react.read",
         description=(
             "Read anything that has a ref again: ar: blocks, tc: tool calls and results, "

@@ -33,7 +33,7 @@ class SearchTool:
     """Searches the knowledge space."""
 
     effect: Effect = "read"
-    spec = ToolSpec(
+    spec: ToolSpec = ToolSpec(
         name="react.search_knowledge",
         description=(
             "Search the knowledge space by words. Gives passages with their source number [[S:n]], "

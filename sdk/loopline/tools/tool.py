@@ -101,9 +101,9 @@ class ToolFunction(Generic[P, R]):
         self.effect: Effect = effect
         self.key = key
         code = _written(function)
-        self.name = code.__name__
-        self.place = _place(code)
-        self.description = well_formed(inspect.getdoc(code) or "")
+        self.name: str = code.__name__
+        self.place: str = _place(code)
+        self.description: str = well_formed(inspect.getdoc(code) or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns."""

@@ -17,15 +17,15 @@ KIN = 0.5
 ROOT = 0.8
 PARTS = 0.8
 # What a word is worth to a sentence that stands elsewhere than in the sentence itself.
-HEADING, BESIDE, TITLE, NEAR, ANYWHERE = 0.6, 0.6, 0.45, 0.4, 0.25
+HEADING, BESIDE, TITLE, NEAR, ANYWHERE = 0.75, 0.6, 0.45, 0.4, 0.25
 OWN_SHARE = 0.5
 NEAR_SENTENCES = 3
 FORM_FACTOR: dict[Form, float] = {"prose": 1.0, "item": 1.0, "row": 0.8, "code": 0.55}
 TESTS_FACTOR = 0.75
 SOURCE_FACTOR = 0.95
 SHORT, LONG, FAR_TOO_LONG = 30, 400, 700
-PHRASE, MOST_PHRASES = 0.04, 3
-CUE = 0.09
+PHRASE, MOST_PHRASES = 0.03, 3
+CUE = 0.1
 RANK = 0.12
 COMMONEST = 0.5
 LEAST_BACKGROUND = 4
@@ -43,6 +43,7 @@ _CUES: Mapping[Kind, re.Pattern[str]] = {
     "place": re.compile(r"\b(?:in|under|inside|at|directory|folder|file|located|stored|saved|written)\b|/", re.I),
     "outcome": re.compile(r"\b(?:raises?|raised|returns?|returned|will|error|exception|ignored|fails?|is|are|becomes?|results? in|added|appended|instead)\b", re.I),
     "which": re.compile(r"[`_]|[a-z][A-Z]|\(\)"),
+    "negated": re.compile(r"\b(?:not|never|no|none|cannot|only|unless|without|except)\b|n['\u2019]t\b", re.I),
     "meaning": re.compile(r"\b(?:is|are) (?:a|an|the|used|called)\b|\b(?:means|refers to|represents|defines|describes|controls)\b", re.I),
 }  # fmt: skip
 
@@ -189,30 +190,22 @@ def _scored(
     alike: Mapping[str, dict[str, float]],
     weights: Mapping[str, float],
 ) -> Iterable[Scored]:
+    """The sentences of a passage that hold at least one of the question's words."""
     terms = question.terms
-    total = sum(weights.values()) or 1.0
-    own = [[_strength(term, alike[term.stem], each) for term in terms] for each in held.stems]
-    heads = [[_strength(term, alike[term.stem], each) for term in terms] for each in held.headings]
-    title = [_strength(term, alike[term.stem], held.title) for term in terms]
-    anywhere = [max((row[n] for row in own), default=0.0) for n in range(len(terms))]
+    shares = [weights[term.stem] / (sum(weights.values()) or 1.0) for term in terms]
+
+    def strengths(stems: Container[str]) -> list[float]:
+        return [_strength(term, alike[term.stem], stems) for term in terms]
+
+    own = [strengths(each) for each in held.stems]
+    title = _dimmed(TITLE, strengths(held.title))
+    anywhere = _dimmed(ANYWHERE, _most(own, len(terms)))
     for place, sentence in enumerate(held.sentences):
+        heading = _dimmed(HEADING, strengths(held.headings[place]))
         around = _around(held, own, place)
-        reach = [
-            max(
-                own[place][n],
-                HEADING * heads[place][n],
-                TITLE * title[n],
-                around[n],
-                ANYWHERE * anywhere[n],
-            )
-            for n in range(len(terms))
-        ]
-        covered = (
-            sum(weights[t.stem] * value for t, value in zip(terms, reach, strict=True)) / total
-        )
-        itself = (
-            sum(weights[t.stem] * value for t, value in zip(terms, own[place], strict=True)) / total
-        )
+        reach = _most([own[place], heading, title, around, anywhere], len(terms))
+        itself = _weighed(shares, own[place])
+        covered = _weighed(shares, reach)
         if itself <= 0:
             continue
         score = (1 - OWN_SHARE) * covered + OWN_SHARE * itself
@@ -221,6 +214,19 @@ def _scored(
         score *= _factor(held.found.passage, sentence)
         said = frozenset(t.stem for t, value in zip(terms, own[place], strict=True) if value >= KIN)
         yield Scored(held.found.passage, place, sentence, score, covered, said)
+
+
+def _weighed(shares: Sequence[float], strengths: Sequence[float]) -> float:
+    return sum(share * strength for share, strength in zip(shares, strengths, strict=True))
+
+
+def _dimmed(worth: float, strengths: Sequence[float]) -> list[float]:
+    return [worth * strength for strength in strengths]
+
+
+def _most(rows: Sequence[Sequence[float]], width: int) -> list[float]:
+    """The greatest of each column."""
+    return [max((row[column] for row in rows), default=0.0) for column in range(width)]
 
 
 def _around(held: _Held, own: Sequence[Sequence[float]], place: int) -> list[float]:

@@ -10,7 +10,9 @@ from loopline.adapters.offline.kin import kin_of
 from loopline.adapters.offline.stems import stem
 from loopline.adapters.offline.words import COMMON, GENERAL, STOP_WORDS, Word, is_name, words
 
-Kind = Literal["why", "number", "time", "steps", "place", "outcome", "which", "meaning", "other"]
+Kind = Literal[
+    "why", "number", "time", "steps", "place", "outcome", "which", "meaning", "negated", "other"
+]
 
 NAME_WEIGHT = 1.6
 COMMON_WEIGHT = 0.85
@@ -28,6 +30,7 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("place", re.compile(r"\bwhere\b|\bwhich (?:file|directory|folder|module)\b")),
     ("steps", re.compile(r"\bhow (?:do|can|should|could|would|to|is|are|does|must|might)\b|\bwhat (?:do|must|should) i\b")),
     ("which", re.compile(r"\bwhich\b|\bwhat \w+ (?:do|does|is|are|can|should)\b")),
+    ("negated", re.compile(r"\b(?:not|never|no longer|cannot|without|refuses?)\b|n['\u2019]t\b")),
     ("meaning", re.compile(r"\bwhat(?:'s| is| are| does)\b|\bdefine\b|\bexplain\b")),
 )  # fmt: skip
 _POINTS_BACK = re.compile(

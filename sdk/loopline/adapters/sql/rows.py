@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select
 
 from loopline.adapters.sql.schema import blocks, conversations
 from loopline.errors import StoreError
@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ALL = -1
 
-is_named = and_(
+is_named: ColumnElement[bool] = and_(
     conversations.c.tenant == bindparam("tenant"),
     conversations.c.project == bindparam("project"),
     conversations.c.user == bindparam("user"),

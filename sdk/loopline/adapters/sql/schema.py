@@ -27,14 +27,14 @@ VERSION_KEY = "schema_version"
 
 _tables = MetaData()
 
-meta = Table(
+meta: Table = Table(
     "meta",
     _tables,
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
 
-conversations = Table(
+conversations: Table = Table(
     "conversations",
     _tables,
     Column("id", Integer, primary_key=True),
@@ -54,7 +54,7 @@ conversations = Table(
 # Times are milliseconds since 1970 in UTC. The primary key is the rowid: with rows of 1 KB a table
 # without one is three times as large. An id below 1 is refused because to a trigger the id of a row
 # that has none yet is -1.
-blocks = Table(
+blocks: Table = Table(
     "blocks",
     _tables,
     Column("id", Integer, primary_key=True),
@@ -73,7 +73,7 @@ blocks = Table(
 )
 Index("blocks_by_turn", blocks.c.conversation, blocks.c.turn)
 
-appends = Table(
+appends: Table = Table(
     "appends",
     _tables,
     Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
