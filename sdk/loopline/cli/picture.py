@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from rich.console import Console, RenderableType
 from rich.terminal_theme import TerminalTheme
+from rich.text import Text
 
 WIDTH = 100
 
@@ -60,7 +61,7 @@ _FORMAT = """\
   {chrome}
   <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
     {backgrounds}
-    <g class="{unique_id}-matrix">
+    <g class="{unique_id}-matrix" xml:space="preserve">
       {matrix}
     </g>
   </g>
@@ -80,6 +81,6 @@ def drawn(shown: Iterable[RenderableType], title: str) -> str:
         highlight=False,
         legacy_windows=False,
     )
-    for renderable in shown:
+    for renderable in (Text(), *shown, Text()):
         console.print(renderable)
     return console.export_svg(title=title, theme=THEME, code_format=_FORMAT, unique_id="loopline")

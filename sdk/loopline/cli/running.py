@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from loopline.react import Limits, TurnResult, result
 from loopline.timeline import Block, Timeline
 
 STDIN = "-"
+PICTURE = "--svg"
 
 _logger = logging.getLogger("loopline")
 
@@ -85,11 +87,20 @@ async def run(asked: Asked, screen: Screen) -> int:
         for line in commands(ran, over.blocks, Started.now()):
             screen.command(line)
     if asked.picture is not None:
-        screen.save(asked.picture, shlex.join(["loopline", *sys.argv[1:]]))
+        screen.save(asked.picture, _typed(sys.argv[1:]))
     code = ANSWERED if over.result.ok else FAILED
     if wish.stop is not None:
         leave(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
     return code
+
+
+def _typed(words: Sequence[str]) -> str:
+    """The command as it was typed, but for the picture that it was to make."""
+    kept = list[str]()
+    for before, word in zip(("", *words), words, strict=False):
+        if PICTURE not in (before, word.partition("=")[0]):
+            kept.append(word)
+    return shlex.join(["loopline", *kept])
 
 
 async def _conversation(harness: Harness, asked: Asked, screen: Screen) -> str:

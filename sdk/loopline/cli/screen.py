@@ -69,9 +69,14 @@ class Screen:
         _write(self._err, text)
         self._shown.append(text)
 
+    def log(self, text: Text) -> None:
+        """Write a line about it that a picture shows in another form."""
+        _write(self._err, text)
+
     def lay_out(self, shown: RenderableType) -> None:
-        """Write what takes columns about it; only on a terminal."""
-        self._err.print(shown)
+        """Show what takes columns about it: on a terminal, and in a picture."""
+        if self.is_live:
+            self._err.print(shown)
         self._shown.append(shown)
 
     def command(self, line: str) -> None:

@@ -55,14 +55,14 @@ class Watch:
         """Leave the steps on the screen as they are now."""
         self._screen.calm()
         lines = self._steps.lines
-        if self._moves and lines:
-            self._screen.lay_out(Grid(lines))
-        elif not self._moves:
+        if not self._moves:
             self._write(lines)
+        if lines:
+            self._screen.lay_out(Grid(lines))
 
     def _write(self, lines: Sequence[Step]) -> None:
         for step in lines[self._written :]:
-            self._screen.note(words.step_line(step))
+            self._screen.log(words.step_line(step))
         self._written = max(self._written, len(lines))
 
 

@@ -8,7 +8,7 @@ from loopline.adapters.offline.catalogue import NATURE
 from loopline.adapters.offline.evidence import Evidence
 from loopline.adapters.offline.quoting import choose, harmless, render
 
-ENOUGH = 0.59
+ENOUGH = 0.6
 PER_TERM = 0.02
 MOST_TERMS = 14
 NAME_MISSING = 0.15

@@ -1,0 +1,202 @@
+"""`loopline check`: what a bundle is made of and what is wrong with it, without running a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from rich.text import Text
+
+from loopline.bundle import LoadedBundle, Properties, load, load_skills, load_tools, merged
+from loopline.cli import words
+from loopline.cli.choices import Choices
+from loopline.cli.door import ANSWERED, FAILED, UsageError
+from loopline.cli.opening import opened
+from loopline.cli.screen import Screen
+from loopline.cli.steps import counted
+from loopline.errors import LooplineError, PropertyError
+from loopline.knowledge import KnowledgeState
+from loopline.models import Json, JsonObject, dumps
+from loopline.skills import Skills
+from loopline.tools import ToolSet
+
+TOOLS_DESCRIPTOR, SKILLS_DESCRIPTOR = "tools_descriptor", "skills_descriptor"
+ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found, and what is wrong: problems stop the bundle, warnings do not."""
+
+    bundle: str
+    properties: Properties = field(default_factory=Properties)
+    tools: ToolSet = field(default_factory=ToolSet)
+    skills: Skills = field(default_factory=Skills)
+    knowledge: KnowledgeState | None = None
+    problems: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
+
+    def attempt(self, do: Callable[[], T], otherwise: T) -> T:
+        """What `do` gives; when it fails, the problem is noted."""
+        try:
+            return do()
+        except LooplineError as error:
+            self.note(error)
+            return otherwise
+
+    def note(self, error: LooplineError) -> None:
+        """Note a problem, once."""
+        if str(error) not in self.problems:
+            self.problems.append(str(error))
+
+
+async def check(bundle: str, choices: Choices, screen: Screen) -> int:
+    """Print what the bundle is made of and every problem; a failure if there is one."""
+    try:
+        settings = choices.settings
+    except PropertyError as error:
+        raise UsageError(str(error)) from error
+    loaded = load(bundle)
+    found = Findings(loaded.bundle.id)
+    configuration, folder = loaded.bundle.configuration, loaded.folder
+    found.properties = found.attempt(
+        lambda: merged(configuration, folder=folder, overrides=settings), Properties()
+    )
+    _descriptors(loaded, found)
+    try:
+        async with opened(bundle, choices, screen) as harness:
+            found.knowledge = harness.knowledge_state
+    except LooplineError as error:
+        found.note(error)
+    if found.knowledge is not None:
+        found.warnings += found.knowledge.warnings
+    _show(found, choices, screen)
+    return FAILED if found.problems else ANSWERED
+
+
+def _descriptors(loaded: LoadedBundle, found: Findings) -> None:
+    """Read both descriptors as the bundle's folder has them."""
+    tools = f"{loaded.name}.{TOOLS_DESCRIPTOR}" if loaded.holds(TOOLS_DESCRIPTOR) else ""
+    skills = f"{loaded.name}.{SKILLS_DESCRIPTOR}" if loaded.holds(SKILLS_DESCRIPTOR) else ""
+    found.tools = found.attempt(lambda: _specified(load_tools(tools, loaded)), ToolSet())
+    found.skills = found.attempt(lambda: load_skills(skills, loaded), Skills())
+    found.warnings += found.skills.warnings
+
+
+def _specified(tools: ToolSet) -> ToolSet:
+    """The tools, whose schemas are made now and not when a model first asks."""
+    return tools if tools.specs else ToolSet()
+
+
+def _show(found: Findings, choices: Choices, screen: Screen) -> None:
+    if choices.as_json:
+        screen.raw(dumps(_document(found)))
+    else:
+        for line in _lines(found):
+            screen.answer(line)
+    for warning in found.warnings:
+        screen.note(Text(f"warning: {words.visible(warning)}", style="yellow"))
+    for problem in found.problems:
+        screen.error(problem)
+    if not found.problems:
+        screen.note(Text(f"✓ {found.bundle} can be run", style="green"))
+
+
+def _lines(found: Findings) -> Iterator[Text]:
+    yield Text(found.bundle, style="bold")
+    yield _head("tools", counted(len(found.tools), "tool") if found.tools else "none of its own")
+    for name, tool in found.tools.items():
+        line = Text.assemble(
+            f"    {name}", (f"({_parameters(tool.spec.parameters)})", words.QUIET), f"  {tool.effect}"
+        )
+        yield line.append(f"  {_first(tool.spec.description)}", style=words.QUIET)
+    yield _head("skills", counted(len(list(found.skills)), "skill"))
+    for skill in found.skills:
+        yield Text.assemble(
+            f"    {skill.ref}", (f"  {skill.name}: {_first(skill.description)}", words.QUIET)
+        )
+    yield from _knowledge(found)
+    yield _head("properties", "" if found.properties.given else "none")
+    for name, value in found.properties.flat().items():
+        if name.partition(".")[0] in found.properties.given:
+            yield Text.assemble(f"    {name}", (f" = {dumps(value)}", words.QUIET))
+
+
+def _knowledge(found: Findings) -> Iterator[Text]:
+    if found.knowledge is None:
+        yield _head("knowledge", "none")
+        return
+    yield _head("knowledge", words.indexed(found.knowledge, hint=False).plain)
+    section = found.properties.section("knowledge")
+    for root in ROOTS:
+        if section.get(root):
+            name = root.removesuffix("_root")
+            yield Text.assemble(f"    ks:{name}/", (f"  {section[root]}", words.QUIET))
+    for skipped in found.knowledge.skipped:
+        yield Text(f"    left out: {words.visible(skipped.path)}: {skipped.reason}", words.QUIET)
+
+
+def _head(name: str, summary: str) -> Text:
+    return Text.assemble((f"  {name}", "bold"), (f"  {summary}" if summary else "", words.QUIET))
+
+
+def _parameters(schema: JsonObject) -> str:
+    """`name: string, limit?: integer`."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return ""
+    needed = required if isinstance(required, list) else []
+    return ", ".join(
+        f"{name}{'' if name in needed else '?'}: {_type(described)}"
+        for name, described in properties.items()
+    )
+
+
+def _type(described: Json) -> str:
+    """The type as the schema says it, or the one that it refers to."""
+    if not isinstance(described, dict):
+        return "any"
+    match described:
+        case {"type": str(name)}:
+            return name
+        case {"enum": list(values)}:
+            return "|".join(dumps(value) for value in values)
+        case {"anyOf": list(options)}:
+            return "|".join(_type(option) for option in options)
+        case {"$ref": str(ref)}:
+            return ref.rpartition("/")[2]
+        case _:
+            return "any"
+
+
+def _first(text: str) -> str:
+    """The first line of a text."""
+    return text.strip().partition("\n")[0]
+
+
+def _document(found: Findings) -> JsonObject:
+    tools: list[Json] = [
+        {
+            "name": name,
+            "effect": tool.effect,
+            "description": tool.spec.description,
+            "parameters": tool.spec.parameters,
+        }
+        for name, tool in found.tools.items()
+    ]
+    skills: list[Json] = [
+        {"ref": skill.ref, "name": skill.name, "description": skill.description}
+        for skill in found.skills
+    ]
+    return {
+        "bundle": found.bundle,
+        "ok": not found.problems,
+        "tools": tools,
+        "skills": skills,
+        "properties": {**found.properties.flat()},
+        "problems": list[Json](found.problems),
+        "warnings": list[Json](found.warnings),
+    }

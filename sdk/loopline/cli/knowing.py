@@ -1,0 +1,119 @@
+"""`loopline search` and `loopline knowledge build`: a bundle's knowledge space, without a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from loopline.cli import words
+from loopline.cli.choices import Choices
+from loopline.cli.door import ANSWERED, FAILED, UsageError
+from loopline.cli.opening import opened
+from loopline.cli.screen import Screen
+from loopline.errors import LooplineError
+from loopline.harness import Harness
+from loopline.knowledge import KnowledgeSpace, KnowledgeState, Passage
+from loopline.models import Json, dumps
+
+SCORE_DIGITS = 3
+
+
+async def search(bundle: str, query: str, limit: int, choices: Choices, screen: Screen) -> int:
+    """Print the passages that best answer the query; a failure if there are none."""
+    if not query.strip():
+        raise UsageError("the query is empty: say what to look for")
+    async with opened(bundle, choices, screen) as harness:
+        space = _space(harness)
+        screen.note(words.indexed(space.state))
+        passages = await space.search(query, limit=limit)
+    if choices.as_json:
+        screen.raw(dumps([_row(passage) for passage in passages]))
+    elif passages:
+        screen.answer_whole(_table(passages), "\n".join(map(_line, passages)))
+    else:
+        screen.note(Text("no passage has any of these words", style=words.QUIET))
+    return ANSWERED if passages else FAILED
+
+
+async def build(bundle: str, choices: Choices, screen: Screen) -> int:
+    """Have the knowledge space ready, and print what is in it."""
+    async with opened(bundle, choices, screen) as harness:
+        state = _space(harness).state
+    if choices.as_json:
+        screen.raw(dumps(_state(state)))
+        return ANSWERED
+    screen.answer(words.indexed(state))
+    for skipped in state.skipped:
+        screen.note(Text(f"left out: {words.visible(skipped.path)}: {skipped.reason}", "yellow"))
+    for warning in state.warnings:
+        screen.note(Text(f"warning: {words.visible(warning)}", style="yellow"))
+    return ANSWERED
+
+
+def _space(harness: Harness) -> KnowledgeSpace:
+    if harness.knowledge is None:
+        raise LooplineError(
+            f"{harness.bundle.id} has no knowledge space: give its configuration a section "
+            "'knowledge', or say --prop knowledge.repo=FOLDER"
+        )
+    return harness.knowledge
+
+
+def _table(passages: Sequence[Passage]) -> Table:
+    shown = Table.grid(padding=(0, 1))
+    shown.add_column(justify="right", style=words.QUIET, no_wrap=True)
+    shown.add_column(overflow="fold")
+    for passage in passages:
+        text = Text.assemble(
+            (words.visible(passage.ref), words.REF), "  ", (words.visible(passage.title), "bold")
+        )
+        first = Text(words.visible(_first(passage)), no_wrap=True, overflow="ellipsis")
+        shown.add_row(_score(passage), text)
+        shown.add_row("", first)
+    return shown
+
+
+def _line(passage: Passage) -> str:
+    parts = (_score(passage), passage.ref, passage.title, _first(passage))
+    return "\t".join(words.visible(part).replace("\t", " ") for part in parts)
+
+
+def _score(passage: Passage) -> str:
+    return "" if passage.score is None else f"{passage.score:.{SCORE_DIGITS}f}"
+
+
+def _first(passage: Passage) -> str:
+    """The first line that says something, beneath a heading if it begins with one."""
+    lines = [line.strip() for line in passage.text.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("#")]
+    return next(iter(told or lines), "")
+
+
+def _row(passage: Passage) -> Json:
+    return {
+        "ref": passage.ref,
+        "title": passage.title,
+        "path": passage.path,
+        "commit": passage.commit,
+        "lines": list[Json](passage.lines),
+        "score": passage.score,
+        "text": passage.text,
+    }
+
+
+def _state(state: KnowledgeState) -> Json:
+    return {
+        "repository": state.repository,
+        "location": state.location,
+        "ref": state.ref,
+        "commit": state.commit,
+        "files": state.files,
+        "passages": state.passages,
+        "seconds": round(state.seconds, SCORE_DIGITS),
+        "reused": state.reused,
+        "uncommitted": state.uncommitted,
+        "warnings": list[Json](state.warnings),
+        "skipped": [{"path": one.path, "reason": one.reason} for one in state.skipped],
+    }
