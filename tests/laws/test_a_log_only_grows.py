@@ -113,7 +113,7 @@ def test_the_next_place_is_the_one_that_may_be_taken(store: Path) -> None:
         max_size=12,
     )
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
     appends: list[tuple[int, int, int, int]],
 ) -> None:
@@ -142,7 +142,7 @@ def test_who_has_seen_a_place_never_meets_a_new_block_at_or_below_it(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=20))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_along_seq_the_terms_of_runners_never_fall(moves: list[tuple[int, bool]]) -> None:
     """Three runners take over from each other, and go on whether or not they still may."""
 

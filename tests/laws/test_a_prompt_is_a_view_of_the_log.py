@@ -112,7 +112,7 @@ def live(script: list[tuple[list[Step], Step]]) -> Lived:
     return asyncio.run(run())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(turns)
 def test_carrying_on_only_extends_the_prompt(script: list[tuple[list[Step], Step]]) -> None:
     lived = live(script)
@@ -124,7 +124,7 @@ def test_carrying_on_only_extends_the_prompt(script: list[tuple[list[Step], Step
         assert after.messages[: len(before.messages)] == before.messages
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(turns)
 def test_a_result_follows_its_call_in_every_request(script: list[tuple[list[Step], Step]]) -> None:
     for request in live(script).requests:
@@ -144,7 +144,7 @@ def in_pairs(messages: tuple[Message, ...]) -> bool:
     return not expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(turns)
 def test_every_user_input_is_pending_or_taken_by_one_round(
     script: list[tuple[list[Step], Step]],
@@ -156,7 +156,7 @@ def test_every_user_input_is_pending_or_taken_by_one_round(
     assert sorted([*taken, *pending]) == said
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(turns, st.integers(1, 5))
 def test_in_one_go_equals_in_steps(script: list[tuple[list[Step], Step]], stride: int) -> None:
     blocks = live(script).blocks
@@ -172,7 +172,7 @@ def test_in_one_go_equals_in_steps(script: list[tuple[list[Step], Step]], stride
     assert (one.turns, one.shown, one.calls) == (steps.turns, steps.shown, steps.calls)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(turns)
 def test_any_past_prompt_is_rendered_again_from_the_log_alone(
     script: list[tuple[list[Step], Step]],
@@ -186,7 +186,7 @@ def test_any_past_prompt_is_rendered_again_from_the_log_alone(
         assert block.body.tail == request.tail
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(turns)
 def test_every_pinned_ref_that_was_shown_reads_again_as_the_same(
     script: list[tuple[list[Step], Step]],

@@ -157,4 +157,4 @@ async def outcome(doing: Coroutine[None, None, T]) -> T | str:
 
 
 TestLogsSideBySide = LogsSideBySide.TestCase
-TestLogsSideBySide.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+TestLogsSideBySide.settings = settings(max_examples=25, stateful_step_count=25)

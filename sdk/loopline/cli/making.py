@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from loopline.bundle import Available, available
-from loopline.bundle.template import create
+from loopline.bundle import Available, available, create
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED
-from loopline.cli.pasting import Started, next_commands
+from loopline.cli.pasting import Started
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
 from loopline.models import Json, dumps
+
+QUESTION = "How long is this sentence?"
+EXAMPLE = ("text.statistics", '{"text": "One. Two more words!"}')
+"""A tool that a new bundle has, and arguments for it."""
 
 
 async def new(name: str, parent: Path, screen: Screen) -> int:
@@ -25,9 +30,21 @@ async def new(name: str, parent: Path, screen: Screen) -> int:
     for file in files:
         screen.note(Text(str(file), style=QUIET))
     screen.note(Text(f"✓ {project} is a bundle; next:", style="green"))
-    for line in next_commands(project, name, Started.now()):
+    for line in next_commands(project, Started.now(), tested=find_spec("pytest") is not None):
         screen.command(line)
     return ANSWERED
+
+
+def next_commands(project: Path, started: Started, *, tested: bool) -> list[str]:
+    """Talk to a new bundle, call its tool, and run its test, or without pytest check it."""
+    place = str(project) if project.parts[:-1] else f"./{project}"
+    test = [*started.python, "-m", "pytest", place]
+    check = [*started.program, "check", place]
+    return [
+        shlex.join([*started.program, "run", place, QUESTION]),
+        shlex.join([*started.program, "tool", place, *EXAMPLE]),
+        shlex.join(test if tested else check),
+    ]
 
 
 async def bundles(choices: Choices, screen: Screen) -> int:

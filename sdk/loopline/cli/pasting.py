@@ -28,6 +28,7 @@ class Started:
     """How this program was started, as far as it must be started again so."""
 
     script: str
+    interpreter: str
     environment: Mapping[str, str]
     prefix: str
     folder: Path
@@ -40,10 +41,21 @@ class Started:
     @property
     def program(self) -> list[str]:
         """The words that start it again: `loopline`, `uv run loopline`, or the script's path."""
+        return [*self._uv, PROGRAM] if self._uv else [self._named(Path(self.script), PROGRAM)]
+
+    @property
+    def python(self) -> list[str]:
+        """The words that start its Python."""
+        if self._uv:
+            return [*self._uv, "--with", "pytest", "python"]
+        return [self._named(Path(self.interpreter), "python")]
+
+    @property
+    def _uv(self) -> list[str]:
         uv, ours = self.environment.get("UV", ""), self.environment.get("VIRTUAL_ENV", "")
-        if uv and ours and Path(ours).resolve() == Path(self.prefix).resolve():
-            return [self._named(Path(uv), "uv"), "run", PROGRAM]
-        return [self._named(Path(self.script), PROGRAM)]
+        if not uv or not ours or Path(ours).resolve() != Path(self.prefix).resolve():
+            return []
+        return [self._named(Path(uv), "uv"), "run"]
 
     def _named(self, program: Path, name: str) -> str:
         """The bare name where that finds it, else the path, from here if it is inside."""

@@ -114,8 +114,8 @@ def _plan(block: Block) -> str:
 
 def _kept(block: Block) -> str:
     match block.body:
-        case SourceAdded() as source:
-            return f"[{source.sid}] {source.title} — {source.url}"
+        case SourceAdded(sid=sid, source=source):
+            return f"[{sid}] {source.title} — {source.url}"
         case TextKept() as kept:
             return f"{kept.title or kept.ref} · {counted(len(kept.text), 'character')}"
         case ArtifactKept() as kept:

@@ -70,8 +70,11 @@ def heading(bundle: str, model: str) -> Text:
     return Text.assemble((bundle, "bold"), (" · ", QUIET), model, (GLOSSES.get(model, ""), QUIET))
 
 
-def indexed(state: KnowledgeState) -> Text:
-    """What the knowledge space was made from, and how much is in it."""
+def indexed(state: KnowledgeState, *, hint: bool = True) -> Text:
+    """What the knowledge space was made from, and how much is in it.
+
+    With a `hint` it says where the warnings can be read.
+    """
     verb = "opened index of" if state.reused else "indexed"
     parts = [
         f"{verb} {visible(state.repository)} @ {state.short_commit}",
@@ -82,7 +85,8 @@ def indexed(state: KnowledgeState) -> Text:
     if state.uncommitted:
         parts.append(f"{counted(state.uncommitted, 'uncommitted file')} not included")
     if state.warnings:
-        parts.append(f"{counted(len(state.warnings), 'warning')} (loopline check)")
+        where = " (loopline check)" if hint else ""
+        parts.append(f"{counted(len(state.warnings), 'warning')}{where}")
     return Text(" · ".join(parts), style=QUIET)
 
 

@@ -80,6 +80,6 @@ def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "")
         error=error,
         rounds=turn.rounds,
         usage=usage,
-        sources=[source for sid in used if (source := timeline.pool.at(sid)) is not None],
+        sources=[timeline.pool.sources[sid] for sid in used if sid in timeline.pool.sources],
         late_input=[block.ref for block in timeline.inputs_for(number)],
     )

@@ -29,7 +29,7 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
 
 def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
     """Every source by number."""
-    rows: list[Json] = [source_row(added, timeline) for added in timeline.pool.sources.values()]
+    rows: list[Json] = [source_row(sid, timeline) for sid in timeline.pool.sources]
     return {
         "conversation_id": summary.conversation.name if summary else "",
         "sources_pool": rows,
@@ -53,11 +53,17 @@ def block_object(block: Block) -> JsonObject:
     }
 
 
-def source_row(added: SourceAdded, timeline: Timeline) -> JsonObject:
-    """A source with the fields of the pool, and its text where the log keeps one."""
-    row = cast("JsonObject", json.loads(encode(added)[2]))
-    kept = timeline.kept.get(added.url)
-    return row if kept is None else {**row, "text": kept.text}
+def source_row(sid: int, timeline: Timeline) -> JsonObject:
+    """The source of that number with the fields of the pool, and its text where one is kept.
+
+    Raises:
+        KeyError: there is none.
+    """
+    source = timeline.pool.sources[sid]
+    kept = timeline.kept.get(source.url)
+    stored = encode(SourceAdded(sid=sid, source=source))[2]
+    fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
+    return {"sid": sid, **fields} if kept is None else {"sid": sid, **fields, "text": kept.text}
 
 
 def iso(moment: datetime) -> str:

@@ -119,9 +119,7 @@ class Reader:
         pool = self.here.timeline.pool
         wanted = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
         rows: list[Json] = [
-            source_row(pool.sources[sid], self.here.timeline)
-            for sid in wanted
-            if sid in pool.sources
+            source_row(sid, self.here.timeline) for sid in wanted if sid in pool.sources
         ]
         if not rows:
             raise RefError(f"no such source: the pool holds {_range(pool.newest)}")

@@ -22,6 +22,7 @@ from loopline.timeline.blocks import (
     Reaction,
     ResultStatus,
     RoundStart,
+    Source,
     SourceAdded,
     SourceType,
     TextKept,
@@ -51,7 +52,7 @@ from loopline.timeline.log import (
 from loopline.timeline.memory import MemoryLog
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
-from loopline.timeline.sources import Pool, Source, identity
+from loopline.timeline.sources import Pool, identity
 from loopline.timeline.timeline import Timeline, Turn
 
 __all__ = [

@@ -198,17 +198,16 @@ class Draft:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceAdded:
-    """A source has joined the pool under its number `sid`, which it keeps.
+class Source:
+    """Something citable that a tool found.
 
     `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with
-    both ends included. `text` is what was shown of it, kept so that it reads the same when the source
-    is gone. `objective_relevance` is from 0 to 1, None when nothing measured it.
+    both ends included. `text` is what was shown of it, which the log keeps, so that it reads the same
+    when the source is gone. `objective_relevance` is from 0 to 1, None when nothing measured it.
     """
 
-    sid: int
-    title: str
     url: str
+    title: str = ""
     source_type: SourceType = "web"
     path: str = ""
     commit: str = ""
@@ -217,6 +216,14 @@ class SourceAdded:
     objective_relevance: float | None = None
     published_time_iso: str = ""
     favicon_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAdded:
+    """A source has joined the pool under its number `sid`, which it keeps."""
+
+    sid: int
+    source: Source
     type: Literal["source.added"] = "source.added"
 
 

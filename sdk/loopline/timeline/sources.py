@@ -6,44 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from loopline.timeline.blocks import SourceAdded, SourceType
+from loopline.timeline.blocks import Source, SourceAdded
 
 _TRACKING = frozenset({"gclid", "fbclid"})
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Something citable that a tool found.
-
-    `url` is a web address or a pinned ref. `lines` counts from 1, both ends included. `text` is what
-    was shown of it, which the log keeps.
-    `objective_relevance` is from 0 to 1, None when nothing measured it.
-    """
-
-    url: str
-    title: str = ""
-    source_type: SourceType = "web"
-    path: str = ""
-    commit: str = ""
-    lines: tuple[int, int] | None = None
-    text: str = ""
-    objective_relevance: float | None = None
-    published_time_iso: str = ""
-    favicon_url: str = ""
 
 
 @dataclass(slots=True)
 class Pool:
     """The sources of a conversation by number, and the numbers by what they stand for."""
 
-    sources: dict[int, SourceAdded] = field(default_factory=dict[int, SourceAdded])
+    sources: dict[int, Source] = field(default_factory=dict[int, Source])
     _sids: dict[str, int] = field(default_factory=dict[str, int])
 
     def take(self, added: SourceAdded) -> None:
         """Fold one more source in."""
-        self.sources[added.sid] = added
-        self._sids[identity(added.url)] = added.sid
+        self.sources[added.sid] = added.source
+        self._sids[identity(added.source.url)] = added.sid
 
     @property
     def newest(self) -> int:
@@ -53,12 +32,7 @@ class Pool:
     def find(self, url: str) -> Source | None:
         """The source of that address; None when the pool has none."""
         sid = self._sids.get(identity(url))
-        return None if sid is None else self.at(sid)
-
-    def at(self, sid: int) -> Source | None:
-        """The source of that number; None when there is none."""
-        added = self.sources.get(sid)
-        return None if added is None else _source(added)
+        return None if sid is None else self.sources[sid]
 
     def number(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
         """The number of each source, and the bodies that add those which are new."""
@@ -69,7 +43,7 @@ class Pool:
             if sid is None:
                 sid = self.newest + len(added) + 1
                 new[name] = sid
-                added.append(_added(sid, source))
+                added.append(SourceAdded(sid=sid, source=source))
             sids.append(sid)
         return sids, added
 
@@ -98,34 +72,3 @@ def identity(url: str) -> str:
 def _port(netloc: str) -> int | None:
     port = netloc.rpartition("@")[2].rpartition("]")[2].rpartition(":")[2]
     return int(port) if port.isdigit() and ":" in netloc else None
-
-
-def _source(added: SourceAdded) -> Source:
-    return Source(
-        url=added.url,
-        title=added.title,
-        source_type=added.source_type,
-        path=added.path,
-        commit=added.commit,
-        lines=added.lines,
-        text=added.text,
-        objective_relevance=added.objective_relevance,
-        published_time_iso=added.published_time_iso,
-        favicon_url=added.favicon_url,
-    )
-
-
-def _added(sid: int, source: Source) -> SourceAdded:
-    return SourceAdded(
-        sid=sid,
-        title=source.title or source.url,
-        url=source.url,
-        source_type=source.source_type,
-        path=source.path,
-        commit=source.commit,
-        lines=source.lines,
-        text=source.text,
-        objective_relevance=source.objective_relevance,
-        published_time_iso=source.published_time_iso,
-        favicon_url=source.favicon_url,
-    )

@@ -192,6 +192,13 @@ class Timeline:
         if begun.model:
             self.last_round = begun
 
+    def _add_source(self, added: SourceAdded) -> None:
+        self.pool.take(added)
+        source = added.source
+        if source.text:
+            kept = TextKept(ref=source.url, text=source.text, title=source.title)
+            self.kept[source.url] = kept
+
     def _fold(self, block: Block) -> None:
         match block.body:
             case UserPrompt() | UserFollowup():
@@ -207,10 +214,8 @@ class Timeline:
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
                 self._plan_refs[snapshot.plan_id] = block
-            case SourceAdded(url=url, text=text, title=title) as added:
-                self.pool.take(added)
-                if text:
-                    self.kept[url] = TextKept(ref=url, text=text, title=title)
+            case SourceAdded() as added:
+                self._add_source(added)
             case TextKept() as kept:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):

@@ -62,9 +62,13 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A sentence with its place in a passage; `covered` is the weighed share of the words asked about."""
+    """A sentence with its place in a passage; `covered` is the weighed share of the words asked about.
+
+    `rank` is the passage's among all that were found, 1 for the best.
+    """
 
     passage: Passage
+    rank: float
     place: int
     sentence: Sentence
     score: float
@@ -74,12 +78,16 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All sentences of all passages, the best first, and the words that no passage holds."""
+    """All sentences of all passages, the best first, and the words that no passage holds.
+
+    `tries` is how often it took to search for them.
+    """
 
     question: Question
     scored: tuple[Scored, ...]
     missing: tuple[Term, ...]
     weights: Mapping[str, float]
+    tries: int = 1
 
     @property
     def covered(self) -> float:
@@ -104,7 +112,9 @@ def sentences_of(passage: Passage) -> list[Sentence]:
     return sentences(passage.text) if passage.prose else code_sentences(passage.text)
 
 
-def weigh(question: Question, found: Sequence[Found], queries: Mapping[str, int]) -> Evidence:
+def weigh(
+    question: Question, found: Sequence[Found], queries: Mapping[str, int], *, tries: int = 1
+) -> Evidence:
     """Every sentence weighed against the question; `queries` says how many passages each search gave."""
     held = [_held(each) for each in found]
     alike = {term.stem: _alike(term, held) for term in question.terms}
@@ -119,7 +129,7 @@ def weigh(question: Question, found: Sequence[Found], queries: Mapping[str, int]
             _strength(term, alike[term.stem], each) >= KIN for one in held for each in (one.all,)
         )
     )
-    return Evidence(question, tuple(scored), missing, weights)
+    return Evidence(question, tuple(scored), missing, weights, tries)
 
 
 def _once(scored: Iterable[Scored]) -> list[Scored]:
@@ -213,7 +223,7 @@ def _scored(
         score += CUE * _cued(question, sentence.text) + RANK * held.found.rank
         score *= _factor(held.found.passage, sentence)
         said = frozenset(t.stem for t, value in zip(terms, own[place], strict=True) if value >= KIN)
-        yield Scored(held.found.passage, place, sentence, score, covered, said)
+        yield Scored(held.found.passage, held.found.rank, place, sentence, score, covered, said)
 
 
 def _weighed(shares: Sequence[float], strengths: Sequence[float]) -> float:

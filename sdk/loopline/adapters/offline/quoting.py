@@ -84,7 +84,7 @@ def clean(text: str) -> str:
 
 def harmless(text: str) -> str:
     """The text on one line, with nothing in it that reads as a citation."""
-    return " ".join(text.replace("[[", "[ [").split())
+    return " ".join(re.sub(r"\[(?=\[)", "[ ", text).split())
 
 
 def _fits(chosen: Sequence[Quote], scored: Scored, best: Scored) -> bool:

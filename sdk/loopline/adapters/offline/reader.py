@@ -116,7 +116,14 @@ class _Reader:
     @cached_property
     def _evidences(self) -> list[Evidence]:
         found, queries = gather(self._searches, self._turn.calls(READ))
-        return [weigh(question, found, queries) for question in self._questions]
+        tries = self._tries
+        return [weigh(question, found, queries, tries=tries) for question in self._questions]
+
+    @property
+    def _tries(self) -> int:
+        """How often the last question has been searched."""
+        last = self._turn.asked[-1].place if self._turn.asked else -1
+        return len({done.place for done in self._searches if done.place > last})
 
     @property
     def _answerable(self) -> list[Evidence]:
@@ -129,8 +136,7 @@ class _Reader:
         waiting = [question for asked, question in pairs if asked.place > last]
         if waiting:
             return [query for question in waiting for query in forms(question)]
-        rounds = len({done.place for done in self._searches})
-        if self._answerable or rounds >= SEARCH_ROUNDS:
+        if self._answerable or self._tries >= SEARCH_ROUNDS:
             return []
         made = set(self._queries(self._searches))
         queries = [query for evidence in self._evidences for query in again(evidence)]
