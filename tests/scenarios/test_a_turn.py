@@ -206,6 +206,13 @@ async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reaso
     assert end.error == result.error
 
 
+async def test_any_error_of_a_model_is_a_result_and_not_a_crash() -> None:
+    async with talking([Fail(RuntimeError("socket closed"))]) as talk:
+        result = await talk.say("go")
+    assert (result.exit_reason, result.ok) == ("error", False)
+    assert "RuntimeError: socket closed" in result.error
+
+
 async def test_a_refusal_is_an_exit_of_its_own() -> None:
     async with talking([Refuse()]) as talk:
         assert (await talk.say("go")).exit_reason == "refused"

@@ -8,11 +8,16 @@ from typing import Annotated, Literal
 
 import typer
 
+from loopline.cli.chatting import chat
+from loopline.cli.checking import check
 from loopline.cli.choices import Choices
 from loopline.cli.door import attend
+from loopline.cli.knowing import build, search
+from loopline.cli.making import bundles, new
 from loopline.cli.reading import read
 from loopline.cli.running import Asked, run
 from loopline.cli.timelines import Wanted, conversations, timeline
+from loopline.cli.tooling import ToolCall, tool
 from loopline.react import Limits
 
 Protocol = Literal["auto", "native", "json"]
@@ -55,6 +60,9 @@ app: typer.Typer = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+knowledge: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(knowledge, name="knowledge", help="A bundle's knowledge space.")
 
 
 @app.command("run")
@@ -151,3 +159,113 @@ def timeline_command(
     wanted = Wanted(turn=turn, type=kind)
     work = partial(conversations, choices) if listed else partial(timeline, wanted, choices)
     attend(work, verbose=verbose)
+
+
+@app.command("chat")
+def chat_command(
+    bundle: BundleArgument,
+    conversation: ConversationOption = None,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    user: UserOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Talk with a bundle at the keyboard, or line by line from a pipe."""
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        model=model,
+        user=user,
+        props=tuple(prop or ()),
+        as_json=as_json,
+    )
+    attend(partial(chat, bundle, choices), verbose=verbose)
+
+
+@app.command("search")
+def search_command(
+    bundle: BundleArgument,
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help="Words to look for.", show_default=False)
+    ],
+    limit: Annotated[int, typer.Option(min=1, help="At most so many passages.")] = 5,
+    store: StoreOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Search a bundle's knowledge space."""
+    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
+    attend(partial(search, bundle, query, limit, choices), verbose=verbose)
+
+
+@knowledge.command("build")
+def build_command(
+    bundle: BundleArgument,
+    store: StoreOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Have a bundle's knowledge space ready, and say what is in it."""
+    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
+    attend(partial(build, bundle, choices), verbose=verbose)
+
+
+@app.command("check")
+def check_command(
+    bundle: BundleArgument,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Say what a bundle is made of and what is wrong with it, without running it."""
+    choices = Choices(store=store, model=model, props=tuple(prop or ()), as_json=as_json)
+    attend(partial(check, bundle, choices), verbose=verbose)
+
+
+@app.command("tool")
+def tool_command(
+    bundle: BundleArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="ALIAS.FUNCTION", help="The tool.", show_default=False)
+    ],
+    arguments: Annotated[
+        str, typer.Argument(metavar="JSON", help="Its arguments, as a JSON object.")
+    ] = "{}",
+    user: UserOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Call one tool of a bundle, outside any conversation."""
+    choices = Choices(user=user, props=tuple(prop or ()), as_json=as_json)
+    call = ToolCall(bundle=bundle, name=name, arguments=arguments)
+    attend(partial(tool, call, choices), verbose=verbose)
+
+
+@app.command("new")
+def new_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="What the package is to be called.", show_default=False
+        ),
+    ],
+    folder: Annotated[
+        Path, typer.Option("--in", metavar="FOLDER", help="Where its folder is made.")
+    ] = Path(),
+    verbose: VerboseOption = False,
+) -> None:
+    """Begin a bundle: workflow, tools, a skill and a test that passes."""
+    attend(partial(new, name, folder), verbose=verbose)
+
+
+@app.command("bundles")
+def bundles_command(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
+    """List what can be opened by name."""
+    attend(partial(bundles, Choices(as_json=as_json)), verbose=verbose)

@@ -3,55 +3,110 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
-import sys
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import fresh
-from loopline.cli.door import ANSWERED, leave, stopping
+from loopline.cli.door import leave, stopping
+from loopline.cli.keyboard import Keyboard, restored
 from loopline.cli.opening import opened
-from loopline.cli.running import attended, introduce, tell
+from loopline.cli.running import Over, introduce, tell, watched
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
 from loopline.conversations import Talk
 from loopline.errors import LooplineError
-from loopline.react import Limits
-
-if sys.platform != "win32":
-    import termios
 
 PROMPT = "› "
-STOP, QUIT = "/stop", ("/quit", "/exit")
-HELP = "Enter sends · while a turn runs, what you type is added to it · /stop ends it · /quit leaves"
+STOP, QUIT = "/stop", "/quit"
+HELP = f"what you type while a turn runs is added to it · {STOP} ends the turn · {QUIT} leaves"
 
 _logger = logging.getLogger("loopline")
 
 
-class Keyboard:
-    """Lines typed by a person, or coming from a pipe; each is read in a thread once it is asked for.
+async def chat(bundle: str, choices: Choices, screen: Screen) -> int:
+    """Talk until the input ends or somebody leaves."""
+    keyboard = Keyboard()
+    async with opened(bundle, choices, screen) as harness:
+        name = choices.conversation or await fresh(harness.log, harness.bundle.id, choices.whose)
+        introduce(harness, screen)
+        screen.note(Text(f"conversation {visible(name)}", style=QUIET))
+        if keyboard.is_person:
+            screen.note(Text(HELP, style=QUIET))
+        talk = harness.conversation(name, user=choices.whose)
+        with restored():
+            code = await _Chat(talk, keyboard, choices, screen).converse()
+    leave(code)  # the keyboard may be waiting, and nobody waits for it
 
-    The thread is a daemon, so that nobody has to press Enter for the process to end.
-    """
 
-    def __init__(self) -> None:
-        self.is_person = sys.stdin.isatty()
-        self._next: asyncio.Future[str | None] | None = None
-        if self.is_person:
-            with suppress(ImportError):
-                importlib.import_module("readline")  # lines can be edited then
+@dataclass(slots=True)
+class _Chat:
+    talk: Talk
+    keyboard: Keyboard
+    choices: Choices
+    screen: Screen
+    leaving: bool = False
 
-    def line(self) -> asyncio.Future[str | None]:
-        """The next line; None at the end of the input."""
-        if self._next is None or (self._next.done() and self._taken):
-            loop = asyncio.get_running_loop()
-            self._next, self._taken = loop.create_future(), False
-            thread = threading.Thread(target=_read, args=(loop, self._next), daemon=True)
-            thread.start()
-        return self._next
-'''+""
+    async def converse(self) -> int:
+        """One line after the other; 0 unless the last turn failed."""
+        ok = True
+        while not self.leaving:
+            line = await self._line()
+            if line is None or line.strip() == QUIT:
+                break
+            if line.strip() == STOP:
+                self.screen.note(Text("nothing is running", style=QUIET))
+            elif line.strip():
+                ok = await self._turn(line)
+        return 0 if ok else 1
+
+    async def _line(self) -> str | None:
+        """The next line; None when there is none, or Ctrl-C was pressed instead."""
+        interrupted = asyncio.Event()
+
+        async def interrupt() -> None:
+            interrupted.set()
+
+        with stopping(self.screen, interrupt):
+            line, wish = self.keyboard.ask(PROMPT), asyncio.ensure_future(interrupted.wait())
+            await asyncio.wait([line, wish], return_when=asyncio.FIRST_COMPLETED)
+            wish.cancel()
+        return self.keyboard.take() if line.done() else None
+
+    async def _turn(self, text: str) -> bool:
+        with stopping(self.screen, self.talk.stop):
+            turn = asyncio.ensure_future(watched(self.talk, text, {}, self.screen, moves=False))
+            if self.keyboard.is_person:
+                await self._listen(turn)
+            try:
+                over = await turn
+            except LooplineError as error:
+                self.screen.error(str(error))
+                _logger.debug("%s", type(error).__name__, exc_info=error)
+                return False
+        tell(over, self.talk.conversation.name, self.screen, as_json=self.choices.as_json)
+        if over.result.late_input:
+            self.screen.note(Text("what came too late waits for the next turn", style=QUIET))
+        return over.result.ok
+
+    async def _listen(self, turn: asyncio.Future[Over]) -> None:
+        """What is typed while the turn runs is added to it."""
+        while not turn.done() and not self.leaving:
+            typed = self.keyboard.ask()
+            await asyncio.wait([turn, typed], return_when=asyncio.FIRST_COMPLETED)
+            if typed.done() and not turn.done():
+                await self._typed(self.keyboard.take())
+
+    async def _typed(self, line: str | None) -> None:
+        said = "" if line is None else line.strip()
+        if line is None or said == QUIT:
+            self.leaving = True
+        if line is not None and said in (STOP, QUIT):
+            await self.talk.stop()
+        elif said:
+            receipt = await self.talk.followup(said)
+            self.screen.note(
+                Text(f"added to {receipt.turn_id}, as block {receipt.seq}", style=QUIET)
+            )

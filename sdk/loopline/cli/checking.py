@@ -110,7 +110,9 @@ def _lines(found: Findings) -> Iterator[Text]:
     yield _head("tools", counted(len(found.tools), "tool") if found.tools else "none of its own")
     for name, tool in found.tools.items():
         line = Text.assemble(
-            f"    {name}", (f"({_parameters(tool.spec.parameters)})", words.QUIET), f"  {tool.effect}"
+            f"    {name}",
+            (f"({_parameters(tool.spec.parameters)})", words.QUIET),
+            f"  {tool.effect}",
         )
         yield line.append(f"  {_first(tool.spec.description)}", style=words.QUIET)
     yield _head("skills", counted(len(list(found.skills)), "skill"))

@@ -74,8 +74,8 @@ async def run(asked: Asked, screen: Screen) -> int:
         talk = harness.conversation(name, user=asked.choices.whose)
         introduce(harness, screen)
         with stopping(screen, talk.stop) as wish:
-            over = await _watched(talk, text, asked.limits, screen)
-        _report(asked, over, name, screen)
+            over = await watched(talk, text, asked.limits, screen)
+        tell(over, name, screen, as_json=asked.choices.as_json)
         ran = Ran(
             bundle=asked.bundle,
             text=(text or "").strip(),
@@ -120,15 +120,17 @@ def introduce(harness: Harness, screen: Screen) -> None:
     screen.gap()
 
 
-async def _watched(talk: Talk, text: str | None, limits: Limits, screen: Screen) -> Over:
+async def watched(
+    talk: Talk, text: str | None, limits: Limits, screen: Screen, *, moves: bool = True
+) -> Over:
     """Run the turn to its end; one that ended by an error is over too."""
     before = Timeline(await talk.blocks())
     if text is None:
         cut = [turn.number for turn in (*before.cut, *before.unbegun)][:1]
-        watch = Watch(screen, [block for block in before if block.turn in cut])
+        watch = Watch(screen, [block for block in before if block.turn in cut], moves=moves)
         events = talk.stream_resume(**limits)
     else:
-        watch = Watch(screen)
+        watch = Watch(screen, moves=moves)
         events = talk.stream(text, **limits)
     try:
         async for event in events:
@@ -142,11 +144,11 @@ async def _watched(talk: Talk, text: str | None, limits: Limits, screen: Screen)
     return Over(Timeline(await talk.blocks()), watch.turn)
 
 
-def _report(asked: Asked, over: Over, name: str, screen: Screen) -> None:
+def tell(over: Over, name: str, screen: Screen, *, as_json: bool) -> None:
     """The answer with its sources, and how the turn went."""
     turn = over.timeline.turn(over.number)
     answer = words.answered(over.timeline, turn)
-    if asked.choices.as_json:
+    if as_json:
         screen.raw(dumps(report(over, answer, name)))
     elif answer.text:
         screen.gap(needed=True)

@@ -26,8 +26,8 @@ TURN = "turn_1"
 """The turn that a call outside any conversation is told it is in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
     """The call that was asked for."""
 
     bundle: str
@@ -35,7 +35,7 @@ class Wanted:
     arguments: str
 
 
-async def tool(wanted: Wanted, choices: Choices, screen: Screen) -> int:
+async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
     """Call the tool and print its result; a failure if it refuses."""
     loaded = load(wanted.bundle)
     descriptor = f"{loaded.name}.{TOOLS_DESCRIPTOR}" if loaded.holds(TOOLS_DESCRIPTOR) else ""

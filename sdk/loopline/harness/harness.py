@@ -62,8 +62,6 @@ class Harness:
         model: ModelChoice,
         properties: Mapping[str, Setting],
         clock: Clock,
-        tenant: str,
-        project: str,
         on_build: Progress | None,
     ) -> None:
         """Use `open`."""
@@ -73,9 +71,8 @@ class Harness:
         self._choose = chooser(model)
         self._overrides = properties
         self._clock = clock
-        self._owner = (tenant, project)
         self._on_build = on_build
-        self._models = set[Model]()
+        self._models: list[Model] = []
         self._opened: Opened | None = None
 
     @classmethod
@@ -87,8 +84,6 @@ class Harness:
         model: ModelChoice = None,
         properties: Mapping[str, Setting] | None = None,
         clock: Clock | None = None,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
         on_build: Progress | None = None,
     ) -> Harness:
         """A harness that is yet to be entered.
@@ -108,8 +103,6 @@ class Harness:
             model=model,
             properties=properties or {},
             clock=clock or SystemClock(),
-            tenant=tenant,
-            project=project,
             on_build=on_build,
         )
 
@@ -187,7 +180,8 @@ class Harness:
     def model(self) -> Model:
         """The model that the next run will use."""
         model = self._choose()
-        self._models.add(model)
+        if not any(model is known for known in self._models):
+            self._models.append(model)
         return model
 
     @property
@@ -199,9 +193,16 @@ class Harness:
         """The tools that a descriptor module names."""
         return self._open_now.toolset(module)
 
-    def conversation(self, name: str, *, user: str = DEFAULT_USER) -> Talk:
+    def conversation(
+        self,
+        name: str,
+        *,
+        user: str = DEFAULT_USER,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+    ) -> Talk:
         """One conversation of one user; it begins with the first thing said."""
-        opened, (tenant, project) = self._open_now, self._owner
+        opened = self._open_now
         return Talk(
             opened.log,
             Conversation(name=name, user=user, tenant=tenant, project=project),

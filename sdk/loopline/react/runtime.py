@@ -126,9 +126,8 @@ class React:
         Raises:
             LeaseLost: another runner has taken the conversation over.
         """
-        del (
-            payload
-        )  # what the user said is in the log, where it cannot differ from what is rendered
+        # What the user said is in the log, where it cannot differ from what is rendered.
+        del payload
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
         await self._actor.settle()
@@ -228,6 +227,18 @@ class React:
         )
 
     async def _ask(self, prompt: Prompt) -> Reply:
+        try:
+            reply = await self._streamed(prompt)
+        except LooplineError:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise ModelError(f"{self._model.name}: {cause}") from error
+        if reply is None:
+            raise ModelError(f"{self._model.name}: the stream ended without a reply")
+        return reply
+
+    async def _streamed(self, prompt: Prompt) -> Reply | None:
         reply: Reply | None = None
         async for piece in self._model.stream(prompt):
             match piece:
@@ -237,8 +248,6 @@ class React:
                     pass  # half a JSON object is nothing to show
                 case Reply():
                     reply = piece
-        if reply is None:
-            raise ModelError(f"{self._model.name}: the stream ended without a reply")
         return reply
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> None:
@@ -329,6 +338,7 @@ class React:
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
         recorder = self._recorder
+        self._listen(Delta(type="reset", channel="answer"))
         notice = Notice(code="model_error", text=str(error))
         await recorder.record(notice, fallback(recorder.timeline, recorder.turn, str(error)))
         return Ended("error", str(error))

@@ -75,7 +75,8 @@ class RoundStart:
 
     `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers
     to. An epoch is a stretch in which prompts only grow; `opened_by` says what began it, empty within
-    one. `limit` is the number of decisions the turn may take. The digests are sha256 in hexadecimal.
+    one. `limit` is the number of decisions the turn may take. The digests are sha256 in hexadecimal;
+    `stable_sha256` is that of the messages up to `saw`.
     """
 
     saw: int

@@ -46,6 +46,13 @@ _CUES: Mapping[Kind, re.Pattern[str]] = {
     "negated": re.compile(r"\b(?:not|never|no|none|cannot|only|unless|without|except)\b|n['\u2019]t\b", re.I),
     "meaning": re.compile(r"\b(?:is|are) (?:a|an|the|used|called)\b|\b(?:means|refers to|represents|defines|describes|controls)\b", re.I),
 }  # fmt: skip
+# What must stand in the answer when the question is of the kind.
+WANTED: Mapping[Kind, re.Pattern[str]] = {
+    "number": _NUMBER,
+    "time": re.compile(r"\b(?:\d[\d,.]*|an?|one|two|three|four|five|six|ten|several) (?:milli)?"
+                       r"(?:second|minute|hour|day|week|month|year)s?\b", re.I),
+}  # fmt: skip
+FRAGMENT = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +280,8 @@ def _factor(passage: Passage, sentence: Sentence) -> float:
         factor *= TESTS_FACTOR
     elif not passage.prose:
         factor *= SOURCE_FACTOR
+    if sentence.form == "prose" and sentence.text[:1].islower():
+        factor *= FRAGMENT
     size = len(sentence.text)
     if size < SHORT:
         return factor * 0.6

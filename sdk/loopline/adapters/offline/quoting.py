@@ -6,14 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from loopline.adapters.offline.evidence import Evidence, Scored, sentences_of
+from loopline.adapters.offline.evidence import WANTED, Evidence, Scored, sentences_of
 from loopline.adapters.offline.passages import Passage
 from loopline.adapters.offline.prose import Sentence
 from loopline.adapters.offline.words import stems
 
 MOST_SENTENCES = 4
 MOST_PASSAGES = 3
-WORTH = 0.62
+WORTH, WORTH_ELSEWHERE = 0.6, 0.7
+MOST_LEADS = 2
+REACH = 3
 SAME = 0.7
 LONGEST_QUOTE = 600
 
@@ -48,16 +50,18 @@ def choose(evidence: Evidence) -> list[Quote]:
     if not evidence.scored:
         return []
     best = evidence.scored[0]
-    chosen = _with_lead(best)
+    chosen = [*_with_leads(best), *_follower(evidence, best)]
     for scored in evidence.scored[1:]:
         if len(chosen) >= MOST_SENTENCES:
             break
-        if scored.score < WORTH * best.score or _told(chosen, scored.sentence):
-            continue
-        if _fits(chosen, scored, best):
-            chosen += [one for one in _with_lead(scored) if not _told(chosen, one.sentence)]
+        if (
+            _worth(scored, best)
+            and _fits(chosen, scored, best)
+            and not _told(chosen, scored.sentence)
+        ):
+            chosen += [one for one in _with_leads(scored) if not _told(chosen, one.sentence)]
     if len(chosen) < 2:
-        chosen += _next(best)
+        chosen += _beside(best)
     return _ordered(chosen[:MOST_SENTENCES])
 
 
@@ -87,32 +91,61 @@ def harmless(text: str) -> str:
     return " ".join(re.sub(r"\[(?=\[)", "[ ", text).split())
 
 
+def _worth(scored: Scored, best: Scored) -> bool:
+    """Whether a sentence is good enough beside the best one; one of another passage must be better."""
+    same = scored.passage.sid == best.passage.sid
+    return scored.score >= (WORTH if same else WORTH_ELSEWHERE) * best.score
+
+
 def _fits(chosen: Sequence[Quote], scored: Scored, best: Scored) -> bool:
-    """At most two sentences more of the best passage, and one of each of two others."""
+    """At most two sentences of the best passage, and one of each of two others."""
     sids = [quote.passage.sid for quote in chosen]
     if scored.passage.sid == best.passage.sid:
         return sids.count(scored.passage.sid) < 2
     return scored.passage.sid not in sids and len(set(sids)) < MOST_PASSAGES
 
 
-def _with_lead(scored: Scored) -> list[Quote]:
-    """The sentence, after the one before it when it leans on that one."""
-    own = Quote(scored.passage, scored.place, scored.sentence)
-    if scored.place == 0 or not _LEANS.match(scored.sentence.text):
-        return [own]
-    before = sentences_of(scored.passage)[scored.place - 1]
-    if before.block != scored.sentence.block and before.form != "prose":
-        return [own]
-    return [Quote(scored.passage, scored.place - 1, before), own] if _quotable(before) else [own]
+def _with_leads(scored: Scored) -> list[Quote]:
+    """The sentence, after those before it that it leans on."""
+    parts = sentences_of(scored.passage)
+    first = scored.place
+    while first > 0 and scored.place - first < MOST_LEADS and _leans(parts[first]):
+        before = parts[first - 1]
+        if not _quotable(before) or (before.block != parts[first].block and before.form != "prose"):
+            break
+        first -= 1
+    return [Quote(scored.passage, at, parts[at]) for at in range(first, scored.place + 1)]
 
 
-def _next(best: Scored) -> list[Quote]:
-    """The sentence after the best one, so that it does not stand alone."""
+def _follower(evidence: Evidence, best: Scored) -> list[Quote]:
+    """What goes on from the best sentence: a sentence that leans on it, or tells what is asked.
+
+    Who asks how long or how many wants a number, which often stands a sentence later.
+    """
+    parts = sentences_of(best.passage)
+    wanted = [WANTED[kind] for kind in evidence.question.kinds if kind in WANTED]
+    for at in range(best.place + 1, min(len(parts), best.place + 1 + REACH)):
+        tells = any(cue.search(parts[at].text) for cue in wanted)
+        told = any(cue.search(best.sentence.text) for cue in wanted)
+        goes_on = at == best.place + 1 and _leans(parts[at])
+        if _quotable(parts[at]) and (goes_on or (tells and not told)):
+            return [Quote(best.passage, at, parts[at])]
+    return []
+
+
+def _beside(best: Scored) -> list[Quote]:
+    """The sentence after the best one or the one before it, so that it does not stand alone."""
     parts = sentences_of(best.passage)
     for place in (best.place + 1, best.place - 1):
         if 0 <= place < len(parts) and _quotable(parts[place]):
             return [Quote(best.passage, place, parts[place])]
     return []
+
+
+def _leans(sentence: Sentence) -> bool:
+    """Whether a sentence needs the one before it: it points back, or begins in the middle."""
+    fragment = sentence.form == "prose" and sentence.text[:1].islower()
+    return fragment or bool(_LEANS.match(sentence.text))
 
 
 def _quotable(sentence: Sentence) -> bool:
