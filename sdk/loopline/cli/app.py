@@ -28,7 +28,12 @@ BundleArgument = Annotated[
 ]
 ConversationOption = Annotated[
     str | None,
-    typer.Option("-c", "--conversation", help="The conversation.", show_default=False),
+    typer.Option(
+        "-c",
+        "--conversation",
+        help="The conversation; else a new one to run or chat in, the latest to read.",
+        show_default=False,
+    ),
 ]
 StoreOption = Annotated[
     str | None,
@@ -95,7 +100,7 @@ def run_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Ask a bundle; without a text, carry on the turn that was cut off."""
+    """Ask a bundle; without TEXT carry on its cut turn."""
     limits: Limits = {}
     if max_iterations is not None:
         limits["max_iterations"] = max_iterations
@@ -126,7 +131,7 @@ def read_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Read anything that has a ref, from the conversation or else the latest one."""
+    """Read anything that has a ref."""
     choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
     attend(lambda screen: read(refs, choices, screen), verbose=verbose)
 
@@ -154,7 +159,7 @@ def timeline_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show a conversation block by block, or list the conversations."""
+    """Show a conversation block by block, or list them all."""
     choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
     wanted = Wanted(turn=turn, type=kind)
     work = partial(conversations, choices) if listed else partial(timeline, wanted, choices)
@@ -172,7 +177,7 @@ def chat_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Talk with a bundle at the keyboard, or line by line from a pipe."""
+    """Talk with a bundle, line by line."""
     choices = Choices(
         conversation=conversation,
         store=store,
@@ -209,7 +214,7 @@ def build_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Have a bundle's knowledge space ready, and say what is in it."""
+    """Have a knowledge space ready, and say what is in it."""
     choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
     attend(partial(build, bundle, choices), verbose=verbose)
 
@@ -223,7 +228,7 @@ def check_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Say what a bundle is made of and what is wrong with it, without running it."""
+    """Say what a bundle is made of, and what is wrong with it."""
     choices = Choices(store=store, model=model, props=tuple(prop or ()), as_json=as_json)
     attend(partial(check, bundle, choices), verbose=verbose)
 
@@ -261,7 +266,7 @@ def new_command(
     ] = Path(),
     verbose: VerboseOption = False,
 ) -> None:
-    """Begin a bundle: workflow, tools, a skill and a test that passes."""
+    """Begin a bundle, with a tool, a skill and a test."""
     attend(partial(new, name, folder), verbose=verbose)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 from rich.text import Text
 
@@ -19,7 +20,7 @@ from loopline.cli.words import QUIET, visible
 from loopline.conversations import Talk
 from loopline.errors import LooplineError
 
-PROMPT = "› "
+PROMPT = "> "
 STOP, QUIT = "/stop", "/quit"
 HELP = f"what you type while a turn runs is added to it · {STOP} ends the turn · {QUIT} leaves"
 
@@ -71,7 +72,7 @@ class _Chat:
 
         with stopping(self.screen, interrupt):
             line, wish = self.keyboard.ask(PROMPT), asyncio.ensure_future(interrupted.wait())
-            await asyncio.wait([line, wish], return_when=asyncio.FIRST_COMPLETED)
+            await _first(line, wish)
             wish.cancel()
         return self.keyboard.take() if line.done() else None
 
@@ -95,7 +96,7 @@ class _Chat:
         """What is typed while the turn runs is added to it."""
         while not turn.done() and not self.leaving:
             typed = self.keyboard.ask()
-            await asyncio.wait([turn, typed], return_when=asyncio.FIRST_COMPLETED)
+            await _first(turn, typed)
             if typed.done() and not turn.done():
                 await self._typed(self.keyboard.take())
 
@@ -110,3 +111,8 @@ class _Chat:
             self.screen.note(
                 Text(f"added to {receipt.turn_id}, as block {receipt.seq}", style=QUIET)
             )
+
+
+async def _first(*futures: asyncio.Future[Any]) -> None:
+    """Wait until one of them is done."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)

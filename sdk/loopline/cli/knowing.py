@@ -44,7 +44,7 @@ async def build(bundle: str, choices: Choices, screen: Screen) -> int:
     if choices.as_json:
         screen.raw(dumps(_state(state)))
         return ANSWERED
-    screen.answer(words.indexed(state))
+    screen.answer(words.indexed(state, hint=False))
     for skipped in state.skipped:
         screen.note(Text(f"left out: {words.visible(skipped.path)}: {skipped.reason}", "yellow"))
     for warning in state.warnings:

@@ -36,7 +36,13 @@ class Started:
     @classmethod
     def now(cls) -> Started:
         """As it is."""
-        return cls(script=sys.argv[0], environment=os.environ, prefix=sys.prefix, folder=Path.cwd())
+        return cls(
+            script=sys.argv[0],
+            interpreter=sys.executable,
+            environment=os.environ,
+            prefix=sys.prefix,
+            folder=Path.cwd(),
+        )
 
     @property
     def program(self) -> list[str]:

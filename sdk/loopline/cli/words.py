@@ -47,16 +47,15 @@ class Answered:
 def answered(timeline: Timeline, turn: Turn) -> Answered:
     """The answer of a turn, for people."""
     written, pool = turn.completion.text if turn.completion else "", timeline.pool
-    known = [sid for sid in citations.cited(written, newest=pool.newest) if pool.at(sid)]
+    known = [sid for sid in citations.cited(written, newest=pool.newest) if sid in pool.sources]
     numbers = {sid: n for n, sid in enumerate(known, start=1)}
 
     def mark(sids: tuple[int, ...]) -> str:
         return " ".join(f"[{numbers[sid]}]" if sid in numbers else "[?]" for sid in sids)
 
-    cited = ((n, pool.at(sid)) for sid, n in numbers.items())
     return Answered(
         text=citations.resolve(written, mark, newest=pool.newest).strip(),
-        sources=tuple(Cited(n, source) for n, source in cited if source is not None),
+        sources=tuple(Cited(n, pool.sources[sid]) for sid, n in numbers.items()),
     )
 
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Literal
 
 from loopline.clock import Clock
-from loopline.errors import ModelError
+from loopline.errors import LooplineError, ModelError
 from loopline.events import Delta, Listen
 from loopline.models import Model, Options, Prompt, Reply, TextDelta, ToolCall, dumps
 from loopline.prompt import (
