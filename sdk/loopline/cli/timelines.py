@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from rich.table import Table
 from rich.text import Text
 
 from loopline.cli.choices import Choices
+from loopline.cli.columns import Columns
 from loopline.cli.conversing import latest_kept
 from loopline.cli.door import ANSWERED, UsageError
 from loopline.cli.reading import stored
@@ -24,6 +24,7 @@ from loopline.reader import iso
 from loopline.timeline import Block, ConversationSummary
 
 DOCUMENT = "artifact:conv.timeline.v1"
+WIDE = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ async def timeline(wanted: Wanted, choices: Choices, screen: Screen) -> int:
         kinds = ", ".join(dict.fromkeys(block.type for block in blocks))
         turns = counted(blocks[-1].turn, "turn")
         raise UsageError(f"no such block in {name!r}: it has {turns}, with {kinds}")
-    screen.answer_whole(table(shown), "\n".join(map(_line, shown)))
+    screen.answer_whole(table(shown, wide=screen.width >= WIDE), "\n".join(map(_line, shown)))
     return ANSWERED
 
 
@@ -78,28 +79,22 @@ async def conversations(choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-def table(blocks: Sequence[Block]) -> Table:
-    """The blocks in columns, coloured by kind, with a gap between turns."""
-    shown = Table.grid(padding=(0, 1))
-    shown.add_column(justify="right", style=QUIET, no_wrap=True)
-    shown.add_column(justify="right", style=QUIET, no_wrap=True)
-    shown.add_column(style=QUIET, no_wrap=True)
-    shown.add_column(no_wrap=True)
-    shown.add_column(no_wrap=True, overflow="ellipsis")
-    turn = 0
+def table(blocks: Sequence[Block], *, wide: bool) -> Columns:
+    """The blocks in columns, coloured by kind; a `wide` one has their types beside their refs."""
+    rows = list[tuple[Text, ...]]()
     for block in blocks:
-        if turn and block.turn != turn:
-            shown.add_row()
-        turn = block.turn
-        style = style_of(block.type)
-        shown.add_row(
-            str(block.seq),
-            f"{block.turn}.{block.round}",
-            f"{block.ts:%H:%M:%S}",
-            Text(block.ref, style=style),
-            Text(visible(summary_of(block)), style=style if style == QUIET else ""),
+        style, summary = style_of(block.type), visible(summary_of(block))
+        rows.append(
+            (
+                Text(str(block.seq), style=QUIET),
+                Text(f"{block.turn}.{block.round}", style=QUIET),
+                Text(f"{block.ts:%H:%M:%S}", style=QUIET),
+                *([Text(block.type, style=style)] if wide else []),
+                Text(block.ref, style=style),
+                Text(summary, style=style if style == QUIET else ""),
+            )
         )
-    return shown
+    return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({0}), gap=1)
 
 
 def _line(block: Block) -> str:
@@ -124,24 +119,19 @@ def _filtered(document: JsonObject, wanted: Wanted) -> JsonObject:
     return {**document, "blocks": kept}
 
 
-def _listed(found: Sequence[ConversationSummary]) -> Table:
-    shown = Table.grid(padding=(0, 2))
-    shown.add_column(style="bold", no_wrap=True)
-    shown.add_column(style=QUIET, no_wrap=True)
-    shown.add_column(justify="right", no_wrap=True)
-    shown.add_column(justify="right", no_wrap=True)
-    shown.add_column(style=QUIET, no_wrap=True)
-    shown.add_column(no_wrap=True, overflow="ellipsis")
-    for summary in found:
-        shown.add_row(
-            visible(summary.conversation.name),
-            visible(summary.conversation.user),
-            counted(summary.turns, "turn"),
-            counted(summary.head, "block"),
-            f"{summary.last_activity_at:%Y-%m-%d %H:%M}",
+def _listed(found: Sequence[ConversationSummary]) -> Columns:
+    rows = [
+        (
+            Text(visible(summary.conversation.name), style="bold"),
+            Text(visible(summary.conversation.user), style=QUIET),
+            Text(counted(summary.turns, "turn")),
+            Text(counted(summary.head, "block")),
+            Text(f"{summary.last_activity_at:%Y-%m-%d %H:%M}", style=QUIET),
             Text(visible(summary.title)),
         )
-    return shown
+        for summary in found
+    ]
+    return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2, 3}))
 
 
 def _list_line(summary: ConversationSummary) -> str:

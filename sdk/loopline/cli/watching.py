@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from loopline.cli import words
+from loopline.cli.columns import Cell, Columns
 from loopline.cli.screen import Screen
 from loopline.cli.steps import Step, Steps
 from loopline.events import Event
@@ -20,9 +19,8 @@ from loopline.timeline import MARKS, Block, Exit
 
 PREVIEW_LINES = 6
 BAR_WIDTH = 32
-SHORTEST_TEXT = 12
-MARK_WIDTH = 3
-_FIGURES = 3
+TEXT_COLUMN = 1
+FIGURE_COLUMNS = frozenset({3, 4})
 
 
 class Watch:
@@ -58,7 +56,7 @@ class Watch:
         if not self._moves:
             self._write(lines)
         if lines:
-            self._screen.lay_out(Grid(lines))
+            self._screen.lay_out(grid(lines))
 
     def _write(self, lines: Sequence[Step]) -> None:
         for step in lines[self._written :]:
@@ -74,7 +72,7 @@ def over(lines: Sequence[Step]) -> Sequence[Step]:
 
 def moving(lines: Sequence[Step], progress: str, preview: str) -> RenderableType:
     """The steps, with what the one at work says, and the last lines of an answer on its way."""
-    parts: list[RenderableType] = [Grid(lines, moves=True)]
+    parts: list[RenderableType] = [grid(lines, moves=True)] if lines else []
     if progress:
         parts.append(Text(f"  {words.visible(progress)}", style=words.QUIET))
     if preview.strip():
@@ -83,36 +81,24 @@ def moving(lines: Sequence[Step], progress: str, preview: str) -> RenderableType
     return Group(*parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The steps in columns; when there is little room their texts are cut, and nothing else."""
-
-    lines: Sequence[Step]
-    moves: bool = False
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        figures = [words.figures(step) for step in self.lines]
-        widths = [max((cell_len(row[n]) for row in figures), default=0) for n in range(_FIGURES)]
-        taken = MARK_WIDTH + sum(width + 2 for width in widths if width)
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(width=1)
-        table.add_column(
-            no_wrap=True,
-            overflow="ellipsis",
-            max_width=max(options.max_width - taken, SHORTEST_TEXT),
+def grid(lines: Sequence[Step], *, moves: bool = False) -> Columns:
+    """The steps, each with its mark, its text, its tool, what was found, and how long it took."""
+    rows = [
+        (
+            _mark(step, moves=moves),
+            Text(words.visible(step.text)),
+            *(Text(figure, style=words.QUIET) for figure in words.figures(step)),
         )
-        for n, width in enumerate(widths):
-            table.add_column(no_wrap=True, style=words.QUIET, min_width=width)
-            table.columns[-1].justify = "left" if n == 0 else "right"
-        for step, row in zip(self.lines, figures, strict=True):
-            table.add_row(self._mark(step), Text(words.visible(step.text)), *row)
-        yield table
+        for step in lines
+    ]
+    return Columns(rows=rows, cut=TEXT_COLUMN, right=FIGURE_COLUMNS)
 
-    def _mark(self, step: Step) -> RenderableType:
-        style = words.MARK_STYLES[step.status]
-        if self.moves and step.status == "in_progress":
-            return Spinner("dots", style=style)
-        return Text(MARKS[step.status], style=style)
+
+def _mark(step: Step, *, moves: bool) -> Cell:
+    style = words.MARK_STYLES[step.status]
+    if moves and step.status == "in_progress":
+        return Spinner("dots", style=style)
+    return Text(MARKS[step.status], style=style)
 
 
 def building(done: int, total: int, what: str) -> RenderableType:

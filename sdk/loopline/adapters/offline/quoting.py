@@ -50,7 +50,7 @@ def choose(evidence: Evidence) -> list[Quote]:
     if not evidence.scored:
         return []
     best = evidence.scored[0]
-    chosen = [*_with_leads(best), *_follower(evidence, best)]
+    chosen = [*_with_leads(best), *_companion(evidence, best)]
     for scored in evidence.scored[1:]:
         if len(chosen) >= MOST_SENTENCES:
             break
@@ -62,7 +62,7 @@ def choose(evidence: Evidence) -> list[Quote]:
             chosen += [one for one in _with_leads(scored) if not _told(chosen, one.sentence)]
     if len(chosen) < 2:
         chosen += _beside(best)
-    return _ordered(chosen[:MOST_SENTENCES])
+    return _ordered(_once(chosen)[:MOST_SENTENCES])
 
 
 def render(quotes: Sequence[Quote]) -> list[str]:
@@ -117,20 +117,28 @@ def _with_leads(scored: Scored) -> list[Quote]:
     return [Quote(scored.passage, at, parts[at]) for at in range(first, scored.place + 1)]
 
 
-def _follower(evidence: Evidence, best: Scored) -> list[Quote]:
-    """What goes on from the best sentence: a sentence that leans on it, or tells what is asked.
+def _companion(evidence: Evidence, best: Scored) -> list[Quote]:
+    """The sentence near the best one that tells what is asked, else the next if it leans on it.
 
-    Who asks how long or how many wants a number, which often stands a sentence later.
+    Who asks how long or how many wants a number, which often stands in another sentence.
     """
     parts = sentences_of(best.passage)
     wanted = [WANTED[kind] for kind in evidence.question.kinds if kind in WANTED]
-    for at in range(best.place + 1, min(len(parts), best.place + 1 + REACH)):
-        tells = any(cue.search(parts[at].text) for cue in wanted)
-        told = any(cue.search(best.sentence.text) for cue in wanted)
-        goes_on = at == best.place + 1 and _leans(parts[at])
-        if _quotable(parts[at]) and (goes_on or (tells and not told)):
+    lacking = not any(cue.search(best.sentence.text) for cue in wanted)
+    for at in _nearest(best.place, len(parts)):
+        text = parts[at].text
+        if lacking and _quotable(parts[at]) and any(cue.search(text) for cue in wanted):
             return [Quote(best.passage, at, parts[at])]
+    after = best.place + 1
+    if after < len(parts) and _leans(parts[after]) and _quotable(parts[after]):
+        return [] if parts[after].text.endswith(":") else [Quote(best.passage, after, parts[after])]
     return []
+
+
+def _nearest(place: int, count: int) -> list[int]:
+    """The places around one, the closest first."""
+    around = [place + step * side for step in range(1, REACH + 1) for side in (1, -1)]
+    return [at for at in around if 0 <= at < count]
 
 
 def _beside(best: Scored) -> list[Quote]:
@@ -160,6 +168,10 @@ def _told(chosen: Iterable[Quote], sentence: Sentence) -> bool:
         if len(mine & theirs) >= SAME * min(len(mine), len(theirs)):
             return True
     return False
+
+
+def _once(chosen: Iterable[Quote]) -> list[Quote]:
+    return list({(quote.passage.sid, quote.place): quote for quote in chosen}.values())
 
 
 def _ordered(chosen: Sequence[Quote]) -> list[Quote]:

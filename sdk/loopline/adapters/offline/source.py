@@ -34,7 +34,7 @@ def _parts(lines: list[str]) -> Iterator[tuple[str, str, str]]:
     """Runs of lines as `prose` or `code`, each with the name of the definition it stands in."""
     place, name = 0, ""
     if inside := _begins_inside(lines):
-        yield "prose", name, "\n".join(lines[:inside]).replace('"""', "").replace("'''", "")
+        yield "prose", name, "\n".join(lines[:inside]).replace('"""', " ").replace("'''", " ")
         place = inside
     while place < len(lines):
         end, kind, text = _run(lines, place)
