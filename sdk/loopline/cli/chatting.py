@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich.text import Text
@@ -14,7 +15,7 @@ from loopline.cli.conversing import fresh
 from loopline.cli.door import leave, stopping
 from loopline.cli.keyboard import Keyboard, restored
 from loopline.cli.opening import opened
-from loopline.cli.running import Over, introduce, tell, watched
+from loopline.cli.running import Over, introduce, stop, tell, watched
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
 from loopline.conversations import Talk
@@ -77,7 +78,7 @@ class _Chat:
         return self.keyboard.take() if line.done() else None
 
     async def _turn(self, text: str) -> bool:
-        with stopping(self.screen, self.talk.stop):
+        with stopping(self.screen, partial(stop, self.talk, self.screen)):
             turn = asyncio.ensure_future(watched(self.talk, text, {}, self.screen, moves=False))
             if self.keyboard.is_person:
                 await self._listen(turn)

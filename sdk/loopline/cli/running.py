@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.text import Text
@@ -73,7 +74,7 @@ async def run(asked: Asked, screen: Screen) -> int:
         name = await _conversation(harness, asked, screen)
         talk = harness.conversation(name, user=asked.choices.whose)
         introduce(harness, screen)
-        with stopping(screen, talk.stop) as wish:
+        with stopping(screen, partial(stop, talk, screen)) as wish:
             over = await watched(talk, text, asked.limits, screen)
         tell(over, name, screen, as_json=asked.choices.as_json)
         ran = Ran(
@@ -94,10 +95,10 @@ async def run(asked: Asked, screen: Screen) -> int:
     return code
 
 
-def _typed(words: Sequence[str]) -> str:
+def _typed(arguments: Sequence[str]) -> str:
     """The command as it was typed, but for the picture that it was to make."""
     kept = list[str]()
-    for before, word in zip(("", *words), words, strict=False):
+    for before, word in zip(("", *arguments), arguments, strict=False):
         if PICTURE not in (before, word.partition("=")[0]):
             kept.append(word)
     return shlex.join(["loopline", *kept])
@@ -109,6 +110,12 @@ async def _conversation(harness: Harness, asked: Asked, screen: Screen) -> str:
     if asked.text is None:
         return await latest(harness.log, asked.choices, screen)
     return await fresh(harness.log, harness.bundle.id, asked.choices.whose)
+
+
+async def stop(talk: Talk, screen: Screen) -> None:
+    """End the running turn, and say that it may take a moment."""
+    screen.note(Text("stopping; once more to leave at once", style=words.QUIET))
+    await talk.stop()
 
 
 def introduce(harness: Harness, screen: Screen) -> None:
@@ -152,7 +159,7 @@ def tell(over: Over, name: str, screen: Screen, *, as_json: bool) -> None:
         screen.raw(dumps(report(over, answer, name)))
     elif answer.text:
         screen.gap(needed=True)
-        screen.answer(words.answer_text(answer))
+        screen.answer(words.answer_text(answer, dense=screen.is_small))
         if answer.sources:
             screen.answer(Text())
         for line in words.source_lines(answer.sources, screen.width):

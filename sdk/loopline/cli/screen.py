@@ -42,6 +42,11 @@ class Screen:
         """How many columns what was asked for may take; 0 where there are no columns."""
         return self._out.width if self._out.is_terminal else 0
 
+    @property
+    def is_small(self) -> bool:
+        """Whether what was asked for is shown on few lines, so that none may be empty."""
+        return self._out.is_terminal and self._out.height < ROOMY
+
     def answer(self, text: Text) -> None:
         """Write what was asked for."""
         _write(self._out, text)

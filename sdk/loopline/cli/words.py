@@ -25,6 +25,7 @@ MARK_STYLES: Mapping[StepStatus, str] = {
 GLOSSES = {"offline": " — a deterministic reader, not a language model"}
 """What has to be known about a model beside its name."""
 
+_EMPTY_LINES = re.compile(r"\n\s*\n")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -104,9 +105,10 @@ def step_line(step: Step) -> Text:
     return line
 
 
-def answer_text(answer: Answered) -> Text:
-    """The answer, its citations set apart."""
-    text = Text(visible(answer.text))
+def answer_text(answer: Answered, *, dense: bool = False) -> Text:
+    """The answer, its citations set apart; a `dense` one has no empty lines."""
+    shown = visible(answer.text)
+    text = Text(_EMPTY_LINES.sub("\n", shown) if dense else shown)
     if answer.sources:
         text.highlight_regex(r"\[(?:\d+|\?)\](?=[\s.,;:)\[]|$)", REF)
     return text

@@ -11,7 +11,7 @@ from loopline.conversations.turns import Process, Turns
 from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.models import well_formed
-from loopline.react import Limits, TurnResult, checked
+from loopline.react import Limits, TurnResult, checked, recorded
 from loopline.reader import Reader, Reading
 from loopline.timeline import (
     NEW_TURN,
@@ -27,6 +27,7 @@ from loopline.timeline import (
 )
 
 WhenBusy = Literal["queue", "reject"]
+REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +86,12 @@ class Talk:
         Raises:
             LooplineError: there is nothing to carry on.
         """
-        return await self._turns.resume(self.conversation, self._running(), limits, None)
+        return await self._turns.resume(self.conversation, self._running(), checked(limits), None)
 
     async def stream_resume(self, **limits: Unpack[Limits]) -> AsyncIterator[Event]:
         """`resume`, heard."""
         resume, process = self._turns.resume, self._running()
+        checked(limits)
         async for event in self._watch(
             lambda hear: resume(self.conversation, process, limits, hear)
         ):
@@ -117,11 +119,14 @@ class Talk:
             LooplineError: there is no such turn.
         """
         summary = await self._log.find(self.conversation)
-        number = turn_id.removeprefix("turn_")
-        if summary is None or not number.isdigit() or not 1 <= int(number) <= summary.turns:
-            known = f"turn_1 to turn_{summary.turns}" if summary else "none"
+        turns = summary.turns if summary else 0
+        number = next((n for n in range(1, turns + 1) if turn_id == f"turn_{n}"), None)
+        if number is None:
+            known = f"turn_1 to turn_{turns}" if turns else "none"
             raise LooplineError(f"no turn {turn_id!r}: turns here are {known}")
-        return await self._append(Feedback(reaction=reaction, text=well_formed(text)), int(number))
+        if reaction not in REACTIONS:
+            raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
+        return await self._append(Feedback(reaction=reaction, text=well_formed(text)), number)
 
     async def read(self, refs: Sequence[str]) -> Reading:
         """Read anything that has a ref; what exists is read although some do not."""
@@ -140,13 +145,19 @@ class Talk:
         hear: Callable[[Event], None] | None,
     ) -> TurnResult:
         process = self._running()
-        checked(limits)
-        if when_busy == "reject":
-            async with self._log.lease(self.conversation, wait=False):
+        body = UserPrompt(text=_said(text), limits=recorded(checked(limits)))
+        match when_busy:
+            case "queue":
                 pass
-        receipt = await self._append(UserPrompt(text=_said(text)), NEW_TURN)
+            case "reject":
+                async with self._log.lease(self.conversation, wait=False):
+                    pass
+            case other:
+                raise LooplineError(f"when_busy={other!r}: write 'queue' or 'reject'")
+        self._turns.check_outside(self.conversation)
+        receipt = await self._append(body, NEW_TURN)
         number = int(receipt.turn_id.removeprefix("turn_"))
-        return await self._turns.run(self.conversation, number, process, limits, hear)
+        return await self._turns.run(self.conversation, number, process, hear)
 
     async def _append(self, body: UserInput | Feedback, turn: int) -> Receipt:
         summary = await self._log.find(self.conversation)
@@ -162,10 +173,15 @@ class Talk:
         task = asyncio.ensure_future(start(heard.put_nowait))
         self._watched.add(task)
         task.add_done_callback(lambda _: heard.put_nowait(None))
-        task.add_done_callback(self._watched.discard)
+        task.add_done_callback(self._forget)
         while (event := await heard.get()) is not None:
             yield event
         await task
+
+    def _forget(self, task: asyncio.Task[TurnResult]) -> None:
+        self._watched.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever still listens hears it; else it is in the log
 
     def _running(self) -> Process:
         if self._process is None:

@@ -34,8 +34,6 @@ from loopline.react import (
     TurnPayload,
     TurnResult,
     chosen_protocol,
-    recalled,
-    recorded,
 )
 from loopline.reader import Conversed, Reader
 from loopline.timeline import (
@@ -137,6 +135,7 @@ class Harness:
         traceback: TracebackType | None,
     ) -> None:
         opened, self._opened = self._open_now, None
+        await opened.turns.close()
         await self._close_log(opened.log)
         if opened.space is not None:
             await opened.space.close()
@@ -233,11 +232,8 @@ class Harness:
         model = self.model
         if opened.space is not None:
             await opened.space.reconcile(self._on_build)
-        header = recorder.turn.header
-        if header is None:
+        if recorder.turn.header is None:
             await recorder.record(self._header(opened, model, limits))
-        else:  # carried on: under the limits it was begun with, unless others are asked for
-            limits = {**recalled(header.limits), **limits}
         return await run(
             opened.loaded,
             Services(
@@ -262,7 +258,6 @@ class Harness:
             bundle=opened.loaded.bundle.id,
             model=model.name,
             protocol=chosen_protocol(limits, model).name,
-            limits=recorded(limits),
             knowledge=commit_of(opened.space) if opened.space is not None else None,
         )
 

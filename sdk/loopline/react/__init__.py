@@ -11,7 +11,7 @@ from loopline.react.limits import (
     recorded,
 )
 from loopline.react.runtime import React, ReactStateV2
-from loopline.react.turn import PendingCall, TurnPayload, TurnResult, result
+from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input, result
 
 __all__ = [
     "MAX_ITERATIONS",
@@ -26,6 +26,7 @@ __all__ = [
     "chosen_protocol",
     "completion",
     "fallback",
+    "late_input",
     "recalled",
     "recorded",
     "result",

@@ -13,7 +13,7 @@ from typing import Literal
 from loopline.clock import Clock
 from loopline.errors import LooplineError, ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Options, Prompt, Reply, TextDelta, ToolCall, dumps
+from loopline.models import Model, Options, Prompt, Reply, TextDelta, ToolCall, dumps, well_formed
 from loopline.prompt import (
     RENDERER,
     Answer,
@@ -28,6 +28,7 @@ from loopline.react.limits import MAX_ITERATIONS, Limits, checked, chosen_protoc
 from loopline.react.turn import TurnPayload, TurnResult, result
 from loopline.timeline import (
     Body,
+    Completion,
     Decision,
     Draft,
     ExitReason,
@@ -149,8 +150,9 @@ class React:
 
     async def _route(self, state: ReactStateV2, reply: Reply) -> Ended | None:
         if reply.stop_reason == "refusal":
-            await self._close(reply, completion(self._recorder.timeline, reply.text), "")
-            return Ended("refused")
+            text = reply.text.strip() or "The model refused to answer."
+            body = completion(self._recorder.timeline, text, reason="refused")
+            return await self._close(reply, body, "")
         match self._protocol.decode(reply):
             case Calls(notes=notes, calls=calls):
                 await self._act(reply, notes, calls)
@@ -159,8 +161,7 @@ class React:
             case Malformed(raw=raw) if state.malformed or state.last:
                 body = completion(self._recorder.timeline, raw, flag="unparsed")
                 if raw.strip():
-                    await self._close(reply, body, "")
-                    return Ended("complete")
+                    return await self._close(reply, body, "")
                 await self._record_malformed(reply, raw, "The reply was empty.")
             case Malformed(raw=raw, problem=problem):
                 await self._record_malformed(reply, raw, problem)
@@ -264,8 +265,8 @@ class React:
         ]
         plans = any(call.name == "react.plan" for call in calls)
         acks = [] if plans else self._acks(notes)
-        await recorder.record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
         self._listen(Delta(type="reset", channel="answer"))
+        await recorder.record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
         await self._actor.act(numbered)
 
     async def _answer(
@@ -275,15 +276,16 @@ class React:
         await recorder.catch_up()
         waiting = recorder.timeline.inputs_for(recorder.number)
         if waiting and not state.last:
-            await self._close(reply, Draft(text=text, reason="the user has said more"), notes)
+            draft = Draft(text=text, reason="the user has said more")
             self._listen(Delta(type="reset", channel="answer"))
+            await recorder.record(*self._decided(reply, notes, 0), *self._acks(notes), draft)
             return None
-        await self._close(reply, completion(recorder.timeline, text), notes)
-        return Ended("complete")
+        return await self._close(reply, completion(recorder.timeline, text), notes)
 
-    async def _close(self, reply: Reply, body: Body, notes: str) -> None:
-        """Record the decision together with what ends the round."""
+    async def _close(self, reply: Reply, body: Completion, notes: str) -> Ended:
+        """Record the decision together with the answer that ends the loop."""
         await self._recorder.record(*self._decided(reply, notes, 0), *self._acks(notes), body)
+        return Ended(body.reason, body.error)
 
     async def _record_malformed(self, reply: Reply, raw: str, problem: str) -> None:
         decision = Decision(
@@ -330,25 +332,25 @@ class React:
             return await self._without_model(error)
         match self._protocol.decode(reply):
             case Answer(notes=notes, text=text):
-                await self._close(reply, completion(timeline, text, flag="forced"), notes)
+                body = completion(timeline, text, flag="forced", reason="max_iterations")
+                return await self._close(reply, body, notes)
             case _:
-                await self._close(reply, fallback(timeline, self._recorder.turn), "")
-        return Ended("max_iterations")
+                return await self._close(reply, fallback(timeline, self._recorder.turn), "")
 
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
         recorder = self._recorder
         self._listen(Delta(type="reset", channel="answer"))
-        notice = Notice(code="model_error", text=str(error))
-        await recorder.record(notice, fallback(recorder.timeline, recorder.turn, str(error)))
-        return Ended("error", str(error))
+        said = well_formed(str(error))
+        notice = Notice(code="model_error", text=said)
+        await recorder.record(notice, fallback(recorder.timeline, recorder.turn, said))
+        return Ended("error", said)
 
 
 def answered(turn: Turn) -> Ended | None:
     """How the loop ended before the turn was cut off; None when it has not."""
-    if turn.completion is None:
-        return None
-    return Ended("max_iterations" if turn.completion.flag in ("forced", "summary") else "complete")
+    answer = turn.completion
+    return None if answer is None else Ended(answer.reason, answer.error)
 
 
 def in_epoch(begun: RoundStart, before: RoundStart | None) -> RoundStart:

@@ -14,6 +14,7 @@ from loopline.timeline import (
     ExitReason,
     Source,
     Timeline,
+    UserFollowup,
     turn_id,
 )
 
@@ -81,5 +82,11 @@ def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "")
         rounds=turn.rounds,
         usage=usage,
         sources=[timeline.pool.sources[sid] for sid in used if sid in timeline.pool.sources],
-        late_input=[block.ref for block in timeline.inputs_for(number)],
+        late_input=late_input(timeline),
     )
+
+
+def late_input(timeline: Timeline) -> list[str]:
+    """The refs of what the user has added and no round has taken."""
+    pending = timeline.pending.values()
+    return [block.ref for block in pending if isinstance(block.body, UserFollowup)]

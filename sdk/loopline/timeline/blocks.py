@@ -42,12 +42,11 @@ class KnowledgeCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnHeader:
-    """A runner begins a turn: with what, and under which limits the caller asked for."""
+    """A runner begins a turn, and with what."""
 
     bundle: str
     model: str
     protocol: str
-    limits: dict[str, int | str] = field(default_factory=dict[str, int | str])
     preset: str = "bare"
     knowledge: KnowledgeCommit | None = None
     type: Literal["turn.header"] = "turn.header"
@@ -55,9 +54,10 @@ class TurnHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserPrompt:
-    """What the user said to begin a turn."""
+    """What the user said to begin a turn, and the limits asked for it."""
 
     text: str
+    limits: dict[str, int | str] = field(default_factory=dict[str, int | str])
     type: Literal["user.prompt"] = "user.prompt"
 
 
@@ -252,12 +252,17 @@ class ArtifactKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The answer, with its citation tokens as they were written; `sources_used` are their sids."""
+    """The answer, with its citation tokens as they were written; `sources_used` are their sids.
+
+    `flag` says what it is when it is not the model's own; `reason` and `error` say how the loop ended.
+    """
 
     text: str
     sources_used: tuple[int, ...] = ()
     unknown_sources: tuple[int, ...] = ()
     flag: Literal["", "unparsed", "forced", "draft", "summary"] = ""
+    reason: ExitReason = "complete"
+    error: str = ""
     type: Literal["assistant.completion"] = "assistant.completion"
 
 

@@ -6,6 +6,7 @@ same wherever it stands.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -92,6 +93,9 @@ class Turn:
         return len(self.decisions)
 
 
+_TURN_ID = re.compile(r"turn_([1-9][0-9]*)")
+
+
 class Timeline:
     """Every block of a conversation and what follows from them."""
 
@@ -143,8 +147,19 @@ class Timeline:
         ]
 
     def inputs_for(self, turn: int) -> list[Block]:
-        """The user inputs that wait for a round of that turn, in order."""
-        return [block for block in self.pending.values() if block.turn <= turn]
+        """The user inputs that a round of that turn takes, in order.
+
+        They are its own prompt, what was added since, and prompts of turns that ended before any round
+        of theirs took them. The prompt of a turn that is yet to run waits for that.
+        """
+        return [block for block in self.pending.values() if self._may_take(block, turn)]
+
+    def _may_take(self, block: Block, turn: int) -> bool:
+        match block.body:
+            case UserPrompt():
+                return block.turn == turn or self.turn(block.turn).exit is not None
+            case _:
+                return True
 
     def find(self, ref: Ref) -> Block | None:
         """The block that a ref names, its span aside; None when there is none."""
@@ -226,5 +241,5 @@ class Timeline:
 
 
 def _turn_number(turn_id: str) -> int:
-    number = turn_id.removeprefix("turn_")
-    return int(number) if number.isdigit() else 0
+    match = _TURN_ID.fullmatch(turn_id)
+    return int(match[1]) if match else 0

@@ -1,0 +1,89 @@
+"""Bundles for the tests of the command: one that guides through tea, and one whose tool is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+TEA: Mapping[str, str] = {
+    "docs/steeping.md": """# Steeping
+
+Green tea is steeped for three minutes at eighty degrees. Hotter water makes it bitter.
+
+## Black tea
+
+Black tea is steeped for four minutes in boiling water. Milk is added afterwards.
+""",
+    "docs/storing.md": """# Storing
+
+Leaves are stored in a closed tin, away from light and moisture.
+""",
+    "guide/__init__.py": """from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+
+
+class Guide(BaseWorkflow):
+    instructions = "You guide people through tea."
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(scratchpad=self.scratchpad)
+        return await react.run(payload)
+
+
+bundle = Bundle(
+    id="tea_guide",
+    workflow=Guide,
+    configuration={"knowledge": {"repo": "", "docs_root": "docs"}},
+)
+""",
+}
+QUESTION = "How long is green tea steeped?"
+
+SLOW: Mapping[str, str] = {
+    "slow/__init__.py": """from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+from loopline.models import Prompt, ToolMessage, UserMessage
+from loopline.testing import Call, Say, ScriptedModel
+
+
+def decide(prompt: Prompt) -> Say:
+    said = [m for m in prompt.messages if isinstance(m, UserMessage)]
+    done = [m for m in prompt.messages if isinstance(m, ToolMessage)]
+    if "work" in said[-1].text and not done:
+        return Say("", Call("slow.work", what="dig"))
+    results = " / ".join(m.text.splitlines()[-1] for m in done)
+    return Say(f"{len(said)} said; {results or 'nothing'}")
+
+
+class Slow(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(
+            tools_module="slow.tools_descriptor",
+            model=ScriptedModel([decide] * 9, strict=False),
+        )
+        return await react.run(payload)
+
+
+bundle = Bundle(id="slow", workflow=Slow, configuration={"seconds": 600.0})
+""",
+    "slow/tools_descriptor.py": """TOOLS_SPECS = [{"ref": "tools.py", "alias": "slow"}]
+""",
+    "slow/tools.py": """import time
+from pathlib import Path
+
+from loopline import ToolContext, tool
+
+
+@tool
+def work(what: str, context: ToolContext) -> str:
+    \"\"\"Work for a long time.\"\"\"
+    with Path("ledger").open("a") as ledger:
+        ledger.write(f"{what}\\\\n")
+    time.sleep(float(str(context.properties["seconds"])))
+    return "dug"
+""",
+}
+
+
+def ledger(folder: Path) -> list[str]:
+    """What the slow tool has begun."""
+    file = folder / "ledger"
+    return file.read_text("utf-8").splitlines() if file.exists() else []
