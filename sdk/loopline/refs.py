@@ -157,10 +157,11 @@ class SourcesRef:
     """Sources of the pool, as ranges of numbers, both ends included."""
 
     ranges: tuple[tuple[int, int], ...]
+    span: Span | None = None
 
     def __str__(self) -> str:
         items = (f"{a}" if a == b else f"{a}-{b}" for a, b in self.ranges)
-        return f"so:sources_pool[{','.join(items)}]"
+        return f"so:sources_pool[{','.join(items)}]{_span(self.span)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,9 +243,10 @@ class DocumentRef:
     """A whole document of the conversation, as it is now."""
 
     name: Document
+    span: Span | None = None
 
     def __str__(self) -> str:
-        return f"artifact:{self.name}"
+        return f"artifact:{self.name}{_span(self.span)}"
 
 
 Ref = (
@@ -261,7 +263,17 @@ Ref = (
     | HostedRef
     | DocumentRef
 )
-Spanned = BlockRef | ArtifactRef | CallRef | FileRef | SummaryRef | SkillRef | KnowledgeRef
+Spanned = (
+    BlockRef
+    | ArtifactRef
+    | CallRef
+    | FileRef
+    | SourcesRef
+    | SummaryRef
+    | SkillRef
+    | KnowledgeRef
+    | DocumentRef
+)
 
 _SPAN = re.compile(r"#([LC])([1-9]\d{0,9})(?:-\1?([1-9]\d{0,9}))?\Z")
 _VERSION = re.compile(r"@([1-9]\d{0,9})\Z")
@@ -357,13 +369,14 @@ def _parse_fi(rest: str) -> Ref | None:
 
 
 def _parse_so(rest: str) -> Ref | None:
+    rest, span = _split_span(rest)
     if not (rest.startswith("sources_pool[") and rest.endswith("]")):
         return None
     items = [_ITEM.match(item) for item in rest[len("sources_pool[") : -1].split(",")]
     ranges = [(int(m[1]), int(m[2] or m[1])) for m in items if m is not None]
     if len(ranges) != len(items) or any(last < first for first, last in ranges):
         return None
-    return SourcesRef(ranges=tuple(ranges))
+    return SourcesRef(ranges=tuple(ranges), span=span)
 
 
 def _parse_su(rest: str) -> Ref | None:
@@ -417,9 +430,10 @@ def _parse_ef(rest: str) -> Ref | None:
 
 
 def _parse_artifact(rest: str) -> Ref | None:
-    match rest:
+    name, span = _split_span(rest)
+    match name:
         case "conv.timeline.v1" | "conv:sources_pool":
-            return DocumentRef(name=rest)
+            return DocumentRef(name=name, span=span)
         case _:
             return None
 

@@ -20,7 +20,9 @@ def test_it_says_who_answers_from_what_and_how(tea: Loopline) -> None:
         r" · 1 uncommitted file not included",
         index,
     )
-    assert re.fullmatch(r"✓ search .* · react\.search_knowledge( ×\d)? · \d+ hits? · [\d.]+ ms", steps[0])
+    assert re.fullmatch(
+        r"✓ search .* · react\.search_knowledge( ×\d)? · \d+ hits? · [\d.]+ ms", steps[0]
+    )
     assert re.fullmatch(r"✓ read .* · react\.read · \d+ refs? · [\d.]+ ms", steps[1])
     assert re.fullmatch(r"✓ answer .* · offline · [\d.]+ ms", steps[2])
     assert re.fullmatch(

@@ -224,9 +224,9 @@ async def test_lines_beyond_the_file_say_how_many_there_are() -> None:
 async def test_a_folder_reads_as_a_list_of_what_is_in_it() -> None:
     space = await ready(config=ROOTED)
     passage = await space.read("ks:docs/")
-    assert passage.text == "- docs/auth/\n- docs/cache.md"
+    assert passage.text == "- ks:docs/auth/\n- ks:docs/cache.md"
     assert passage.ref == f"ks:docs/@{space.state.short_commit}"
-    assert (await space.read("ks:/")).text == "- docs/\n- src/"
+    assert (await space.read("ks:/")).text == "- ks:docs/\n- ks:src/"
     assert (await space.read("ks:docs/auth")).text == "- docs/auth/login.md"
 
 

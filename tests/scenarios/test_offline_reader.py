@@ -393,6 +393,38 @@ async def test_a_sentence_that_leans_on_the_one_before_comes_with_it() -> None:
     ]
 
 
+async def test_who_asks_how_long_gets_the_sentence_that_tells_the_time() -> None:
+    space = (
+        (
+            "[[S:6]] Disclosure — ks:docs/security.md@abc1234#L1-L5",
+            "About one week before publication two mails are sent. The first names the date. "
+            "The second tells the vendors of operating systems and other distributors.",
+        ),
+    )
+
+    answer = await Desk(space=space).say("How long before publication do vendors get told?")
+
+    assert "About one week before publication" in answer
+    assert "tells the vendors" in answer
+
+
+async def test_markup_is_left_out_of_a_quote_and_its_words_are_kept() -> None:
+    space = (
+        (
+            "[[S:8]] Settings — ks:docs/settings.rst@abc1234#L1-L5",
+            "The :setting:`CACHE_WAIT` setting, a ``timedelta`` (see :pep:`8` and `the guide "
+            "<https://example.org>`_), is **five** minutes by default.",
+        ),
+    )
+
+    answer = await Desk(space=space).say("What is the default of the CACHE_WAIT setting?")
+
+    assert (
+        "“The `CACHE_WAIT` setting, a `timedelta` (see PEP 8 and the guide), is five minutes by "
+        "default.” [[S:8]]"
+    ) in answer
+
+
 async def test_the_same_prompt_gets_the_same_reply() -> None:
     first, second = Desk(), Desk()
 

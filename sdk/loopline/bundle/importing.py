@@ -89,6 +89,12 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
     return BundleError(message.removesuffix(": "))
 
 
+def raised_inside(error: BaseException, folder: Path | None) -> bool:
+    """Whether it was the bundle's own code that raised the error, not what it called."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return folder is not None and bool(frames) and _is_inside(frames[-1].filename, folder)
+
+
 def public_name(module: str) -> str:
     """The module's name as its author writes it."""
     return _OWN.sub("", module)

@@ -19,6 +19,7 @@ from loopline.bundle.importing import (
     import_name,
     import_package,
     public_name,
+    raised_inside,
 )
 from loopline.errors import BundleError
 
@@ -31,7 +32,7 @@ GROUP = "loopline.bundles"
 BESIDE = "bundles"
 """The folder here whose folders are bundles that are opened by their names."""
 
-__all__ = ["Available", "LoadedBundle", "available", "blame", "load"]
+__all__ = ["Available", "LoadedBundle", "available", "blame", "load", "raised_inside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loopline.bundle.load import LoadedBundle, blame
+from loopline.bundle.load import LoadedBundle, blame, raised_inside
 from loopline.bundle.services import Services
-from loopline.errors import LooplineError
+from loopline.errors import BundleError, LooplineError
 from loopline.react import TurnPayload, TurnResult
 
 _begun: set[type] = set()
@@ -22,7 +22,7 @@ async def begin(loaded: LoadedBundle) -> None:
     _begun.add(workflow)
     try:
         await workflow.on_bundle_load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _begun.discard(workflow)
         raise blame(error, loaded.folder) from error
 
@@ -37,9 +37,23 @@ async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) ->
         workflow = loaded.bundle.workflow(services)
         await workflow.pre_run_hook(payload)
         result = await workflow.process(payload)
+        _check_result(result, loaded)
         await workflow.post_run_hook(payload, result)
-    except LooplineError:
+    except BundleError:
         raise
-    except Exception as error:
+    except LooplineError as error:
+        if raised_inside(error, loaded.folder):
+            raise blame(error, loaded.folder) from error
+        raise
+    except (Exception, SystemExit) as error:
         raise blame(error, loaded.folder) from error
     return result
+
+
+def _check_result(result: object, loaded: LoadedBundle) -> None:
+    if not isinstance(result, TurnResult):
+        workflow = loaded.bundle.workflow.__name__
+        raise BundleError(
+            f"{loaded.folder}: {workflow}.process returned {result!r}: "
+            "return what react.run(payload) or self.answer(…) gives"
+        )

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
-from loopline.errors import BundleError
+from loopline.errors import BundleError, LooplineError
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed
 from loopline.react import Actor, Limits, React, TurnPayload, TurnResult, completion, result
@@ -31,6 +31,7 @@ class BaseWorkflow:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._answered = False
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: TurnPayload) -> TurnResult:
@@ -132,7 +133,14 @@ class BaseWorkflow:
         return ToolSet([*built_in, *own.values()])
 
     async def answer(self, text: str) -> TurnResult:
-        """End the turn with this answer, without a model."""
+        """End the turn with this answer, without a model.
+
+        Raises:
+            LooplineError: it has been ended so before.
+        """
+        if self._answered:
+            raise LooplineError("the turn is answered already: answer() ends it, once")
+        self._answered = True
         recorder = self._services.recorder
         if recorder.turn.completion is not None:  # carried on after it was answered
             return result(recorder.timeline, recorder.number, "complete")
@@ -159,7 +167,7 @@ class BaseWorkflow:
 
     async def keep(self, name: str, value: Json) -> str:
         """Keep a value under a name; the ref by which it can be read again, pinned to its version."""
-        recorder = self._services.recorder
+        recorder, name = self._services.recorder, well_formed(name)
         version = recorder.timeline.artifacts.get((recorder.number, name), 0) + 1
         text, mime = (value, "text/plain") if isinstance(value, str) else (dumps(value), _JSON)
         body = ArtifactKept(name=name, version=version, text=well_formed(text), mime=mime)
@@ -170,7 +178,9 @@ class BaseWorkflow:
     ) -> None:
         """Judge the turn by machine; it replaces nothing that a person said."""
         await self._services.recorder.record(
-            Feedback(reaction=reaction, text=text, origin="machine", confidence=confidence)
+            Feedback(
+                reaction=reaction, text=well_formed(text), origin="machine", confidence=confidence
+            )
         )
 
 

@@ -25,7 +25,7 @@ from loopline.errors import LooplineError
 from loopline.events import Listen
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
-from loopline.harness.opened import Opened, others
+from loopline.harness.opened import Opened, named, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, read_as_then
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.models import ClosingModel, Model
@@ -204,7 +204,7 @@ class Harness:
         opened = self._open_now
         return Talk(
             opened.log,
-            Conversation(name=name, user=user, tenant=tenant, project=project),
+            named(name, user=user, tenant=tenant, project=project),
             turns=opened.turns,
             process=self._process,
             reader=self._reader,

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from loopline.bundle import LoadedBundle, Properties, load_skills, load_tools
 from loopline.conversations import Turns
+from loopline.errors import LooplineError
 from loopline.knowledge import KnowledgeSpace
+from loopline.models import well_formed
 from loopline.reader import Conversed, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import Conversation, Timeline, TimelineLog
@@ -45,6 +47,18 @@ class Opened:
         if self.loaded.holds(SKILLS_DESCRIPTOR):
             return self.skills(f"{self.loaded.name}.{SKILLS_DESCRIPTOR}")
         return self.skills("")
+
+
+def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:
+    """A conversation by its name and its owner's.
+
+    Raises:
+        LooplineError: a name is empty, or is no text that can be stored.
+    """
+    for kind, given in (("conversation", name), ("user", user), ("tenant", tenant)):
+        if not given.strip() or well_formed(given) != given:
+            raise LooplineError(f"{given!r} is no name of a {kind}: give it one")
+    return Conversation(name=name, user=user, tenant=tenant, project=project)
 
 
 def others(log: TimelineLog, conversation: Conversation) -> OtherConversation:

@@ -10,7 +10,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
 from loopline.harness.logs import open_log, place
-from loopline.harness.opened import others
+from loopline.harness.opened import named, others
 from loopline.harness.spaces import read_as_then
 from loopline.reader import Conversed, Reader
 from loopline.timeline import (
@@ -81,7 +81,7 @@ class Store:
         log = self._open_log
         return Talk(
             log,
-            Conversation(name=name, user=user, tenant=tenant, project=project),
+            named(name, user=user, tenant=tenant, project=project),
             turns=Turns(log, self._clock),
             process=None,
             reader=self._reader,

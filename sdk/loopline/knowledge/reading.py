@@ -85,7 +85,7 @@ class Reading:
         return Passage(
             ref=str(KnowledgeRef(path=f"{path}/", commit=short)),
             title=f"{path}/",
-            text=shown(names),
+            text=shown([str(KnowledgeRef(path=name)) for name in names]),
             path=path,
             commit=commit,
         )

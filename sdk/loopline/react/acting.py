@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.events import Delta, Listen
-from loopline.models import Json, dumps
+from loopline.models import Json, dumps, well_formed
 from loopline.reader import Reader
 from loopline.timeline import (
     ArtifactKept,
@@ -23,6 +24,8 @@ from loopline.timeline import (
     ToolStarted,
 )
 from loopline.tools import Call, Outcome, Tool, ToolContext, ToolSet
+
+_log = logging.getLogger("loopline")
 
 INTERRUPTED = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
@@ -130,6 +133,8 @@ class Actor:
             raise
         except LooplineError as error:
             outcome = error
+            for note in getattr(error, "__notes__", ()):
+                _log.warning("%s", note)  # where in its bundle a tool broke: for its author
         elapsed_ms = round((self._clock.elapsed() - start) * 1000, 3)
         await self._record(call, outcome, elapsed_ms)
 
@@ -147,7 +152,7 @@ class Actor:
             result = ToolResult(
                 call_id=call.call_id,
                 tool=call.tool,
-                text=str(outcome),
+                text=well_formed(str(outcome)),
                 status="error",
                 elapsed_ms=elapsed_ms,
             )

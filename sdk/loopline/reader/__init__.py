@@ -7,12 +7,12 @@ from loopline.reader.documents import (
     source_row,
     timeline_document,
 )
+from loopline.reader.passages import passage_source
 from loopline.reader.reader import (
     Conversed,
     KnowledgeRead,
     OtherConversation,
     Reader,
-    passage_source,
 )
 from loopline.reader.reading import Item, Reading, Status
 from loopline.reader.texts import text_of

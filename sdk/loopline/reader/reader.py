@@ -10,8 +10,9 @@ from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.knowledge import Passage
 from loopline.models import Json, dumps
 from loopline.reader.documents import pool_document, source_row, timeline_document
-from loopline.reader.reading import Item, Reading, Status
-from loopline.reader.texts import JSON, MARKDOWN, fit, part, split_lines, text_of
+from loopline.reader.passages import kept_passage, read_passage
+from loopline.reader.reading import Item, Reading
+from loopline.reader.texts import JSON, MARKDOWN, fitted, text_of
 from loopline.refs import (
     ArtifactRef,
     BlockRef,
@@ -21,7 +22,6 @@ from loopline.refs import (
     FileRef,
     HostedRef,
     KnowledgeRef,
-    Lines,
     PlanRef,
     Ref,
     SkillRef,
@@ -32,7 +32,7 @@ from loopline.refs import (
     spanned,
 )
 from loopline.skills import Skills
-from loopline.timeline import Block, ConversationSummary, Source, Timeline
+from loopline.timeline import Block, ConversationSummary, Timeline
 
 KnowledgeRead = Callable[[str], Awaitable[Passage]]
 UNLIMITED = 1 << 62
@@ -82,19 +82,17 @@ class Reader:
             case BlockRef() | CallRef() | ArtifactRef():
                 return self._block(ref, asked, room)
             case PlanRef(plan_id=plan_id):
-                return self._plan(ref, plan_id, asked)
+                return self._plan(ref, plan_id, asked, room)
             case SourcesRef():
-                return self._sources(ref, asked)
+                return self._sources(ref, asked, room)
             case SkillRef():
                 return self._skill(ref, asked, room)
             case KnowledgeRef():
                 return await self._knowledge(ref, asked, room)
             case ConversationRef():
                 return await self._elsewhere(ref, asked, room)
-            case DocumentRef(name=name):
-                document = timeline_document if name == "conv.timeline.v1" else pool_document
-                text = dumps(document(self.here.timeline, self.here.summary))
-                return Item(ref=asked, asked=asked, status="ok", text=text, mime=JSON)
+            case DocumentRef():
+                return self._document(ref, asked, room)
             case FileRef() | SummaryRef() | HostedRef():
                 raise RefError(_absent(ref))
 
@@ -103,19 +101,18 @@ class Reader:
         if block is None:
             raise RefError(self._possible(ref))
         text, mime = text_of(block)
-        name = _pinned(block, ref)
-        shown, message = fit(text, name, room)
-        return _item(str(name), asked, shown, mime, message)
+        return fitted(_pinned(block, ref), asked, text, mime, room)
 
-    def _plan(self, ref: PlanRef, plan_id: str, asked: str) -> Item:
+    def _plan(self, ref: PlanRef, plan_id: str, asked: str, room: int) -> Item:
         block = self.here.timeline.find(ref)
         if block is None:
             known = list(self.here.timeline.plans.latest)
             raise RefError(f"no plan {plan_id!r}: plans here are {known or 'none'}")
         text, mime = text_of(block)
-        return Item(ref=block.ref, asked=asked, status="ok", text=text, mime=mime)
+        name = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
+        return fitted(name, asked, text, mime, room)
 
-    def _sources(self, ref: SourcesRef, asked: str) -> Item:
+    def _sources(self, ref: SourcesRef, asked: str, room: int) -> Item:
         pool = self.here.timeline.pool
         wanted = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
         rows: list[Json] = [
@@ -123,15 +120,20 @@ class Reader:
         ]
         if not rows:
             raise RefError(f"no such source: the pool holds {_range(pool.newest)}")
-        outside = [f"{a}-{b}" for a, b in ref.ranges if b > pool.newest]
-        message = f"the pool holds {_range(pool.newest)}" if outside else ""
-        return _item(str(ref), asked, dumps(rows), JSON, message)
+        item = fitted(ref, asked, dumps(rows), JSON, room)
+        beyond = any(last > pool.newest for _, last in ref.ranges)
+        note = f"the pool holds only {_range(pool.newest)}" if beyond else ""
+        return replace(item, message="; ".join(part for part in (item.message, note) if part))
+
+    def _document(self, ref: DocumentRef, asked: str, room: int) -> Item:
+        document = timeline_document if ref.name == "conv.timeline.v1" else pool_document
+        text = dumps(document(self.here.timeline, self.here.summary))
+        return fitted(ref, asked, text, JSON, room)
 
     def _skill(self, ref: SkillRef, asked: str, room: int) -> Item:
         kept = self.here.timeline.kept.get(str(replace(ref, span=None)))
         if kept is not None:
-            shown, message = fit(kept.text, ref, room)
-            return replace(_item(str(ref), asked, shown, MARKDOWN, message), title=kept.title)
+            return replace(fitted(ref, asked, kept.text, MARKDOWN, room), title=kept.title)
         skill = self.skills.find(ref.namespace, ref.skill)
         if ref.digest is not None and not skill.digest.startswith(ref.digest):
             return Item(
@@ -140,47 +142,25 @@ class Reader:
                 status="gone",
                 message=f"the skill has changed since and was not shown here: now {skill.ref}",
             )
-        name = replace(ref, digest=skill.digest)
-        shown, message = fit(skill.body, name, room)
-        return replace(
-            _item(str(name), asked, shown, MARKDOWN, message),
-            title=skill.name,
-            keep=not message and name.span is None,
-        )
+        item = fitted(replace(ref, digest=skill.digest), asked, skill.body, MARKDOWN, room)
+        return replace(item, title=skill.name, keep=bool(item.text))
 
     async def _knowledge(self, ref: KnowledgeRef, asked: str, room: int) -> Item:
-        kept = self._kept(ref)
+        kept = kept_passage(self.here.timeline, ref, room)
         if kept is not None:
-            return kept
+            return replace(kept, asked=asked)
         if self.knowledge is None:
             raise KnowledgeError(f"{asked!r} cannot be read: there is no knowledge space here")
         try:
             passage = await self.knowledge(str(ref))
+            whole = passage.text
+            if len(whole) > room:  # what fits is counted in lines of the whole file
+                whole = (await self.knowledge(str(replace(ref, span=None)))).text
         except RefError:
             raise
         except LooplineError as error:
             return Item(ref=asked, asked=asked, status="gone", message=str(error))
-        if len(passage.text) <= room:
-            return _knowledge_item(passage, asked, passage.text, "")
-        whole = await self.knowledge(str(replace(ref, span=None)))
-        pinned = parse(whole.ref)
-        name = pinned if isinstance(pinned, KnowledgeRef) else ref
-        shown, message = fit(whole.text, replace(name, span=ref.span), room)
-        return _knowledge_item(passage, asked, shown, message)
-
-    def _kept(self, ref: KnowledgeRef) -> Item | None:
-        """A passage that the log itself holds: the very one, or one that encloses the lines."""
-        if ref.commit is None:
-            return None
-        timeline, asked = self.here.timeline, str(ref)
-        if asked in timeline.kept:
-            kept = timeline.kept[asked]
-            return _kept_item(timeline, asked, asked, kept.text, kept.title)
-        for name, kept in timeline.kept.items():
-            text = _enclosed(parse(name), kept.text, ref)
-            if text is not None:
-                return _kept_item(timeline, asked, name, text, kept.title)
-        return None
+        return read_passage(passage, asked, whole, room)
 
     async def _elsewhere(self, ref: ConversationRef, asked: str, room: int) -> Item:
         found = await self.other(ref.conversation) if self.other else None
@@ -214,51 +194,13 @@ def _absent(ref: FileRef | SummaryRef | HostedRef) -> str:
 
 
 def _pinned(block: Block, asked: BlockRef | CallRef | ArtifactRef) -> Spanned:
-    match block.name:
-        case BlockRef() | CallRef() | ArtifactRef() as name:
+    match block.name, asked:
+        case (BlockRef() | CallRef() | ArtifactRef()) as name, _:
             return spanned(name, asked.span)
+        case _, BlockRef():
+            return replace(asked, n=block.n)
         case _:
             return asked
-
-
-def _item(ref: str, asked: str, text: str, mime: str, message: str) -> Item:
-    status: Status = "cut" if message else "ok"
-    return Item(ref=ref, asked=asked, status=status, text=text, mime=mime, message=message)
-
-
-def _knowledge_item(passage: Passage, asked: str, text: str, message: str) -> Item:
-    mime = MARKDOWN if passage.path.endswith((".md", ".markdown")) else "text/plain"
-    item = _item(passage.ref, asked, text, mime, message)
-    return replace(item, title=passage.title, source=passage_source(passage), keep=not message)
-
-
-def _kept_item(timeline: Timeline, asked: str, name: str, text: str, title: str) -> Item:
-    source = timeline.pool.find(name)
-    return Item(ref=asked, asked=asked, status="ok", text=text, title=title, source=source)
-
-
-def _enclosed(kept: Ref, text: str, wanted: KnowledgeRef) -> str | None:
-    if not isinstance(kept, KnowledgeRef) or not isinstance(wanted.span, Lines):
-        return None
-    if (kept.path, kept.commit) != (wanted.path, wanted.commit):
-        return None
-    first, last = (kept.span.first, kept.span.last) if isinstance(kept.span, Lines) else (1, 0)
-    last = last or len(split_lines(text))
-    if not first <= wanted.span.first <= wanted.span.last <= last:
-        return None
-    return part(text, Lines(wanted.span.first - first + 1, wanted.span.last - first + 1))
-
-
-def passage_source(passage: Passage) -> Source:
-    """A passage as something citable."""
-    return Source(
-        url=passage.ref,
-        title=passage.title,
-        source_type="file",
-        path=passage.path,
-        commit=passage.commit,
-        lines=passage.lines if passage.lines != (0, 0) else None,
-    )
 
 
 def _range(newest: int) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from loopline.errors import RefError
 from loopline.models import dumps
+from loopline.reader.reading import Item
 from loopline.refs import Characters, Lines, Span, Spanned, spanned
+from loopline.search import split_lines
 from loopline.timeline import (
     ArtifactKept,
     Block,
@@ -46,53 +50,80 @@ def text_of(block: Block) -> tuple[str, str]:
 
 
 def part(text: str, span: Span | None) -> str:
-    """The lines or characters of a text that a span names.
+    """The lines or characters of a text that a span names; one that goes beyond the end ends there.
 
     Raises:
-        RefError: the text is shorter than that; the message says how long it is.
+        RefError: the span begins beyond the end; the message says how long the text is.
     """
     match span:
         case None:
             return text
         case Lines(first=first, last=last):
             lines = split_lines(text)
-            if last > len(lines):
+            if first > len(lines):
                 raise RefError(f"there are {len(lines)} lines, so not {span}")
             return "".join(lines[first - 1 : last])
         case Characters(first=first, last=last):
-            if last > len(text):
+            if first > len(text):
                 raise RefError(f"there are {len(text)} characters, so not {span}")
             return text[first - 1 : last]
 
 
-def split_lines(text: str) -> list[str]:
-    r"""The lines of a text with their ends; only "\n" ends a line."""
-    lines = text.split("\n")
-    ended = [f"{line}\n" for line in lines[:-1]]
-    return [*ended, lines[-1]] if lines[-1] else ended
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """What fits of a text: the part, its span, and the span of the rest, None when all fits."""
+
+    text: str
+    span: Span | None
+    rest: Span | None = None
+    message: str = ""
 
 
-def fit(whole: str, ref: Spanned, limit: int) -> tuple[str, str]:
-    """What of the part that `ref` names fits into `limit` characters, and what to say of the rest.
-
-    The message is empty when all of it fits; else it names the ref that restores the rest.
+def fit(whole: str, span: Span | None, limit: int) -> Fitted:
+    """What of the part that `span` names fits into `limit` characters: whole lines, if any fit.
 
     Raises:
-        RefError: the text is shorter than the span says.
+        RefError: the span begins beyond the end of the text.
     """
-    text = part(whole, ref.span)
+    text = part(whole, span)
     if len(text) <= limit:
-        return text, ""
-    first_line, first_character = _start(whole, ref.span)
+        return Fitted(text, span)
+    first_line, first_character = _start(whole, span)
+    count = f"cut: %s of {len(text)} characters"
     kept = text[: text.rfind("\n", 0, limit) + 1]
-    if kept and not isinstance(ref.span, Characters):
+    if kept and not isinstance(span, Characters):
         last = first_line + len(split_lines(text)) - 1
-        rest: Span = Lines(first_line + kept.count("\n"), last)
+        next_line = first_line + kept.count("\n")
+        shown: Span = Lines(first_line, next_line - 1)
+        rest: Span = Lines(next_line, last)
     else:
         kept = text[:limit]
-        rest = Characters(first_character + len(kept), first_character + len(text) - 1)
-    count = f"{len(text) - len(kept)} of {len(text)} characters"
-    return kept, f"cut: {count}; the rest is {spanned(ref, rest)}"
+        next_character = first_character + len(kept)
+        shown = Characters(first_character, max(next_character - 1, first_character))
+        rest = Characters(next_character, first_character + len(text) - 1)
+    return Fitted(kept, shown, rest, count % (len(text) - len(kept)))
+
+
+def fitted(name: Spanned, asked: str, whole: str, mime: str, room: int) -> Item:
+    """What fits of the part that `name` names, as an item whose ref names just what it shows.
+
+    Raises:
+        RefError: the span begins beyond the end of the text.
+    """
+    if room < 1:
+        message = f"cut: no room was left for it; read {name} by itself"
+        return Item(ref=str(name), asked=asked, status="cut", mime=mime, message=message)
+    found = fit(whole, name.span, room)
+    if found.rest is None:
+        return Item(ref=str(name), asked=asked, status="ok", text=found.text, mime=mime)
+    return Item(
+        ref=str(spanned(name, found.span)),
+        asked=asked,
+        status="cut",
+        text=found.text,
+        mime=mime,
+        message=f"{found.message}; the rest is {spanned(name, found.rest)}",
+    )
 
 
 def _start(whole: str, span: Span | None) -> tuple[int, int]:

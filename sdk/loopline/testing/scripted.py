@@ -172,7 +172,8 @@ class ScriptedModel:
             if not script:
                 raise ModelError(f"the script has nothing for the purpose {prompt.purpose!r}")
         if not script:
-            raise ScriptError(f"the script is over, and the model is asked once more:\n{prompt}")
+            last = str(prompt.messages[-1])[:200] if prompt.messages else ""
+            raise ScriptError(f"the script is over, and the model is asked once more, by: {last}")
         entry = script.pop(0)
         return entry(prompt) if callable(entry) else entry
 

@@ -63,7 +63,7 @@ class ReadTool:
             sections=tuple(_section(item) for item in fresh if item.found),
             bodies=tuple(_kept(item) for item in fresh if item.keep and not _known(item, call)),
             found=len(reading.paths),
-            shows=tuple((item.ref, item.sha256) for item in fresh if item.status == "ok"),
+            shows=tuple((item.ref, item.sha256) for item in fresh if item.text),
         )
 
 

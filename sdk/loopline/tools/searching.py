@@ -89,9 +89,8 @@ def _headline(query: str, count: int) -> str:
 
 def _section(passage: Passage) -> Section:
     text, source = well_formed(passage.text), passage_source(passage)
-    if len(text) <= PASSAGE_LIMIT:
-        source = replace(source, text=text)
-    else:
+    source = replace(source, text=text)
+    if len(text) > PASSAGE_LIMIT:
         rest = len(text) - PASSAGE_LIMIT
         text = f"{text[:PASSAGE_LIMIT]}\n… cut: {rest} characters; the whole is {passage.ref}"
     title = " ".join(passage.title.split())

@@ -480,4 +480,8 @@ def _source(source: object) -> Source:
         url=well_formed(source.url),
         title=well_formed(source.title),
         path=well_formed(source.path),
+        text=well_formed(source.text),
+        commit=well_formed(source.commit),
+        published_time_iso=well_formed(source.published_time_iso),
+        favicon_url=well_formed(source.favicon_url),
     )

@@ -229,5 +229,5 @@ def kin_of(word: str) -> frozenset[str]:
 
 
 def words_like(word: str) -> tuple[str, ...]:
-    """The words themselves, the closest first."""
+    """The words themselves."""
     return tuple(_TABLE.get(word, {}).values())

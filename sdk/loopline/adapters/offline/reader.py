@@ -16,7 +16,7 @@ from loopline.adapters.offline.turn import Done, Turn, read
 from loopline.models import Abilities, Json, Prompt, Reply, StopReason, TextDelta, ToolCall, Usage
 
 PLAN, SEARCH, READ = "react.plan", "react.search_knowledge", "react.read"
-SEARCH_LIMIT = 10
+SEARCH_LIMIT = 8
 SEARCH_ROUNDS = 2
 TITLE_WORDS = 8
 CHARACTERS_PER_TOKEN = 4

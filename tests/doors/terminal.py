@@ -1,0 +1,92 @@
+"""A terminal with the command in it: what is shown is kept, and keys can be pressed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import termios
+import threading
+from types import TracebackType
+from typing import Self
+
+from tests.doors.command import LIMIT_SECONDS, LOOPLINE, PLACES, Loopline, wait_for
+
+
+class Terminal:
+    """A pseudo-terminal of some size; the command reads its keys and writes to its screen."""
+
+    def __init__(
+        self, loopline: Loopline, *arguments: str, columns: int = 80, lines: int = 24
+    ) -> None:
+        self._keys, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self._process = subprocess.Popen(
+            [str(LOOPLINE), *arguments],
+            cwd=loopline.folder,
+            env={**loopline.environment, "TERM": "xterm-256color"},
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(inner)
+        self._shown = bytearray()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        os.close(self._keys)
+
+    @property
+    def shown(self) -> str:
+        """Everything that was written, codes and all."""
+        return self._shown.decode("utf-8", "replace")
+
+    @property
+    def text(self) -> str:
+        """Everything that was written, without codes."""
+        return PLACES.sub("", self.shown).replace("\r\n", "\n")
+
+    def type(self, keys: str) -> None:
+        """Press the keys."""
+        os.write(self._keys, keys.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Wait until the text has been shown."""
+        wait_for(lambda: text in self.text)
+
+    def end(self) -> int:
+        """The exit code, once everything is shown."""
+        code = self._process.wait(LIMIT_SECONDS)
+        self._reader.join(LIMIT_SECONDS)
+        return code
+
+    def _read(self) -> None:
+        while True:
+            try:
+                some = os.read(self._keys, 65536)
+            except OSError:  # nobody has the other side any more
+                return
+            if not some:
+                return
+            self._shown += some
+
+
+def _take_terminal() -> None:
+    """Make the pseudo-terminal the one whose Ctrl-C is heard."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,167 @@
+"""What is typed wrong is told in one line: 2 for a wrong use, 1 for what went wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.doors.bundles import QUESTION
+from tests.doors.command import Loopline, Ran, write
+
+RUN = ("run", "guide", QUESTION)
+
+
+def complaint(ran: Ran) -> str:
+    """The one line that says what was wrong."""
+    (line,) = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in ran.err
+    assert ran.out == ""
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*RUN, "--prop", "knowledge"), "write it as name=value"),
+        ((*RUN, "--prop", "knowledge.rep=x"), "nearest is 'knowledge.repo'"),
+        ((*RUN, "--prop", "knowledge.validate_refs=perhaps"), "must be true or false"),
+        ((*RUN, "--store", "mysql://here"), "no store 'mysql://here'"),
+        ((*RUN, "--model", "oracle"), "no model 'oracle'"),
+        (("run", "guide", " "), "the text is empty"),
+        (("search", "guide", " "), "the query is empty"),
+        (("timeline", "--store", "here.db"), "no store 'here.db'"),
+    ],
+)
+def test_a_wrong_use_is_2(tea: Loopline, arguments: tuple[str, ...], said: str) -> None:
+    ran = tea(*arguments)
+    assert said in complaint(ran)
+    assert ran.code == 2
+
+
+@pytest.mark.parametrize("arguments", [(), ("rnu",), ("run",), ("run", "guide", "x", "--nope")])
+def test_what_is_no_command_is_2_and_shows_how_it_is_used(
+    tea: Loopline, arguments: tuple[str, ...]
+) -> None:
+    ran = tea(*arguments)
+    assert ran.code == 2
+    assert "Usage: loopline" in ran.out + ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "guid", QUESTION), "no bundle 'guid'"),
+        (("run", "./nowhere", QUESTION), "nowhere: no such folder"),
+        ((*RUN, "--prop", "knowledge.repo=docs/nowhere"), "knowledge.repo"),
+        ((*RUN, "--prop", "knowledge.ref=nowhere"), "knowledge.ref"),
+        (("run", "guide"), "no conversation of the user 'local' yet"),
+        (("run", "guide", "-c", "c1"), "nothing to carry on"),
+        (("read", "ar:turn_1.user.prompt"), "no store"),
+        (("timeline",), "no store"),
+        (("tool", "guide", "tea.steep", "{}"), "no tool 'tea.steep'"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_line(
+    tea: Loopline, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = tea(*arguments)
+    assert said in complaint(ran)
+    assert ran.code in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ("{", 2, "the arguments are no JSON"),
+        ("[1]", 2, "must be a JSON object"),
+        ("{}", 2, "'what' is missing"),
+        ('{"what": 1}', 2, "what"),
+        ('{"what": "dig", "wat": 1}', 2, "'wat' is not a parameter"),
+    ],
+)
+def test_bad_arguments_of_a_tool_are_named(
+    slow: Loopline, arguments: str, code: int, said: str
+) -> None:
+    ran = slow("tool", "slow", "slow.work", arguments)
+    assert said in complaint(ran)
+    assert ran.code == code
+
+
+def test_a_tool_is_called_outside_any_conversation(slow: Loopline) -> None:
+    ran = slow("tool", "slow", "slow.work", '{"what": "dig"}', "--prop", "seconds=0.01")
+    assert (ran.out, ran.code) == ("dug\n", 0)
+    assert not (slow.folder / ".loopline").exists()
+
+
+def test_a_tool_that_fails_says_where(slow: Loopline) -> None:
+    write(slow.folder, {"slow/tools.py": BROKEN_TOOL})
+    ran = slow("tool", "slow", "slow.work", '{"what": "dig"}')
+    assert "ZeroDivisionError: division by zero" in ran.err
+    assert "tools.py:7" in ran.err
+    assert ran.code == 1
+
+
+BROKEN_TOOL = '''from loopline import tool
+
+
+@tool
+def work(what: str) -> str:
+    """Work."""
+    return str(1 / 0)
+'''
+
+
+def test_a_broken_bundle_names_file_and_line(tea: Loopline) -> None:
+    write(tea.folder, {"guide/__init__.py": "import loopline\n\nnonsense\n"})
+    ran = tea(*RUN)
+    assert "guide/__init__.py:3: NameError" in complaint(ran)
+    assert ran.code == 1
+    assert "Traceback" in tea(*RUN, "-v").err
+
+
+def test_code_that_fails_in_a_turn_ends_it_as_an_error(slow: Loopline) -> None:
+    write(slow.folder, {"slow/__init__.py": BROKEN_WORKFLOW})
+    ran = slow("run", "slow", "hello")
+    assert "slow/__init__.py:6: ZeroDivisionError" in complaint(ran)
+    assert ran.code == 1
+    assert slow.blocks("slow-1")[-1]["body"]["reason"] == "error"
+    value = slow("run", "slow", "hello", "--json").value
+    assert (value["ok"], value["exit_reason"]) == (False, "error")
+    assert "ZeroDivisionError" in value["error"]
+
+
+BROKEN_WORKFLOW = """from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+
+
+class Broken(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        return await self.answer(str(1 / 0))
+
+
+bundle = Bundle(id="slow", workflow=Broken)
+"""
+
+
+def test_check_lists_every_problem(slow: Loopline) -> None:
+    assert slow("check", "slow").code == 0
+    write(
+        slow.folder,
+        {
+            "slow/tools.py": "from loopline import tool\n\n\n@tool\ndef work(what):\n    pass\n",
+            "slow/skills/public/dig/SKILL.md": "no front matter\n",
+            "slow/loopline.yaml": "secnds: 3\n",
+        },
+    )
+    ran = slow("check", "slow")
+    problems = [line for line in ran.err.splitlines() if line.startswith("error: ")]
+    assert ran.code == 1
+    assert len(problems) == 3
+    assert "loopline.yaml:1: no property 'secnds'" in problems[0]
+    assert "tools.py:5" in problems[1]
+    assert "SKILL.md:1" in problems[2]
+
+
+def test_check_says_what_a_bundle_is_made_of(slow: Loopline, tea: Loopline) -> None:
+    ran = slow("check", "slow")
+    assert "slow.work(what: string)  exclusive  Work for a long time." in ran.out
+    assert "seconds = 600.0" in ran.out
+    assert "indexed tea house @" in tea("check", "guide").out

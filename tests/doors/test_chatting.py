@@ -1,0 +1,56 @@
+"""A chat is a conversation: from a pipe each line is a turn, at a terminal one may interrupt."""
+
+from __future__ import annotations
+
+import json
+
+from tests.doors.bundles import QUESTION, ledger
+from tests.doors.command import ESCAPE, Loopline, wait_for
+from tests.doors.terminal import Terminal
+
+
+def test_each_line_from_a_pipe_is_a_turn_in_order(tea: Loopline) -> None:
+    ran = tea("chat", "guide", stdin=f"{QUESTION}\n\nHow are leaves stored?\n")
+    assert ran.code == 0, ran.err
+    assert ran.out.index("Green tea") < ran.out.index("Leaves are stored")
+    assert ESCAPE not in ran.out + ran.err
+    assert "turn_2" in {block["turn_id"] for block in tea.blocks("tea_guide-1")}
+
+
+def test_quit_leaves_and_what_follows_is_not_said(tea: Loopline) -> None:
+    ran = tea("chat", "guide", "-c", "c1", stdin=f"/stop\n{QUESTION}\n/quit\nAnd milk?\n")
+    assert ran.code == 0
+    assert "nothing is running" in ran.err
+    prompts = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
+    assert len(prompts) == 1
+
+
+def test_json_is_a_line_for_each_turn(tea: Loopline) -> None:
+    ran = tea("chat", "guide", "--json", stdin=f"{QUESTION}\nAnd black tea?\n")
+    turns = [json.loads(line)["turn_id"] for line in ran.out.splitlines()]
+    assert turns == ["turn_1", "turn_2"]
+
+
+def test_what_is_typed_while_a_turn_runs_is_added_and_stop_ends_it(slow: Loopline) -> None:
+    with Terminal(slow, "chat", "slow") as terminal:
+        terminal.wait_for("> ")
+        terminal.type("work\n")
+        wait_for(lambda: bool(ledger(slow.folder)))
+        terminal.type("and quickly\n")
+        terminal.wait_for("added to turn_1, as block ")
+        terminal.type("/stop\n")
+        terminal.wait_for("stopped")
+        terminal.type("hello\n")
+        terminal.wait_for("said")
+        terminal.type("/quit\n")
+        assert terminal.end() == 0
+    assert ledger(slow.folder) == ["dig"]
+    texts = [block["body"].get("text") for block in slow.blocks("slow-1")]
+    assert "and quickly" in texts
+
+
+def test_ctrl_c_at_the_prompt_leaves(slow: Loopline) -> None:
+    with Terminal(slow, "chat", "slow") as terminal:
+        terminal.wait_for("> ")
+        terminal.type("\x03")
+        assert terminal.end() == 0

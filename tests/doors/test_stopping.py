@@ -1,0 +1,65 @@
+"""A turn that is stopped, or killed, leaves a timeline that the next one continues."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.doors.bundles import ledger
+from tests.doors.command import Loopline, finish, wait_for
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_turn_and_the_next_one_goes_on(slow: Loopline, number: int) -> None:
+    process = slow.start("run", "slow", "work")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    process.send_signal(number)
+    ran = finish(process)
+    assert ran.code == 1
+    assert "stopped · 1 round" in ran.err
+    blocks = slow.blocks("slow-1")
+    assert [block["type"] for block in blocks[-2:]] == ["react.tool.result", "react.exit"]
+    assert [block["body"].get("status") for block in blocks[-2:-1]] == ["stopped"]
+    assert blocks[-1]["body"]["reason"] == "stopped"
+    on = slow.paste(ran.pasted[-1])
+    assert ran.pasted[-1] == "loopline run slow 'go on' -c slow-1"
+    assert (on.code, on.out) == (0, "2 said; Stopped by the user before there was a result.\n")
+
+
+def test_a_second_signal_ends_the_process_at_once(slow: Loopline) -> None:
+    process = slow.start("run", "slow", "work", "--model", "offline")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    os.kill(process.pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    os.kill(process.pid, signal.SIGCONT)
+    assert finish(process).code in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def test_a_killed_turn_is_carried_on_and_nothing_is_begun_twice(slow: Loopline) -> None:
+    process = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    process.kill()
+    finish(process)
+    acknowledged = slow.blocks("c1")
+    assert acknowledged[-1]["type"] == "react.tool.start"
+    ran = slow("run", "slow", "-c", "c1")
+    assert ran.code == 0, ran.err
+    assert "cut off after it had begun" in ran.out
+    blocks = slow.blocks("c1")
+    assert blocks[: len(acknowledged)] == acknowledged
+    assert blocks[-1]["body"]["reason"] == "complete"
+    assert ledger(slow.folder) == ["dig"]
+
+
+def test_the_latest_conversation_is_carried_on_when_none_is_named(slow: Loopline) -> None:
+    process = slow.start("run", "slow", "work")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    process.kill()
+    finish(process)
+    ran = slow("run", "slow")
+    assert "conversation slow-1 (the latest)" in ran.err
+    assert ran.code == 0
+    assert "nothing to carry on" in slow("run", "slow").err
