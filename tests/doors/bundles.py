@@ -76,7 +76,7 @@ from loopline import ToolContext, tool
 def work(what: str, context: ToolContext) -> str:
     \"\"\"Work for a long time.\"\"\"
     with Path("ledger").open("a") as ledger:
-        ledger.write(f"{what}\\\\n")
+        ledger.write(f"{what}\\n")
     time.sleep(float(str(context.properties["seconds"])))
     return "dug"
 """,

@@ -227,7 +227,7 @@ async def test_a_folder_reads_as_a_list_of_what_is_in_it() -> None:
     assert passage.text == "- ks:docs/auth/\n- ks:docs/cache.md"
     assert passage.ref == f"ks:docs/@{space.state.short_commit}"
     assert (await space.read("ks:/")).text == "- ks:docs/\n- ks:src/"
-    assert (await space.read("ks:docs/auth")).text == "- docs/auth/login.md"
+    assert (await space.read("ks:docs/auth")).text == "- ks:docs/auth/login.md"
 
 
 async def test_a_path_that_is_not_there_says_what_is_near() -> None:
