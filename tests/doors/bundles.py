@@ -37,6 +37,7 @@ bundle = Bundle(
 """,
 }
 QUESTION = "How long is green tea steeped?"
+OTHER_QUESTION = "What protects leaves from light and moisture?"
 
 SLOW: Mapping[str, str] = {
     "slow/__init__.py": """from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.doors.bundles import SLOW, TEA
-from tests.doors.command import Loopline
+from tests.doors.bundles import OTHER_QUESTION, QUESTION, SLOW, TEA
+from tests.doors.command import Loopline, Ran
 from tests.support.repository import commit
 
 
@@ -27,3 +28,24 @@ def slow(tmp_path: Path) -> Loopline:
     folder.mkdir()
     commit(folder, SLOW)
     return Loopline(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Talked:
+    """A conversation of two turns, each run by a process of its own; tests only read it."""
+
+    loopline: Loopline
+    first: Ran
+    second: Ran
+
+
+@pytest.fixture(scope="session")
+def talked(tmp_path_factory: pytest.TempPathFactory) -> Talked:
+    """What was said, and the command to read it again."""
+    folder = tmp_path_factory.mktemp("talked") / "tea house"
+    folder.mkdir()
+    commit(folder, TEA)
+    loopline = Loopline(folder)
+    first = loopline("run", "guide", QUESTION)
+    second = loopline("run", "guide", OTHER_QUESTION, "-c", "tea_guide-1")
+    return Talked(loopline, first, second)

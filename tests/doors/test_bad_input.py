@@ -156,7 +156,7 @@ def test_check_lists_every_problem(slow: Loopline) -> None:
     assert ran.code == 1
     assert len(problems) == 3
     assert "loopline.yaml:1: no property 'secnds'" in problems[0]
-    assert "tools.py:5" in problems[1]
+    assert "tools.py:4" in problems[1]
     assert "SKILL.md:1" in problems[2]
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from tests.doors.bundles import QUESTION, ledger
+from tests.doors.bundles import OTHER_QUESTION, QUESTION, ledger
 from tests.doors.command import ESCAPE, Loopline, wait_for
 from tests.doors.terminal import Terminal
 
 
 def test_each_line_from_a_pipe_is_a_turn_in_order(tea: Loopline) -> None:
-    ran = tea("chat", "guide", stdin=f"{QUESTION}\n\nHow are leaves stored?\n")
+    ran = tea("chat", "guide", stdin=f"{QUESTION}\n\n{OTHER_QUESTION}\n")
     assert ran.code == 0, ran.err
     assert ran.out.index("Green tea") < ran.out.index("Leaves are stored")
     assert ESCAPE not in ran.out + ran.err

@@ -25,7 +25,7 @@ def test_a_signal_stops_the_turn_and_the_next_one_goes_on(slow: Loopline, number
     assert blocks[-1]["body"]["reason"] == "stopped"
     on = slow.paste(ran.pasted[-1])
     assert ran.pasted[-1] == "loopline run slow 'go on' -c slow-1"
-    assert (on.code, on.out) == (0, "2 said; Stopped by the user before there was a result.\n")
+    assert (on.code, "Stopped by the user before there was a result." in on.out) == (0, True)
 
 
 def test_a_second_signal_ends_the_process_at_once(slow: Loopline) -> None:

@@ -7,7 +7,8 @@ import shlex
 
 from tests.doors.bundles import QUESTION
 from tests.doors.command import ESCAPE, Loopline, write
-from tests.support.repository import commit
+from tests.doors.conftest import Talked
+from tests.support.repository import git
 
 
 def test_it_says_who_answers_from_what_and_how(tea: Loopline) -> None:
@@ -30,9 +31,9 @@ def test_it_says_who_answers_from_what_and_how(tea: Loopline) -> None:
     )
 
 
-def test_the_answer_and_its_sources_are_on_stdout(tea: Loopline) -> None:
-    commit_id = commit(tea.folder, {"docs/new.md": "# New\n"})[:7]
-    ran = tea("run", "guide", QUESTION)
+def test_the_answer_and_its_sources_are_on_stdout(talked: Talked) -> None:
+    commit_id = git(talked.loopline.folder, "rev-parse", "HEAD")[:7]
+    ran = talked.first
     answer, sources = ran.out.split("\n\n[1] ")
     assert "“Green tea is steeped for three minutes at eighty degrees.” [1]" in answer
     assert sources.startswith(f"Steeping — ks:docs/steeping.md@{commit_id}#L")
@@ -60,9 +61,8 @@ def test_its_commands_name_the_store_and_the_user_that_were_given(tea: Loopline)
     assert not (tea.folder / ".loopline").exists()
 
 
-def test_a_second_run_opens_the_index_of_the_first(tea: Loopline) -> None:
-    tea("run", "guide", QUESTION)
-    assert tea("run", "guide", QUESTION).err.splitlines()[1].startswith("opened index of tea house")
+def test_a_second_run_opens_the_index_of_the_first(talked: Talked) -> None:
+    assert talked.second.err.splitlines()[1].startswith("opened index of tea house @ ")
 
 
 def test_a_pipe_gets_no_codes_and_no_broken_lines(tea: Loopline) -> None:
