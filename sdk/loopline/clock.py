@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from datetime import UTC, datetime
 from typing import Protocol
-from uuid import uuid4
 
 
 class Clock(Protocol):
@@ -45,8 +45,8 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
     def new_id(self) -> str:
-        """A random UUID."""
-        return uuid4().hex
+        """16 random bytes."""
+        return os.urandom(16).hex()
 
 
 def milliseconds(moment: datetime) -> datetime:

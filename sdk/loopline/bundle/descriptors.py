@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from loopline.bundle.load import LoadedBundle
 from loopline.errors import BundleError
 from loopline.skills import REACT, Selection, Skills, selections
 from loopline.tools import Tool, ToolFunction, ToolSet
+
+if TYPE_CHECKING:
+    import ast
 
 TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME")
 SKILL_NAMES = ("CUSTOM_SKILLS_ROOT", "AGENTS_CONFIG")
@@ -105,6 +107,8 @@ class _Descriptor:
 
 def _written(file: Path) -> dict[str, ast.expr]:
     """What is assigned to each name at the top level of a file."""
+    import ast
+
     found = dict[str, ast.expr]()
     if file.suffix != ".py" or not file.is_file():
         return found
@@ -120,6 +124,8 @@ def _written(file: Path) -> dict[str, ast.expr]:
 
 
 def _line(written: ast.expr, item: int | str | None) -> int:
+    import ast
+
     match written:
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return items[item].lineno if isinstance(item, int) else written.lineno

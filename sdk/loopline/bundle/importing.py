@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -154,7 +153,7 @@ class _Source(SourceFileLoader):
         super().exec_module(module)
 
 
-class _Inside(MetaPathFinder):
+class _Inside:
     """Finds the modules inside the bundles' packages."""
 
     def find_spec(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -212,6 +211,8 @@ def _entries(project: Path) -> dict[str, str]:
     file = project / "pyproject.toml"
     if not file.is_file():
         return {}
+    import tomllib
+
     try:
         content: object = tomllib.loads(file.read_text("utf-8"))
     except ValueError as error:

@@ -1,0 +1,169 @@
+"""The steps on the screen are a fold over the events of a turn."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from loopline.cli.steps import Step, Steps
+from loopline.cli.watching import over
+from loopline.cli.words import step_line
+from loopline.events import Delta
+from loopline.timeline import (
+    Block,
+    Body,
+    Decision,
+    Exit,
+    Moment,
+    Plan,
+    Plans,
+    RoundStart,
+    ToolCalled,
+    ToolResult,
+    plan,
+)
+
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+STEPS = plan.new(Plans(), "p1", ["look", "answer"], Moment(BEGINNING, "turn_1"))[0]
+
+
+def acknowledged(notes: str) -> Plan:
+    snapshot = plan.acknowledge(STEPS, notes, Moment(BEGINNING, "turn_1"))
+    assert snapshot is not None
+    return Plan(snapshot=snapshot)
+
+
+def start() -> RoundStart:
+    return RoundStart(
+        saw=1,
+        takes=(),
+        epoch=1,
+        opened_by="",
+        model="scripted",
+        protocol="native",
+        renderer=1,
+        system_sha256="",
+        tools_sha256="",
+        stable_sha256="",
+    )
+
+
+def decided(calls: int = 0) -> Decision:
+    return Decision(model="scripted", stop_reason="stop", calls=calls)
+
+
+def called(call_id: str, tool: str = "shop.find", **arguments: str) -> ToolCalled:
+    return ToolCalled(call_id=call_id, tool=tool, arguments={**arguments})
+
+
+def came(call_id: str, tool: str = "shop.find", found: int | None = None) -> ToolResult:
+    return ToolResult(call_id=call_id, tool=tool, text="tea", elapsed_ms=4.0, found=found)
+
+
+def folded(*bodies: Body | tuple[int, Body]) -> Steps:
+    """The steps after these bodies, a millisecond apart; a body alone is of the first round."""
+    steps = Steps()
+    for number, item in enumerate(bodies):
+        round_, body = item if isinstance(item, tuple) else (1, item)
+        ts = BEGINNING + timedelta(milliseconds=number)
+        block = Block(seq=number + 1, turn=1, round=round_, n=1, ts=ts, term=1, body=body)
+        steps.take(block)
+    return steps
+
+
+def test_a_call_without_a_plan_is_a_step_of_its_own() -> None:
+    steps = folded(start(), decided(1), called("c1", name="tea"), came("c1"))
+    assert steps.lines == (Step(status="done", text='shop.find(name="tea")', ms=4.0),)
+
+
+def test_a_call_is_at_work_until_it_has_come_back() -> None:
+    (step,) = folded(start(), decided(1), called("c1")).lines
+    assert (step.status, step.ms) == ("in_progress", None)
+
+
+def test_a_call_that_failed_says_why() -> None:
+    failed = ToolResult(call_id="c1", tool="shop.find", text="no\ntea", status="error")
+    (step,) = folded(start(), decided(1), called("c1"), failed).lines
+    assert step_line(step).plain == "✗ shop.find() · no tea · 0.0 ms"
+
+
+def test_calls_belong_to_the_step_that_is_worked_on() -> None:
+    steps = folded(
+        Plan(snapshot=STEPS),
+        acknowledged("… [1] looking"),
+        called("c1"),
+        called("c2"),
+        called("c3", "shop.list"),
+        came("c1", found=2),
+        came("c2", found=1),
+        (2, came("c3", "shop.list")),
+    )
+    assert steps.lines[0] == Step(
+        status="in_progress", text="look", tool="shop.find ×2, shop.list", found="3 hits", ms=4.0
+    )
+
+
+def test_a_plan_without_marks_is_worked_on_from_its_beginning() -> None:
+    steps = folded(start(), Plan(snapshot=STEPS), called("c1"), came("c1"))
+    assert [step.status for step in steps.lines] == ["in_progress", "pending"]
+    assert steps.lines[0].tool == "shop.find"
+
+
+def test_the_call_that_makes_the_plan_is_not_shown() -> None:
+    steps = folded(called("c1", "react.plan"), came("c1", "react.plan"), Plan(snapshot=STEPS))
+    assert [step.text for step in steps.lines] == ["look", "answer"]
+
+
+def test_a_step_that_needed_no_tool_was_the_models_own() -> None:
+    steps = folded(
+        Plan(snapshot=STEPS),
+        called("c1"),
+        came("c1"),
+        start(),
+        decided(),
+        acknowledged("✓ [1] looked\n✓ [2] answered"),
+        Exit(reason="complete"),
+    )
+    assert [(step.tool, step.ms) for step in steps.lines] == [("shop.find", 4.0), ("scripted", 2.0)]
+
+
+def test_rounds_add_up_and_calls_at_once_do_not() -> None:
+    steps = folded(
+        Plan(snapshot=STEPS),
+        (1, called("c1")),
+        (1, called("c2")),
+        came("c1"),
+        came("c2"),
+        (2, called("c3")),
+        came("c3"),
+    )
+    assert steps.lines[0].ms == 8.0
+
+
+def test_steps_of_a_plan_that_was_given_up_are_left_out() -> None:
+    plans = plan.fold([STEPS])
+    moment = Moment(BEGINNING, "turn_1")
+    old, new = plan.replace_with(plans, "p1", "p2", ["ask"], moment)
+    steps = folded(
+        Plan(snapshot=STEPS), called("c1"), came("c1"), Plan(snapshot=old), Plan(snapshot=new)
+    )
+    assert [step.text for step in steps.lines] == ["look", "ask"]
+
+
+def test_only_steps_that_are_over_are_written_to_a_pipe() -> None:
+    done = Step(status="done", text="look")
+    working = Step(status="in_progress", text="read")
+    assert over([done, working, done]) == [done]
+
+
+def test_an_answer_on_its_way_is_seen_without_its_marks() -> None:
+    steps = Steps()
+    for text in ("✓ [1] looked\n", "\nGreen ", "tea."):
+        steps.take(Delta(type="delta", channel="answer", text=text))
+    assert steps.preview == "Green tea."
+    steps.take(Delta(type="reset", channel="answer"))
+    assert steps.preview == ""
+
+
+def test_a_turn_that_is_over_has_nothing_at_work() -> None:
+    steps = folded(start(), Plan(snapshot=STEPS), Exit(reason="stopped"))
+    assert [step.status for step in steps.lines] == ["pending", "pending"]
