@@ -83,7 +83,7 @@ def test_in_few_lines_none_is_empty() -> None:
 def test_a_heading_gives_way_to_its_ref() -> None:
     talked = timeline(source(1, "A heading that is rather long"), Completion(text="[[S:1]]"))
     (line,) = source_lines(answered(talked, talked.turn(1)).sources, 50)
-    assert line.plain == "[1] A heading that… — ks:docs/1.md@3f2a91c#L1-L2"
+    assert line.plain == "[1] A heading that i… — ks:docs/1.md@3f2a91c#L1-L2"
 
 
 @pytest.mark.parametrize(

@@ -112,3 +112,11 @@ async def test_what_the_repository_does_not_say_is_declined(repository: Path) ->
     assert result.ok
     assert list(result.sources) == []
     assert "no answer" in result.answer
+
+
+async def test_the_json_protocol_is_refused_in_so_many_words() -> None:
+    bundle = Bundle(id="empty", workflow=BaseWorkflow)
+    async with Harness.open(bundle, store="memory:", model="offline") as harness:
+        result = await harness.conversation("c").say("What is tea?", protocol="json")
+    assert result.exit_reason == "error"
+    assert "native calls" in result.error

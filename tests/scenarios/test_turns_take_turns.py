@@ -14,6 +14,7 @@ from loopline import (
     Bundle,
     BundleError,
     ConflictError,
+    Delta,
     Harness,
     LooplineError,
     Output,
@@ -265,3 +266,16 @@ async def test_a_header_says_what_the_turn_was_begun_with() -> None:
         await talk.say("go")
         (header,) = [b.body for b in await talk.blocks() if isinstance(b.body, TurnHeader)]
     assert (header.bundle, header.model, header.protocol) == ("playground", "scripted", "native")
+
+
+@tool(effect="read")
+def slowly(context: ToolContext) -> str:
+    """Say how far it has come, from its own thread."""
+    context.progress("half way")
+    return "there"
+
+
+async def test_progress_of_a_tool_in_a_thread_is_heard() -> None:
+    async with talking([Call("own.slowly"), "Done."], bundle=own) as talk:
+        heard = [event async for event in talk.stream("go")]
+    assert [e.text for e in heard if isinstance(e, Delta) and e.type == "progress"] == ["half way"]

@@ -113,7 +113,6 @@ def run_command(
         user=user,
         props=tuple(prop or ()),
         as_json=as_json,
-        verbose=verbose,
     )
     asked = Asked(bundle=bundle, text=text, choices=choices, limits=limits, picture=svg)
     attend(lambda screen: run(asked, screen), verbose=verbose)

@@ -56,7 +56,10 @@ class _Chat:
         ok = True
         while not self.leaving:
             line = await self._line()
-            if line is None or line.strip() == QUIT:
+            if line is None:
+                self.screen.gap(needed=True)
+                break
+            if line.strip() == QUIT:
                 break
             if line.strip() == STOP:
                 self.screen.note(Text("nothing is running", style=QUIET))

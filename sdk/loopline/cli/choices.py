@@ -19,7 +19,6 @@ class Choices:
     user: str | None = None
     props: Sequence[str] = ()
     as_json: bool = False
-    verbose: bool = False
 
     @property
     def whose(self) -> str:

@@ -78,9 +78,9 @@ class Screen:
         """Write a line about it that a picture shows in another form."""
         _write(self._err, text)
 
-    def lay_out(self, shown: RenderableType) -> None:
+    def lay_out(self, shown: RenderableType, *, only_pictured: bool = False) -> None:
         """Show what takes columns about it: on a terminal, and in a picture."""
-        if self.is_live:
+        if self.is_live and not only_pictured:
             self._err.print(shown)
         self._shown.append(shown)
 

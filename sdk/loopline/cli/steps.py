@@ -232,8 +232,8 @@ def _ms(calls: list[_Called]) -> float | None:
     """How long they took: calls of one round run at once, so the longest of each round counts."""
     rounds = dict[int, float]()
     for call in calls:
-        if call.result is None:
-            return None
+        if call.result is None or call.result.status in ("interrupted", "stopped"):
+            return None  # nobody saw it end
         rounds[call.round] = max(rounds.get(call.round, 0.0), call.result.elapsed_ms)
     return sum(rounds.values())
 

@@ -56,7 +56,7 @@ class Watch:
         if not self._moves:
             self._write(lines)
         if lines:
-            self._screen.lay_out(grid(lines))
+            self._screen.lay_out(grid(lines), only_pictured=not self._moves)
 
     def _write(self, lines: Sequence[Step]) -> None:
         for step in lines[self._written :]:

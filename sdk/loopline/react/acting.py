@@ -195,8 +195,11 @@ class Actor:
         recorder = self._recorder
         turn_id = f"turn_{recorder.number}"
 
-        def progress(text: str) -> None:
-            self._listen(Delta(type="progress", channel="tool", text=text))
+        loop = asyncio.get_running_loop()
+
+        def progress(text: str) -> None:  # a sync tool calls it from its thread
+            delta = Delta(type="progress", channel="tool", text=well_formed(text))
+            loop.call_soon_threadsafe(self._listen, delta)
 
         context = ToolContext(
             call_id=call.call_id,

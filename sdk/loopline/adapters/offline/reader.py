@@ -13,6 +13,7 @@ from loopline.adapters.offline.findings import gather, readable
 from loopline.adapters.offline.question import Question, follow
 from loopline.adapters.offline.searching import again, forms, key_terms
 from loopline.adapters.offline.turn import Done, Turn, read
+from loopline.errors import ModelError
 from loopline.models import Abilities, Json, Prompt, Reply, StopReason, TextDelta, ToolCall, Usage
 
 PLAN, SEARCH, READ = "react.plan", "react.search_knowledge", "react.read"
@@ -44,7 +45,13 @@ class OfflineModel:
         return Abilities(tool_call=True, window=1_000_000, output_limit=8_000)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The reply, an answer sentence by sentence."""
+        """The reply, an answer sentence by sentence.
+
+        Raises:
+            ModelError: decisions are to travel as JSON, which it does not read.
+        """
+        if prompt.options.json_action:
+            raise ModelError("offline decides by native calls: leave the protocol to it")
         move = next_move(prompt)
         for piece in move.pieces:
             yield TextDelta(text=piece)
