@@ -27,6 +27,7 @@ from loopline.timeline import (
 )
 
 WhenBusy = Literal["queue", "reject"]
+POLICIES: tuple[WhenBusy, ...] = ("queue", "reject")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
@@ -146,14 +147,11 @@ class Talk:
     ) -> TurnResult:
         process = self._running()
         body = UserPrompt(text=_said(text), limits=recorded(checked(limits)))
-        match when_busy:
-            case "queue":
+        if when_busy not in POLICIES:
+            raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
+        if when_busy == "reject":
+            async with self._log.lease(self.conversation, wait=False):
                 pass
-            case "reject":
-                async with self._log.lease(self.conversation, wait=False):
-                    pass
-            case other:
-                raise LooplineError(f"when_busy={other!r}: write 'queue' or 'reject'")
         self._turns.check_outside(self.conversation)
         receipt = await self._append(body, NEW_TURN)
         number = int(receipt.turn_id.removeprefix("turn_"))
