@@ -20,7 +20,7 @@ class Keyboard:
     """
 
     def __init__(self) -> None:
-        self.is_person = sys.stdin.isatty()
+        self.is_person: bool = sys.stdin.isatty()
         self._has_prompt = self.is_person and sys.stdout.isatty()
         self._asked: asyncio.Future[str | None] | None = None
         if self.is_person:

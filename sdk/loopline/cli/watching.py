@@ -35,8 +35,8 @@ class Watch:
         self._moves = moves and screen.is_live
         self._steps = Steps(before)
         self._written = 0
-        self.turn = 0
-        self.ended = False
+        self.turn: int = 0
+        self.ended: bool = False
 
     def hear(self, event: Event) -> None:
         """Take an event in, and show what it changes."""
