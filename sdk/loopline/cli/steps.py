@@ -144,7 +144,7 @@ class Steps:
             self._rows = [row for row in self._rows if not _given_up(row, snapshot)]
 
     def _begin(self, call: ToolCalled, number: int) -> None:
-        self.progress: str = ""
+        self.progress = ""
         if call.tool == PLAN_TOOL:
             return  # the plan itself is what is shown
         row = self._working()
@@ -155,7 +155,7 @@ class Steps:
         self._calls[call.call_id] = row
 
     def _end(self, result: ToolResult) -> None:
-        self.progress: str = ""
+        self.progress = ""
         row = self._calls.get(result.call_id)
         if row is not None:
             row.calls[result.call_id].result = result
