@@ -1,28 +1,33 @@
 """Loopline: bundles whose append-only timeline is the single source of truth."""
 
-from loopline.bundle import BaseWorkflow, Bundle
-from loopline.errors import (
-    BundleError,
-    ConflictError,
-    DecisionError,
-    KnowledgeError,
-    LeaseLost,
-    LooplineError,
-    ModelError,
-    PropertyError,
-    RefError,
-    StoreBusy,
-    StoreError,
-    StoreFull,
-    StoreVersion,
-    ToolError,
-)
-from loopline.events import Delta
-from loopline.harness import Harness, Store
-from loopline.knowledge import Passage
-from loopline.react import TurnPayload, TurnResult
-from loopline.timeline import Block, Source
-from loopline.tools import Output, ToolContext, tool
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loopline.bundle import BaseWorkflow, Bundle
+    from loopline.errors import (
+        BundleError,
+        ConflictError,
+        KnowledgeError,
+        LeaseLost,
+        LooplineError,
+        ModelError,
+        PropertyError,
+        RefError,
+        StoreBusy,
+        StoreError,
+        StoreFull,
+        StoreVersion,
+        ToolError,
+    )
+    from loopline.events import Delta
+    from loopline.harness import Harness, Store
+    from loopline.knowledge import Passage
+    from loopline.react import TurnPayload, TurnResult
+    from loopline.timeline import Block, Source
+    from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
     "BaseWorkflow",
@@ -30,7 +35,6 @@ __all__ = [
     "Bundle",
     "BundleError",
     "ConflictError",
-    "DecisionError",
     "Delta",
     "Harness",
     "KnowledgeError",
@@ -53,3 +57,21 @@ __all__ = [
     "TurnResult",
     "tool",
 ]
+
+_ROOMS = ("errors", "knowledge", "timeline", "events", "tools", "react", "bundle", "harness")
+
+
+def __getattr__(name: str) -> object:
+    """A public name, from the lowest room that has it, when it is first asked for."""
+    if name in __all__:
+        for room in _ROOMS:
+            module = import_module(f"loopline.{room}")
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module 'loopline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return sorted(__all__)

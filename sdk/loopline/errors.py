@@ -3,7 +3,6 @@
 * LooplineError
   - RefError          the text is not a ref, or nothing answers to it
   - ToolError         a tool refused; the model reads the message and may try again
-  - DecisionError     the model's reply could not be read as a decision
   - ModelError        the model could not be asked, or refused
   - KnowledgeError    a knowledge space could not be built or read
   - BundleError       a bundle is wrong: its author should look at the file and line named
@@ -29,10 +28,6 @@ class RefError(LooplineError):
 
 class ToolError(LooplineError):
     """A tool refused; the message is written for the model."""
-
-
-class DecisionError(LooplineError):
-    """The model's reply could not be read as a decision."""
 
 
 class ModelError(LooplineError):

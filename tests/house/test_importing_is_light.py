@@ -11,7 +11,9 @@ HEAVY = {
     *{"sqlite3", "torch", "typer", "yaml"},
     *{"loopline.adapters", "loopline.cli", "loopline.testing"},
 }
-LIST_WHAT_LOADS = "import sys; before = set(sys.modules); import loopline; print('loaded', *set(sys.modules) - before)"
+ASK_FOR_ALL = "import loopline; [getattr(loopline, name) for name in loopline.__all__]"
+"""Public names are loaded when they are asked for: all of them together are what must be light."""
+LIST_WHAT_LOADS = f"import sys; before = set(sys.modules); {ASK_FOR_ALL}; print('loaded', *set(sys.modules) - before)"
 
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -32,13 +34,20 @@ def test_importing_loads_nothing_heavy(tmp_path: Path) -> None:
     assert loaded & HEAVY == set()
 
 
+def test_a_name_that_is_not_public_is_no_attribute(tmp_path: Path) -> None:
+    code = (
+        "import loopline; print(hasattr(loopline, 'Loopline'), dir(loopline) == loopline.__all__)"
+    )
+    assert run(code, tmp_path).stdout == "False True\n"
+
+
 def test_importing_prints_nothing(tmp_path: Path) -> None:
-    ran = run("import loopline", tmp_path)
+    ran = run(ASK_FOR_ALL, tmp_path)
     assert (ran.stdout, ran.stderr) == ("", "")
 
 
 def test_importing_writes_nothing(tmp_path: Path) -> None:
-    run("import loopline", tmp_path)
+    run(ASK_FOR_ALL, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -51,7 +60,7 @@ def signals():
 def state():
     return repr({state})
 before = state()
-import loopline
+{ASK_FOR_ALL}
 print(before == state())
 """
     assert run(code, tmp_path).stdout == "True\n"
