@@ -46,8 +46,15 @@ def encode(path: str, *, also: str = "") -> str:
 
 
 def decode(text: str) -> str:
-    """What `encode` was given."""
-    return unquote(text, errors="surrogatepass")
+    """What `encode` was given.
+
+    Raises:
+        RefError: an escape is no UTF-8.
+    """
+    try:
+        return unquote(text, errors="surrogatepass")
+    except UnicodeDecodeError as error:
+        raise RefError(f"{text!r} holds an escape that is no UTF-8") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +414,7 @@ def _parse_ks(rest: str) -> Ref | None:
 
 def _parse_cv(rest: str) -> Ref | None:
     conversation, slash, inner = rest.partition("/")
-    if not slash or not conversation:
+    if not slash or not conversation or inner.startswith("cv:"):
         return None
     return ConversationRef(conversation=decode(conversation), ref=parse(inner))
 

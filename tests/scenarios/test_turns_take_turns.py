@@ -226,12 +226,12 @@ async def test_whatever_a_bundle_does_wrong_closes_its_turn_and_names_the_place(
         assert exits(await talk.blocks()) == [(1, "error")]
 
 
-async def test_a_turn_is_answered_once() -> None:
+async def test_a_second_answer_takes_the_place_of_the_first_and_both_are_kept() -> None:
     async with talking([], bundle=Bundle(id="twice", workflow=Twice)) as talk:
-        with pytest.raises(LooplineError, match="answered already"):
-            await talk.say("go")
+        result = await talk.say("go")
         answers = [b.body.text for b in await talk.blocks() if isinstance(b.body, Completion)]
-    assert answers == ["once"]
+    assert result.answer == "twice"
+    assert answers == ["once", "twice"]
 
 
 class Late(BaseWorkflow):

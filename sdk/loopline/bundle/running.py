@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
 from loopline.bundle.services import Services
 from loopline.errors import BundleError, LooplineError
 from loopline.react import TurnPayload, TurnResult
+from loopline.timeline import Completion
 
 _begun: set[type] = set()
+_beginning: dict[type, asyncio.Lock] = {}
 
 
 async def begin(loaded: LoadedBundle) -> None:
@@ -17,14 +21,15 @@ async def begin(loaded: LoadedBundle) -> None:
         BundleError: the hook failed; the message names file and line.
     """
     workflow = loaded.bundle.workflow
-    if workflow in _begun:
-        return
-    _begun.add(workflow)
-    try:
-        await workflow.on_bundle_load()
-    except (Exception, SystemExit) as error:
-        _begun.discard(workflow)
-        raise blame(error, loaded.folder) from error
+    async with _beginning.setdefault(workflow, asyncio.Lock()):
+        if workflow in _begun:
+            return
+        try:
+            await workflow.on_bundle_load()
+        except (Exception, SystemExit) as error:
+            raise blame(error, loaded.folder) from error
+        _begun.add(workflow)
+    _beginning.pop(workflow, None)
 
 
 async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) -> TurnResult:
@@ -37,7 +42,7 @@ async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) ->
         workflow = loaded.bundle.workflow(services)
         await workflow.pre_run_hook(payload)
         result = await workflow.process(payload)
-        _check_result(result, loaded)
+        _check_result(result, loaded, services.recorder.turn.completion)
         await workflow.post_run_hook(payload, result)
     except BundleError:
         raise
@@ -50,10 +55,12 @@ async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) ->
     return result
 
 
-def _check_result(result: object, loaded: LoadedBundle) -> None:
-    if not isinstance(result, TurnResult):
+def _check_result(result: object, loaded: LoadedBundle, answer: Completion | None) -> None:
+    """What is returned must be what the log says, so that nobody is told another thing."""
+    recorded = answer.text if answer is not None else ""
+    if not isinstance(result, TurnResult) or result.answer != recorded:
         workflow = loaded.bundle.workflow.__name__
         raise BundleError(
             f"{loaded.folder}: {workflow}.process returned {result!r}: "
-            "return what react.run(payload) or self.answer(…) gives"
+            "return what react.run(payload) or self.answer(…) gave last"
         )

@@ -11,7 +11,7 @@ from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace
 from loopline.models import Model
 from loopline.react import Limits
-from loopline.reader import OtherConversation
+from loopline.reader import KnowledgeRead, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import ConversationSummary, Recorder
 from loopline.tools import ToolSet
@@ -30,6 +30,7 @@ class Services:
     limits: Limits
     properties: Properties
     knowledge: KnowledgeSpace | None
+    read: KnowledgeRead | None
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
     other: OtherConversation

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from loopline.errors import LooplineError, ToolError
 from loopline.knowledge import Passage
 from loopline.reader import KnowledgeRead
+from loopline.refs import KnowledgeRef, parse
 from loopline.skills import Skills
 from loopline.tools import KnowledgeSearch, ToolSet
 
@@ -34,11 +35,14 @@ def guarded_search(search: KnowledgeSearch) -> KnowledgeSearch:
 
     async def guarded(query: str, *, limit: int = 5) -> Sequence[Passage]:
         try:
-            return await search(query, limit=limit)
+            passages = await search(query, limit=limit)
+            for passage in passages:
+                _check_passage(passage)
         except LooplineError:
             raise
         except Exception as error:
             raise ToolError(f"the search failed: {type(error).__name__}: {error}") from error
+        return passages
 
     return guarded
 
@@ -48,10 +52,20 @@ def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
 
     async def guarded(ref: str) -> Passage:
         try:
-            return await read(ref)
+            passage = await read(ref)
+            _check_passage(passage)
         except LooplineError:
             raise
         except Exception as error:
             raise ToolError(f"{ref} failed: {type(error).__name__}: {error}") from error
+        return passage
 
     return guarded
+
+
+def _check_passage(passage: object) -> None:
+    """Refuse what the model could be shown and nobody could read again."""
+    if not isinstance(passage, Passage):
+        raise ToolError(f"a knowledge function gave {passage!r}, not a Passage")
+    if not isinstance(parse(passage.ref), KnowledgeRef):
+        raise ToolError(f"a passage's ref must be a ks: ref, not {passage.ref!r}")

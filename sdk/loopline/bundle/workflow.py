@@ -9,17 +9,19 @@ from typing import Any, Literal, Unpack
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
-from loopline.errors import BundleError, LooplineError
+from loopline.errors import BundleError
 from loopline.knowledge import KnowledgeSpace, Passage
-from loopline.models import Json, Model, dumps, well_formed
+from loopline.models import Json, Model, dumps, well_formed, well_formed_json
 from loopline.react import Actor, Limits, React, TurnPayload, TurnResult, completion, result
 from loopline.reader import Conversed, Reader
 from loopline.timeline import (
     ArtifactKept,
+    Body,
     Decision,
     Feedback,
     Reaction,
     RoundStart,
+    Timeline,
 )
 from loopline.tools import KnowledgeSearch, PlanTool, ReadTool, SearchTool, Tool, ToolSet
 
@@ -31,7 +33,6 @@ class BaseWorkflow:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._answered = False
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: TurnPayload) -> TurnResult:
@@ -90,7 +91,7 @@ class BaseWorkflow:
         services, space = self._services, self.knowledge
         skills = await asyncio.to_thread(services.skills, skills_module)
         search = knowledge_space_fn or (space.search if space else None)
-        read = knowledge_read_fn or (space.read if space else None)
+        read = knowledge_read_fn or services.read
         reader = Reader(
             here=Conversed(services.recorder.timeline, services.summary),
             skills=skills,
@@ -133,16 +134,10 @@ class BaseWorkflow:
         return ToolSet([*built_in, *own.values()])
 
     async def answer(self, text: str) -> TurnResult:
-        """End the turn with this answer, without a model.
-
-        Raises:
-            LooplineError: it has been ended so before.
-        """
-        if self._answered:
-            raise LooplineError("the turn is answered already: answer() ends it, once")
-        self._answered = True
+        """End the turn with this answer, without a model; it takes the place of one given before."""
         recorder = self._services.recorder
-        if recorder.turn.completion is not None:  # carried on after it was answered
+        recorder.answers += 1
+        if len(recorder.turn.completions) >= recorder.answers:  # carried on after it was answered
             return result(recorder.timeline, recorder.number, "complete")
         recorder.round = recorder.turn.rounds + 1
         last = recorder.timeline.last_round
@@ -168,10 +163,14 @@ class BaseWorkflow:
     async def keep(self, name: str, value: Json) -> str:
         """Keep a value under a name; the ref by which it can be read again, pinned to its version."""
         recorder, name = self._services.recorder, well_formed(name)
-        version = recorder.timeline.artifacts.get((recorder.number, name), 0) + 1
-        text, mime = (value, "text/plain") if isinstance(value, str) else (dumps(value), _JSON)
-        body = ArtifactKept(name=name, version=version, text=well_formed(text), mime=mime)
-        return (await recorder.record(body))[-1].ref
+        sound = well_formed_json(value)
+        text, mime = (sound, "text/plain") if isinstance(sound, str) else (dumps(sound), _JSON)
+
+        def kept(timeline: Timeline) -> list[Body]:
+            version = timeline.artifacts.get((recorder.number, name), 0) + 1
+            return [ArtifactKept(name=name, version=version, text=text, mime=mime)]
+
+        return (await recorder.record_made(kept))[-1].ref
 
     async def feedback(
         self, reaction: Reaction, *, text: str = "", confidence: float | None = None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
 from loopline.clock import Clock
 from loopline.events import Listen
 from loopline.models import well_formed
@@ -22,6 +26,19 @@ _CUT: dict[ResultStatus, str] = {
 }
 
 
+async def settled(step: Coroutine[Any, Any, None]) -> None:
+    """Take a step to its end although cancelled meanwhile; the cancellation is raised after it."""
+    task, cancelled = asyncio.ensure_future(step), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
+
+
 class Leading:
     """A term in a conversation."""
 
@@ -30,25 +47,26 @@ class Leading:
         log: TimelineLog,
         clock: Clock,
         conversation: Conversation,
+        uid: str,
         timeline: Timeline,
         term: int,
     ) -> None:
         self._log = log
         self._clock = clock
         self._conversation = conversation
-        self._timeline = timeline
+        self._uid = uid
         self._term = term
         self._begun: dict[int, float] = {}
+        self.timeline = timeline
 
-    async def recorder(self, number: int, listen: Listen) -> Recorder:
+    def recorder(self, number: int, listen: Listen) -> Recorder:
         """The pen of a turn; its time begins now."""
         self._begun[number] = self._clock.elapsed()
-        summary = await self._log.find(self._conversation)
         return Recorder(
             self._log,
-            self._timeline,
+            self.timeline,
             conversation=self._conversation,
-            uid=summary.uid if summary else "",
+            uid=self._uid,
             turn=number,
             term=self._term,
             listener=listen,
@@ -56,9 +74,10 @@ class Leading:
 
     async def interrupt_others(self, chosen: int) -> None:
         """End every turn that a runner began and left, save the chosen one."""
-        for turn in self._timeline.cut:
+        for turn in self.timeline.cut:
             if turn.number != chosen:
-                await self.end(await self.recorder(turn.number, lambda _: None), "interrupted")
+                recorder = self.recorder(turn.number, lambda _: None)
+                await settled(self.end(recorder, "interrupted"))
 
     async def end(
         self,
@@ -67,8 +86,12 @@ class Leading:
         error: str = "",
         *,
         status: ResultStatus = "interrupted",
+        by_bundle: bool = False,
     ) -> None:
-        """Give the open calls of a turn a result that says why there is none, and end it."""
+        """Give the open calls of a turn a result that says why there is none, and end it.
+
+        `by_bundle` says that it was the bundle's own code that failed.
+        """
         recorder.round = recorder.turn.rounds
         cut = [
             ToolResult(call_id=call.call_id, tool=call.tool, text=_CUT[status], status=status)
@@ -82,6 +105,7 @@ class Leading:
             Exit(
                 reason=reason,
                 error=well_formed(error),
+                by_bundle=by_bundle,
                 rounds=recorder.turn.rounds,
                 elapsed_ms=round(seconds * 1000, 3),
             )

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Unpack
 
-from loopline.conversations.turns import Process, Turns
+from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import LooplineError
 from loopline.events import Event
 from loopline.models import well_formed
@@ -20,10 +20,15 @@ from loopline.timeline import (
     Entry,
     Feedback,
     Reaction,
+    RoundStart,
+    Timeline,
     TimelineLog,
     UserFollowup,
     UserInput,
     UserPrompt,
+    UserRecalled,
+    check,
+    turn_id,
 )
 
 WhenBusy = Literal["queue", "reject"]
@@ -36,7 +41,12 @@ class Receipt:
     """What the user said is in the log, at this place."""
 
     seq: int
-    turn_id: str
+    turn: int
+
+    @property
+    def turn_id(self) -> str:
+        """The turn as refs name it."""
+        return turn_id(self.turn)
 
 
 class Talk:
@@ -87,15 +97,11 @@ class Talk:
         Raises:
             LooplineError: there is nothing to carry on.
         """
-        return await self._turns.resume(self.conversation, self._running(), checked(limits), None)
+        return await self._resume(limits, None)
 
     async def stream_resume(self, **limits: Unpack[Limits]) -> AsyncIterator[Event]:
         """`resume`, heard."""
-        resume, process = self._turns.resume, self._running()
-        checked(limits)
-        async for event in self._watch(
-            lambda hear: resume(self.conversation, process, limits, hear)
-        ):
+        async for event in self._watch(lambda hear: self._resume(limits, hear)):
             yield event
 
     async def followup(self, text: str) -> Receipt:
@@ -109,11 +115,27 @@ class Talk:
             raise LooplineError("there is nothing to follow up: say something first")
         return await self._append(UserFollowup(text=_said(text)), summary.turns)
 
+    async def recall(self, receipt: Receipt) -> bool:
+        """Take back what was said, unless a round has taken it; whether it was taken back."""
+        await self._append(UserRecalled(said=receipt.seq), receipt.turn)
+        for block in await self._log.read(self.conversation, after=receipt.seq):
+            match block.body:
+                case UserRecalled(said=receipt.seq):
+                    return True
+                case RoundStart(takes=takes) if receipt.seq in takes:
+                    return False
+                case _:
+                    pass
+        return False
+
     async def stop(self) -> None:
-        """End the turn that runs in this process; the next one carries on from what it left."""
+        """End the turn that this harness runs, and take back those that wait behind it.
+
+        The next turn carries on from what the ended one left.
+        """
         await self._turns.stop(self.conversation)
 
-    async def feedback(self, turn_id: str, reaction: Reaction | None, *, text: str = "") -> Receipt:
+    async def feedback(self, turn: str, reaction: Reaction | None, *, text: str = "") -> Receipt:
         """Say what a turn was worth; the newest word counts, None takes it back.
 
         Raises:
@@ -121,18 +143,18 @@ class Talk:
         """
         summary = await self._log.find(self.conversation)
         turns = summary.turns if summary else 0
-        number = next((n for n in range(1, turns + 1) if turn_id == f"turn_{n}"), None)
+        number = next((n for n in range(1, turns + 1) if turn == turn_id(n)), None)
         if number is None:
             known = f"turn_1 to turn_{turns}" if turns else "none"
-            raise LooplineError(f"no turn {turn_id!r}: turns here are {known}")
+            raise LooplineError(f"no turn {turn!r}: turns here are {known}")
         if reaction not in REACTIONS:
             raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
         return await self._append(Feedback(reaction=reaction, text=well_formed(text)), number)
 
-    async def read(self, refs: Sequence[str]) -> Reading:
-        """Read anything that has a ref; what exists is read although some do not."""
+    async def read(self, refs: str | Sequence[str]) -> Reading:
+        """Read anything that has a ref, or several; what exists is read although some do not."""
         reader = await self._reader(self.conversation)
-        return await reader.read(refs)
+        return await reader.read([refs] if isinstance(refs, str) else refs)
 
     async def blocks(self, *, after: int = 0) -> Sequence[Block]:
         """The blocks whose seq is greater than `after`."""
@@ -149,20 +171,51 @@ class Talk:
         body = UserPrompt(text=_said(text), limits=recorded(checked(limits)))
         if when_busy not in POLICIES:
             raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
-        if when_busy == "reject":
-            async with self._log.lease(self.conversation, wait=False):
-                pass
         self._turns.check_outside(self.conversation)
-        receipt = await self._append(body, NEW_TURN)
-        number = int(receipt.turn_id.removeprefix("turn_"))
-        return await self._turns.run(self.conversation, number, process, hear)
+        wait = when_busy == "queue"
+        receipt = await self._append(body, NEW_TURN) if wait else None
 
-    async def _append(self, body: UserInput | Feedback, turn: int) -> Receipt:
+        async def choose(timeline: Timeline) -> int:
+            """The turn of what was said; said only now, where it may not have to wait."""
+            said = receipt or await self._append(body, NEW_TURN)
+            timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
+            return said.turn
+
+        request = Request(
+            conversation=self.conversation,
+            choose=choose,
+            process=process,
+            limits=Limits(),
+            hear=hear,
+            wait=wait,
+        )
+        try:
+            return await self._turns.run(request)
+        except StoppedInQueue:
+            if receipt is None or not await self.recall(receipt):
+                raise
+            return TurnResult(answer="", turn_id=receipt.turn_id, exit_reason="stopped", ok=False)
+
+    async def _resume(self, limits: Limits, hear: Callable[[Event], None] | None) -> TurnResult:
+        async def choose(timeline: Timeline) -> int:
+            return to_carry_on(timeline)
+
+        request = Request(
+            conversation=self.conversation,
+            choose=choose,
+            process=self._running(),
+            limits=checked(limits),
+            hear=hear,
+        )
+        return await self._turns.run(request)
+
+    async def _append(self, body: UserInput | UserRecalled | Feedback, turn: int) -> Receipt:
+        check(body)
         summary = await self._log.find(self.conversation)
         seen = summary.head if summary else 0
         entry = Entry(body=body, turn=turn)
         block = (await self._log.append(self.conversation, [entry], seen=seen))[-1]
-        return Receipt(block.seq, block.turn_id)
+        return Receipt(block.seq, block.turn)
 
     async def _watch(
         self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult]]

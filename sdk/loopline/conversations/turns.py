@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from loopline.clock import Clock
-from loopline.conversations.leading import Leading
-from loopline.errors import LeaseLost, LooplineError, StoreError
+from loopline.conversations.leading import Leading, settled
+from loopline.errors import (
+    BundleError,
+    ConflictError,
+    LeaseLost,
+    LooplineError,
+    StoreError,
+    StoreVersion,
+)
 from loopline.events import Event, Listen
 from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
 from loopline.timeline import (
@@ -21,11 +28,14 @@ from loopline.timeline import (
     Recorder,
     Timeline,
     TimelineLog,
+    Unknown,
     UserPrompt,
     turn_id,
 )
 
 Hear = Callable[[Event], None]
+Choose = Callable[[Timeline], Awaitable[int]]
+"""Which turn to run, decided once the conversation is held."""
 
 _log = logging.getLogger("loopline")
 _inside: ContextVar[frozenset[Conversation]] = ContextVar("_inside", default=frozenset())
@@ -41,10 +51,29 @@ class Process(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A turn that somebody wants run; with `wait` False not behind another one."""
+
+    conversation: Conversation
+    choose: Choose
+    process: Process
+    limits: Limits
+    hear: Hear | None
+    wait: bool = True
+
+
 @dataclass(slots=True)
-class _Running:
-    task: asyncio.Task[TurnResult]
+class _Asked:
+    """A request in this process, from the moment it is made until its turn is over."""
+
+    request: Request
+    task: asyncio.Task[TurnResult] | None = None
     stopping: bool = False
+
+
+class StoppedInQueue(LooplineError):
+    """The turn was stopped before it was begun; what was said can still be recalled."""
 
 
 class Turns:
@@ -53,51 +82,9 @@ class Turns:
     def __init__(self, log: TimelineLog, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._running: dict[Conversation, _Running] = {}
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[TurnResult]] = set()
-
-    async def run(
-        self, conversation: Conversation, number: int, process: Process, hear: Hear | None
-    ) -> TurnResult:
-        """Run the turn of that number once the conversation is free.
-
-        A turn that another runner left unfinished is ended first, as interrupted; one that was asked
-        for before this one, and that nobody has run, is run first.
-
-        Raises:
-            LooplineError: this is called from within a turn of the conversation.
-        """
-        self.check_outside(conversation)
-        return await self._apart(self._led(conversation, number, process, Limits(), hear))
-
-    async def resume(
-        self, conversation: Conversation, process: Process, limits: Limits, hear: Hear | None
-    ) -> TurnResult:
-        """Carry on the oldest turn that was cut off, or begin the oldest that was never begun.
-
-        Raises:
-            LooplineError: there is none, or this is called from within a turn of the conversation.
-        """
-        self.check_outside(conversation)
-        return await self._apart(self._led(conversation, None, process, limits, hear))
-
-    async def stop(self, conversation: Conversation) -> None:
-        """End the running turn, and wait until it has ended; without one nothing happens."""
-        running = self._running.get(conversation)
-        if running is not None:
-            running.stopping = True
-            running.task.cancel()
-            await asyncio.wait([running.task])
-
-    async def close(self) -> None:
-        """Stop every turn that still runs; those that wait for their turn stay pending."""
-        for conversation in list(self._running):
-            await self.stop(conversation)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        self._asked: list[_Asked] = []
+        self._closing = False
 
     def check_outside(self, conversation: Conversation) -> None:
         """Refuse to wait for a conversation from within its own turn, which would be for ever.
@@ -111,108 +98,184 @@ class Turns:
                 "return it as the tool's result, or use followup"
             )
 
-    async def _apart(self, led: Coroutine[Any, Any, TurnResult]) -> TurnResult:
-        """Run in a task of its own, so that `stop` ends the turn and not whoever waits for it."""
-        task = asyncio.create_task(led)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
-            if not task.cancelled():
-                task.exception()  # it is in the log; the cancellation is what the caller hears of
-            raise
+    async def run(self, request: Request) -> TurnResult:
+        """Run the chosen turn once the conversation is free.
 
-    async def _led(
-        self,
-        conversation: Conversation,
-        number: int | None,
-        process: Process,
-        limits: Limits,
-        hear: Hear | None,
-    ) -> TurnResult:
+        A turn that another runner left unfinished is ended first, as interrupted; one that was asked
+        for before this one, and that nobody has run, is run first. The turn has a task of its own, so
+        that `stop` ends it and not whoever waits for it; cancelling whoever waits stops it too.
+
+        Raises:
+            StoppedInQueue: it was stopped while it waited.
+            ConflictError: it may not wait, and another turn runs.
+            BundleError: the bundle's code failed; the turn is closed as an error.
+        """
+        self.check_outside(request.conversation)
+        asked = _Asked(request)
+        asked.task = asyncio.create_task(self._led(asked))
+        self._asked.append(asked)
+        try:
+            return await asyncio.shield(asked.task)
+        except asyncio.CancelledError:
+            if asked.task.cancelled() and self._closing and not _cancelled():
+                raise LooplineError(
+                    "the harness closed before this turn was begun: it stays pending"
+                ) from None
+            asked.task.cancel()
+            await asyncio.wait([asked.task])
+            if not asked.task.cancelled():
+                asked.task.exception()  # it is in the log; the caller hears of its cancellation
+            raise
+        finally:
+            self._asked.remove(asked)
+
+    async def stop(self, conversation: Conversation) -> None:
+        """End the running turn and those that wait behind it here; without any nothing happens."""
+        stopped = [one for one in self._asked if one.request.conversation == conversation]
+        await _stop(stopped)
+
+    async def close(self) -> None:
+        """Stop every turn that runs; those that wait stay pending."""
+        self._closing = True
+        running = [one for one in self._asked if one.request.conversation in self._held()]
+        await _stop(running)
+        rest = [one.task for one in self._asked if one.task is not None]
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest)
+
+    def _held(self) -> set[Conversation]:
+        return {conversation for conversation, lock in self._queues.items() if lock.locked()}
+
+    async def _led(self, asked: _Asked) -> TurnResult:
+        conversation = asked.request.conversation
         _inside.set(_inside.get() | {conversation})
         queue = self._queues.setdefault(conversation, asyncio.Lock())
-        async with queue, self._log.lease(conversation) as term:
-            timeline = Timeline(await self._log.read(conversation))
-            chosen = _to_carry_on(timeline) if number is None else number
-            lead = Leading(self._log, self._clock, conversation, timeline, term)
-            _replay(timeline, chosen, hear)
-            end = timeline.turn(chosen).exit
-            if end is not None:
-                return result(timeline, chosen, end.reason, end.error)
-            await lead.interrupt_others(chosen)
-            running = self._begin(conversation)
-            try:
-                for turn in [turn for turn in timeline.unbegun if turn.number < chosen]:
-                    await self._run_for_another(lead, turn.number, process, running)
-                recorder = await lead.recorder(chosen, hear or _nobody)
-                if running.stopping:
-                    await lead.end(recorder, "stopped", status="stopped")
-                    return result(timeline, chosen, "stopped")
-                return await self._bounded(lead, recorder, process, limits, hear, running)
-            finally:
-                del self._running[conversation]
-
-    def _begin(self, conversation: Conversation) -> _Running:
-        task = asyncio.current_task()
-        if task is None:
-            raise LooplineError("a turn runs in a task")
-        self._running[conversation] = _Running(task)
-        return self._running[conversation]
-
-    async def _run_for_another(
-        self, lead: Leading, number: int, process: Process, running: _Running
-    ) -> None:
-        """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
-        if running.stopping:
-            return
-        recorder = await lead.recorder(number, _nobody)
+        if not asked.request.wait and queue.locked():
+            raise ConflictError(f"conversation {conversation.name!r} is being run already")
         try:
-            await self._bounded(lead, recorder, process, Limits(), None, running)
+            async with queue, self._log.lease(conversation, wait=asked.request.wait) as term:
+                timeline = Timeline(await self._log.read(conversation))
+                _check_known(timeline)
+                number = await asked.request.choose(timeline)
+                summary = await self._log.find(conversation)
+                uid = summary.uid if summary else ""
+                lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
+                return await self._lead(asked, lead, number)
+        except asyncio.CancelledError:
+            if not asked.stopping:
+                raise
+            _uncancel()
+            raise StoppedInQueue("the turn was stopped before it was begun") from None
+
+    async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
+        """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
+        timeline, hear = lead.timeline, asked.request.hear
+        _replay(timeline, number, hear)
+        if timeline.turn(number).exit is not None:
+            return _ended(timeline, number)
+        recorder = lead.recorder(number, hear or _nobody)
+        try:
+            await lead.interrupt_others(number)
+            for turn in [turn for turn in timeline.unbegun if turn.number < number]:
+                await self._run_for_another(asked, lead, turn.number)
+            return await self._bounded(asked, lead, recorder)
+        except asyncio.CancelledError:
+            if recorder.turn.exit is None:
+                await settled(lead.end(recorder, "stopped", status="stopped"))
+            if not asked.stopping:
+                raise
+            _uncancel()
+            return _ended(timeline, number)
+
+    async def _run_for_another(self, asked: _Asked, lead: Leading, number: int) -> None:
+        """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
+        try:
+            await self._bounded(asked, lead, lead.recorder(number, _nobody))
         except StoreError:
             raise
         except LooplineError as error:
             _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
 
-    async def _bounded(
-        self,
-        lead: Leading,
-        recorder: Recorder,
-        process: Process,
-        limits: Limits,
-        hear: Hear | None,
-        running: _Running,
-    ) -> TurnResult:
-        payload, asked = _asked(recorder)
+    async def _bounded(self, asked: _Asked, lead: Leading, recorder: Recorder) -> TurnResult:
+        payload, limits = _wanted(recorder)
+        request = asked.request
         try:
-            done = await process(recorder, payload, {**asked, **limits}, hear or _nobody)
+            done = await request.process(
+                recorder, payload, {**limits, **request.limits}, request.hear or _nobody
+            )
         except asyncio.CancelledError:
-            await lead.end(recorder, "stopped", status="stopped")
-            if not running.stopping:
-                raise
-            running.task.uncancel()
-            return result(recorder.timeline, recorder.number, "stopped")
+            await settled(lead.end(recorder, "stopped", status="stopped"))
+            raise
         except LeaseLost:
             raise
         except Exception as error:
-            await lead.end(recorder, "error", str(error))
+            by_bundle = isinstance(error, BundleError)
+            await settled(lead.end(recorder, "error", str(error), by_bundle=by_bundle))
             raise
-        await lead.end(recorder, done.exit_reason, done.error)
+        await settled(lead.end(recorder, done.exit_reason, done.error))
         return replace(done, late_input=late_input(recorder.timeline))
 
 
-def _to_carry_on(timeline: Timeline) -> int:
+async def _stop(asked: list[_Asked]) -> None:
+    tasks = [one.task for one in asked if one.task is not None]
+    for one in asked:
+        if one.task is not None and not one.stopping:
+            one.stopping = True
+            one.task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _uncancel() -> None:
+    """The cancellation was our own way to stop the turn: it goes no further."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling() > 0:
+        task.uncancel()
+
+
+def to_carry_on(timeline: Timeline) -> int:
+    """The oldest turn that was cut off, else the oldest that was never begun.
+
+    Raises:
+        LooplineError: there is none.
+    """
     waiting = [*timeline.cut, *timeline.unbegun]
     if not waiting:
         raise LooplineError("there is nothing to carry on: every turn has ended; say something")
     return waiting[0].number
 
 
-def _asked(recorder: Recorder) -> tuple[TurnPayload, Limits]:
+def _check_known(timeline: Timeline) -> None:
+    unknown = next((block for block in timeline if isinstance(block.body, Unknown)), None)
+    if unknown is not None:
+        raise StoreVersion(
+            f"block {unknown.seq} is a {unknown.type!r} of a newer loopline, which alone may run "
+            "this conversation: upgrade, or only read it"
+        )
+
+
+def _ended(timeline: Timeline, number: int) -> TurnResult:
+    """What came of a turn that is over.
+
+    Raises:
+        BundleError: its bundle's code failed.
+    """
+    end = timeline.turn(number).exit
+    if end is None:
+        raise LooplineError(f"{turn_id(number)} has not ended")
+    if end.by_bundle:
+        raise BundleError(end.error)
+    return result(timeline, number, end.reason, end.error)
+
+
+def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
     """What the turn is about and under which limits, as the log has it."""
     match recorder.turn.prompt:
         case Block(body=UserPrompt(text=text, limits=limits), ts=ts):

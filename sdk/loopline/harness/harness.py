@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,14 +22,14 @@ from loopline.bundle import (
 )
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
-from loopline.errors import LooplineError
+from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
 from loopline.harness.opened import Opened, named, others
-from loopline.harness.spaces import commit_of, knowledge_config, open_space, read_as_then
+from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import ClosingModel, Model
+from loopline.models import ClockedModel, ClosingModel, Model
 from loopline.react import (
     Limits,
     TurnPayload,
@@ -41,10 +42,12 @@ from loopline.timeline import (
     DEFAULT_TENANT,
     DEFAULT_USER,
     Conversation,
+    Notice,
     Recorder,
     Timeline,
     TimelineLog,
     TurnHeader,
+    warm,
 )
 from loopline.tools import ToolSet
 
@@ -72,6 +75,7 @@ class Harness:
         self._on_build = on_build
         self._models: list[Model] = []
         self._opened: Opened | None = None
+        self._closing = AsyncExitStack()
 
     @classmethod
     def open(
@@ -105,27 +109,33 @@ class Harness:
         )
 
     async def __aenter__(self) -> Self:
-        loaded = await asyncio.to_thread(load, self._source)
-        properties = await asyncio.to_thread(
-            lambda: merged(
-                loaded.bundle.configuration, folder=loaded.folder, overrides=self._overrides
+        async with AsyncExitStack() as stack:
+            await asyncio.to_thread(warm)
+            loaded = await asyncio.to_thread(load, self._source)
+            properties = await asyncio.to_thread(
+                lambda: merged(
+                    loaded.bundle.configuration, folder=loaded.folder, overrides=self._overrides
+                )
             )
-        )
-        log = self._given_log or await open_log(self._place, self._clock)
-        try:
+            log = self._given_log
+            if log is None:
+                log = await open_log(self._place, self._clock)
+                stack.push_async_callback(log.close)
             space = await self._space(loaded, properties)
+            if space is not None:
+                stack.push_async_callback(space.close)
             await begin(loaded)
-        except BaseException:
-            await self._close_log(log)
-            raise
-        self._opened = Opened(
-            source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
-            loaded=loaded,
-            properties=properties,
-            log=log,
-            space=space,
-            turns=Turns(log, self._clock),
-        )
+            turns = Turns(log, self._clock)
+            stack.push_async_callback(turns.close)
+            self._opened = Opened(
+                source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
+                loaded=loaded,
+                properties=properties,
+                log=log,
+                space=space,
+                turns=turns,
+            )
+            self._closing = stack.pop_all()
         return self
 
     async def __aexit__(
@@ -134,19 +144,12 @@ class Harness:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        opened, self._opened = self._open_now, None
-        await opened.turns.close()
-        await self._close_log(opened.log)
-        if opened.space is not None:
-            await opened.space.close()
-        for model in self._models:
-            if isinstance(model, ClosingModel):
-                await model.close(failed=error is not None)
-
-    async def _close_log(self, log: TimelineLog) -> None:
-        """Close what was opened here; a log that was given belongs to who gave it."""
-        if log is not self._given_log:
-            await log.close()
+        async with AsyncExitStack() as stack:  # what is pushed last is closed first: the turns
+            for model in self._models:
+                if isinstance(model, ClosingModel):
+                    stack.push_async_callback(model.close, failed=error is not None)
+            await stack.enter_async_context(self._closing)
+        self._opened = None
 
     @property
     def _open_now(self) -> Opened:
@@ -177,10 +180,21 @@ class Harness:
 
     @property
     def model(self) -> Model:
-        """The model that the next run will use."""
-        model = self._choose()
+        """The model that the next run will use; a function that gives it is called."""
+        return self._choose()
+
+    def _model_of_run(self) -> Model:
+        try:
+            model = self._choose()
+        except LooplineError:
+            raise
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}"
+            raise ModelError(f"the model of this run could not be made: {cause}") from error
         if not any(model is known for known in self._models):
             self._models.append(model)
+        if isinstance(model, ClockedModel):
+            model.use_clock(self._clock)
         return model
 
     @property
@@ -229,11 +243,12 @@ class Harness:
         self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
     ) -> TurnResult:
         opened = self._open_now
-        model = self.model
-        if opened.space is not None:
-            await opened.space.reconcile(self._on_build)
+        model = self._model_of_run()
+        stale = await self._reconciled(opened)
         if recorder.turn.header is None:
             await recorder.record(self._header(opened, model, limits))
+        if stale:
+            await recorder.record(Notice(code="knowledge_stale", text=stale))
         return await run(
             opened.loaded,
             Services(
@@ -246,12 +261,24 @@ class Harness:
                 limits=limits,
                 properties=opened.properties,
                 knowledge=opened.space,
+                read=reads(opened.space, recorder.timeline),
                 toolset=opened.toolset,
                 skills=opened.skills,
                 other=others(opened.log, recorder.conversation),
             ),
             payload,
         )
+
+    async def _reconciled(self, opened: Opened) -> str:
+        """Bring the knowledge space up to date; why that cannot be, while what was built serves."""
+        if opened.space is None:
+            return ""
+        try:
+            await opened.space.reconcile(self._on_build)
+        except KnowledgeError as error:
+            commit = opened.space.state.short_commit
+            return f"The knowledge space stays as it was at {commit}: {error}"
+        return ""
 
     def _header(self, opened: Opened, model: Model, limits: Limits) -> TurnHeader:
         return TurnHeader(
@@ -268,6 +295,6 @@ class Harness:
         return Reader(
             here=Conversed(timeline, summary),
             skills=await asyncio.to_thread(opened.readable_skills),
-            knowledge=opened.space.read if opened.space else read_as_then(timeline),
+            knowledge=reads(opened.space, timeline),
             other=others(opened.log, conversation),
         )

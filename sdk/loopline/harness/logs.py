@@ -6,10 +6,14 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loopline.clock import Clock
 from loopline.errors import StoreError
 from loopline.timeline import MemoryLog, TimelineLog
+
+if TYPE_CHECKING:
+    from loopline.adapters.sql import SqlLog
 
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
 MEMORY = "memory:"
@@ -48,11 +52,17 @@ async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> Ti
     """
     if where.beside is None:
         return MemoryLog(clock)
-    from loopline.adapters.sql import SqlLog
-
+    opener = await asyncio.to_thread(_sql_log)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
-    return await SqlLog.open(where.url, clock=clock, read_only=read_only)
+    return await opener.open(where.url, clock=clock, read_only=read_only)
+
+
+def _sql_log() -> type[SqlLog]:
+    """The adapter, whose driver takes a while to import: not on the event loop."""
+    from loopline.adapters.sql import SqlLog
+
+    return SqlLog
 
 
 def _make_default_folder() -> None:

@@ -11,6 +11,7 @@ from loopline.clock import Clock
 from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
 from loopline.reader import KnowledgeRead
+from loopline.refs import KnowledgeRef, parse
 from loopline.timeline import KnowledgeCommit, Timeline
 
 
@@ -71,17 +72,44 @@ def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
     return KnowledgeCommit(repository=state.location, commit=state.commit, roots=given)
 
 
-def read_as_then(timeline: Timeline) -> KnowledgeRead | None:
-    """Reads from the repository of the newest turn that had one; None when no turn had."""
-    used = [turn.header.knowledge for turn in timeline.turns.values() if turn.header]
-    newest = next((one for one in reversed(used) if one is not None), None)
-    if newest is None:
+def reads(space: KnowledgeSpace | None, timeline: Timeline) -> KnowledgeRead | None:
+    """Reads from the space; what is pinned to a commit that a turn used, as that turn read it.
+
+    Without a space what moves is read as the newest turn did that had one; None when no turn had.
+    """
+    if space is None and not _used(timeline):
         return None
 
     async def read(ref: str) -> Passage:
-        return await asyncio.to_thread(_read, newest, ref)
+        then = _as_then(timeline, ref, space is None)
+        if space is not None and (then is None or _alike(then, commit_of(space))):
+            return await space.read(ref)
+        if then is None:
+            raise KnowledgeError(f"{ref}: no turn here read at that commit")
+        return await asyncio.to_thread(_read, then, ref)
 
     return read
+
+
+def _used(timeline: Timeline) -> list[KnowledgeCommit]:
+    """What the turns read from, the newest first."""
+    headers = [turn.header for turn in timeline.turns.values() if turn.header]
+    return [header.knowledge for header in reversed(headers) if header.knowledge]
+
+
+def _as_then(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommit | None:
+    wanted = parse(ref)
+    commit = wanted.commit if isinstance(wanted, KnowledgeRef) else None
+    for used in _used(timeline):
+        if commit is None and newest:
+            return used
+        if commit is not None and used.commit.startswith(commit):
+            return used
+    return None
+
+
+def _alike(one: KnowledgeCommit, other: KnowledgeCommit) -> bool:
+    return (one.repository, one.roots) == (other.repository, other.roots)
 
 
 def _read(used: KnowledgeCommit, ref: str) -> Passage:

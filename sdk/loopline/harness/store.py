@@ -11,7 +11,7 @@ from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
 from loopline.harness.logs import open_log, place
 from loopline.harness.opened import named, others
-from loopline.harness.spaces import read_as_then
+from loopline.harness.spaces import reads
 from loopline.reader import Conversed, Reader
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -92,6 +92,6 @@ class Store:
         timeline = Timeline(await log.read(conversation))
         return Reader(
             here=Conversed(timeline, await log.find(conversation)),
-            knowledge=read_as_then(timeline),
+            knowledge=reads(None, timeline),
             other=others(log, conversation),
         )

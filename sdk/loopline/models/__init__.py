@@ -5,10 +5,12 @@ from loopline.models.json import (
     JsonObject,
     dumps,
     extract_json,
+    json_objects,
     well_formed,
     well_formed_json,
+    well_formed_object,
 )
-from loopline.models.model import Abilities, ClosingModel, Model
+from loopline.models.model import Abilities, ClockedModel, ClosingModel, Model
 from loopline.models.prompt import (
     AssistantMessage,
     Message,
@@ -28,6 +30,7 @@ from loopline.models.prompt import (
 __all__ = [
     "Abilities",
     "AssistantMessage",
+    "ClockedModel",
     "ClosingModel",
     "Json",
     "JsonObject",
@@ -46,6 +49,8 @@ __all__ = [
     "UserMessage",
     "dumps",
     "extract_json",
+    "json_objects",
     "well_formed",
     "well_formed_json",
+    "well_formed_object",
 ]

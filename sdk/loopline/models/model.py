@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from loopline.clock import Clock
 from loopline.models.prompt import Prompt, Reply, TextDelta
 
 
@@ -41,6 +42,15 @@ class Model(Protocol):
         Raises:
             ModelError: it could not be asked, or broke off.
         """
+        ...
+
+
+@runtime_checkable
+class ClockedModel(Protocol):
+    """A model that waits on the clock of its harness."""
+
+    def use_clock(self, clock: Clock) -> None:
+        """Wait on this clock from now on."""
         ...
 
 

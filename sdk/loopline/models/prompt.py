@@ -7,7 +7,7 @@ from typing import Literal
 
 from loopline.models.json import JsonObject
 
-Purpose = Literal["decision", "answer", "reformat", "summary", "selection", "title"]
+Purpose = Literal["decision", "answer", "summary", "selection", "title"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,6 @@ class ToolMessage:
     name: str
     text: str
     ok: bool = True
-    provider_id: str = ""
 
     def __str__(self) -> str:
         return f"tool {self.name}: {self.text}"

@@ -16,11 +16,10 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
     dumps,
-    extract_json,
+    json_objects,
     well_formed,
-    well_formed_json,
+    well_formed_object,
 )
-from loopline.timeline import plan
 
 ProtocolName = Literal["native", "json"]
 
@@ -35,7 +34,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The model has answered; leading marker lines are its notes."""
+    """The model has answered; `notes` is what it said beside, where the protocol has a place for it."""
 
     notes: str
     text: str
@@ -110,10 +109,7 @@ class Native:
             return Calls(text.strip(), tuple(map(_sound, reply.calls)))
         if not text.strip():
             return Malformed(text, "The reply was empty: call a tool or answer.")
-        notes, answer = plan.split_marks(text)
-        if not answer.strip():
-            return Malformed(text, "The reply held only plan marks: call a tool or answer.")
-        return Answer(notes, answer)
+        return Answer("", text)
 
 
 _JSON_MANUAL = """Reply with one JSON object and nothing else, in one of these forms:
@@ -135,9 +131,10 @@ class JsonAction:
     def called(self, notes: str, calls: Sequence[ToolCall]) -> Message:
         """The object that was written."""
         actions: list[JsonObject] = [
-            {"action": "call_tool", "notes": notes, "tool": call.name, "arguments": call.arguments}
+            {"action": "call_tool", "tool": call.name, "arguments": call.arguments}
             for call in calls
         ]
+        actions[0] = {"notes": notes, **actions[0]}
         return AssistantMessage(text="\n".join(dumps(one) for one in actions))
 
     def answered(self, text: str) -> Message:
@@ -149,23 +146,26 @@ class JsonAction:
         return UserMessage(text=message.text)
 
     def decode(self, reply: Reply) -> Decided:
-        """The first JSON object of the reply."""
+        """The JSON objects of the reply that say what to do; calls come before an answer."""
         raw = well_formed(reply.text)
-        found = extract_json(raw)
-        if found is None:
-            return Malformed(raw, f"The reply held no JSON object. {_JSON_FORMS}")
-        said = {key: well_formed_json(value) for key, value in found.items()}
-        notes = str(said.get("notes") or "").strip()
-        match said:
-            case {"action": "call_tool", "tool": str(tool)}:
-                arguments = said.get("arguments") or {}
-                if not isinstance(arguments, dict):
-                    return Malformed(raw, "`arguments` must be a JSON object.")
-                return Calls(notes, (ToolCall(name=tool, arguments=arguments),))
-            case {"action": "final_answer", "answer": str(answer)} if answer.strip():
-                return Answer(notes, answer)
-            case _:
-                return Malformed(raw, f"The object has none of the known forms. {_JSON_FORMS}")
+        objects = [well_formed_object(one) for one in json_objects(raw)]
+        actions = [one for one in objects if "action" in one]
+        if not actions:
+            return Malformed(raw, f"The reply held no JSON object with an action. {_JSON_FORMS}")
+        notes = "\n".join(str(one.get("notes") or "").strip() for one in actions).strip()
+        calls, answers = list[ToolCall](), list[str]()
+        for one in actions:
+            match one:
+                case {"action": "call_tool", "tool": str(tool)}:
+                    arguments = one.get("arguments") or {}
+                    if not isinstance(arguments, dict):
+                        return Malformed(raw, "`arguments` must be a JSON object.")
+                    calls.append(ToolCall(name=tool, arguments=arguments))
+                case {"action": "final_answer", "answer": str(answer)} if answer.strip():
+                    answers.append(answer)
+                case _:
+                    return Malformed(raw, f"An object has none of the known forms. {_JSON_FORMS}")
+        return Calls(notes, tuple(calls)) if calls else Answer(notes, "\n\n".join(answers))
 
 
 _JSON_FORMS = (
@@ -175,7 +175,7 @@ _JSON_FORMS = (
 
 
 def _sound(call: ToolCall) -> ToolCall:
-    arguments = {well_formed(k): well_formed_json(v) for k, v in call.arguments.items()}
+    arguments = well_formed_object(call.arguments)
     return ToolCall(
         name=well_formed(call.name), arguments=arguments, provider_id=well_formed(call.provider_id)
     )

@@ -25,10 +25,15 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserRecalled,
 )
 
 RENDERER = 1
 """The version of what this module makes of the blocks; another one opens an epoch."""
+
+
+RESULT_LIMIT = 64_000
+"""Characters of one result that are rendered; its block holds it whole."""
 
 
 @dataclass(slots=True)
@@ -59,11 +64,6 @@ class View:
         """The digest of all messages, in hexadecimal."""
         return self._digest.hexdigest()
 
-    @property
-    def settled(self) -> bool:
-        """Whether every call has its result."""
-        return self._round is None
-
     def extend(self, blocks: Iterable[Block]) -> None:
         """Render further blocks; those rendered before are passed over."""
         for block in blocks:
@@ -79,10 +79,13 @@ class View:
         match block.body:
             case UserPrompt() | UserFollowup():
                 self._waiting[block.seq] = block
+            case UserRecalled(said=said):
+                self._waiting.pop(said, None)
             case RoundStart(takes=takes):
                 self._answered = False
                 for seq in takes:
-                    self._say(self._waiting.pop(seq))
+                    if seq in self._waiting:  # else it was recalled before it was taken
+                        self._say(self._waiting.pop(seq))
             case Decision(raw=raw, calls=calls):
                 self._round = _Round(calls) if calls else None
                 if raw:
@@ -132,6 +135,13 @@ class View:
                 pass
 
 
+def _shown(text: str, ref: str) -> str:
+    if len(text) <= RESULT_LIMIT:
+        return text
+    cut = f"… cut: {len(text) - RESULT_LIMIT} of {len(text)} characters"
+    return f"{text[:RESULT_LIMIT]}\n{cut}; the rest is {ref}#C{RESULT_LIMIT + 1}-C{len(text)}"
+
+
 def _call(call: ToolCalled) -> ToolCall:
     return ToolCall(
         name=call.tool,
@@ -145,6 +155,6 @@ def _result(result: ToolResult, ref: str) -> ToolMessage:
     return ToolMessage(
         call_id=result.call_id,
         name=result.tool,
-        text=f"[{ref}]\n{result.text}",
+        text=f"[{ref}]\n{_shown(result.text, ref)}",
         ok=result.status == "ok",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, MutableMapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +20,14 @@ from loopline.timeline import (
     Effect,
     Moment,
     Recorder,
+    Timeline,
     ToolCalled,
     ToolResult,
     ToolStarted,
 )
 from loopline.tools import Call, Outcome, Tool, ToolContext, ToolSet
 
-_log = logging.getLogger("loopline")
+logger = logging.getLogger("loopline")
 
 INTERRUPTED = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
@@ -74,7 +76,6 @@ class Actor:
         self._listen = listen
         self._properties = properties
         self._scratchpad = scratchpad
-        self._numbering = asyncio.Lock()
 
     async def settle(self) -> None:
         """Give every open call of the turn its one result.
@@ -121,75 +122,58 @@ class Actor:
             return Claim(tool.effect, tool.key(call.arguments))
         except LooplineError:
             return Claim("read")
+        except Exception:
+            logger.exception("the key of %s cannot be made: it runs alone", call.tool)
+            return Claim("exclusive")
 
     async def _after(self, before: Sequence[asyncio.Task[None]], call: ToolCalled) -> None:
         if before:
             await asyncio.wait(before)
         start = self._clock.elapsed()
-        outcome: Outcome | LooplineError
         try:
             outcome = await self._run(call)
+            await self._record(call, outcome, self._since(start))
         except StoreError:
             raise
         except LooplineError as error:
-            outcome = error
             for note in getattr(error, "__notes__", ()):
-                _log.warning("%s", note)  # where in its bundle a tool broke: for its author
-        elapsed_ms = round((self._clock.elapsed() - start) * 1000, 3)
-        await self._record(call, outcome, elapsed_ms)
+                logger.warning("%s", note)  # where in its bundle a tool broke: for its author
+            await self._record_error(call, str(error), self._since(start))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            text = "The tool cancelled its own work."
+            await self._record_error(call, text, self._since(start))
+        except Exception as error:
+            logger.exception("%s broke", call.tool)
+            await self._record_error(call, f"{type(error).__name__}: {error}", self._since(start))
+
+    def _since(self, start: float) -> float:
+        return round((self._clock.elapsed() - start) * 1000, 3)
 
     async def _run(self, call: ToolCalled) -> Outcome:
         tool: Tool = self._tools.find(call.tool)
         tool.check(call.arguments)
         if tool.effect != "read":
             await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
-        return await tool.run(call.arguments, self._call(call))
+        # A copy: what a tool does to its arguments must not change what the log says of them.
+        return await tool.run(deepcopy(call.arguments), self._call(call))
 
-    async def _record(
-        self, call: ToolCalled, outcome: Outcome | LooplineError, elapsed_ms: float
-    ) -> None:
-        if isinstance(outcome, LooplineError):
-            result = ToolResult(
-                call_id=call.call_id,
-                tool=call.tool,
-                text=well_formed(str(outcome)),
-                status="error",
-                elapsed_ms=elapsed_ms,
-            )
-            await self._recorder.record(result)
-            return
-        async with self._numbering:  # two results must not give the same number to two sources
-            result, bodies = self._recorded(call, outcome, elapsed_ms)
-            await self._recorder.record(result, *bodies)
-
-    def _recorded(
-        self, call: ToolCalled, outcome: Outcome, elapsed_ms: float
-    ) -> tuple[ToolResult, list[Body]]:
-        timeline, turn_id = self._recorder.timeline, f"turn_{self._recorder.number}"
-        cited = [section.source for section in outcome.sections if section.source]
-        sids, added = timeline.pool.number([*cited, *outcome.sources])
-        bodies: list[Body] = [*added]
-        bodies += outcome.bodies
-        artifact = ""
-        if outcome.artifact is not None:
-            kept = ArtifactKept(
-                name=call.call_id,
-                version=1,
-                text=dumps(outcome.artifact),
-                mime="application/json",
-            )
-            bodies.append(kept)
-            artifact = f"ar:{turn_id}.artifacts.{kept.name}@{kept.version}"
+    async def _record_error(self, call: ToolCalled, text: str, elapsed_ms: float) -> None:
         result = ToolResult(
             call_id=call.call_id,
             tool=call.tool,
-            text=rendered(outcome, sids, artifact),
+            text=well_formed(text),
+            status="error",
             elapsed_ms=elapsed_ms,
-            found=outcome.found,
-            shows=outcome.shows,
-            artifact=artifact,
         )
-        return result, bodies
+        await self._recorder.record(result)
+
+    async def _record(self, call: ToolCalled, outcome: Outcome, elapsed_ms: float) -> None:
+        await self._recorder.record_made(
+            lambda timeline: recorded(call, outcome, elapsed_ms, timeline, self._recorder.number)
+        )
 
     def _call(self, call: ToolCalled) -> Call:
         recorder = self._recorder
@@ -213,6 +197,31 @@ class Actor:
         )
         moment = Moment(self._clock.now(), turn_id)
         return Call(context=context, timeline=recorder.timeline, reader=self._reader, moment=moment)
+
+
+def recorded(
+    call: ToolCalled, outcome: Outcome, elapsed_ms: float, timeline: Timeline, turn: int
+) -> list[Body]:
+    """The result of a call with the sources it adds, numbered, and what it keeps."""
+    cited = [section.source for section in outcome.sections if section.source]
+    sids, added = timeline.pool.number([*cited, *outcome.sources])
+    kept: list[Body] = []
+    artifact = ""
+    if outcome.artifact is not None:
+        version = timeline.artifacts.get((turn, call.call_id), 0) + 1
+        text, mime = dumps(outcome.artifact), "application/json"
+        kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
+        artifact = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
+    result = ToolResult(
+        call_id=call.call_id,
+        tool=call.tool,
+        text=rendered(outcome, sids, artifact),
+        elapsed_ms=elapsed_ms,
+        found=outcome.found,
+        shows=outcome.shows,
+        artifact=artifact,
+    )
+    return [result, *added, *outcome.bodies, *kept]
 
 
 def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:

@@ -34,15 +34,16 @@ def checked(limits: Limits) -> Limits:
         if name not in known:
             nearest = get_close_matches(name, known, 1, 0.0)[0]
             raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
-    if limits.get("max_iterations", 1) < 1:
-        raise LooplineError("max_iterations must be 1 or more")
+    count: object = limits.get("max_iterations", 1)
+    if type(count) is not int or count < 1:
+        raise LooplineError(f"max_iterations must be 1 or more, a whole number, not {count!r}")
     if limits.get("protocol", "auto") not in ("auto", "native", "json"):
         raise LooplineError(f"no protocol {limits.get('protocol')!r}: auto, native or json")
     return limits
 
 
 def recorded(limits: Limits) -> dict[str, int | str]:
-    """The limits as a turn's header keeps them."""
+    """The limits as a turn's prompt keeps them."""
     kept: dict[str, int | str] = {}
     if "max_iterations" in limits:
         kept["max_iterations"] = limits["max_iterations"]
@@ -52,7 +53,7 @@ def recorded(limits: Limits) -> dict[str, int | str]:
 
 
 def recalled(kept: Mapping[str, int | str]) -> Limits:
-    """The limits that a turn's header keeps."""
+    """The limits that a turn's prompt keeps."""
     limits = Limits()
     match kept.get("max_iterations"):
         case int(count):

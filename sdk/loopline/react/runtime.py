@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Literal
 
 from loopline.clock import Clock
-from loopline.errors import LooplineError, ModelError
+from loopline.errors import ModelError, StoreError
 from loopline.events import Delta, Listen
 from loopline.models import Model, Options, Prompt, Reply, TextDelta, ToolCall, dumps, well_formed
 from loopline.prompt import (
@@ -55,7 +55,6 @@ class ReactStateV2:
     iteration: int
     max_iterations: int
     malformed: bool
-    held: bool
 
     @classmethod
     def fold(cls, turn: Turn, max_iterations: int) -> ReactStateV2:
@@ -65,13 +64,17 @@ class ReactStateV2:
             iteration=turn.rounds,
             max_iterations=max_iterations,
             malformed=last is not None and bool(last.raw),
-            held=turn.draft is not None,
         )
 
     @property
     def exhausted(self) -> bool:
         """Whether no further decision may be made."""
         return self.iteration >= self.max_iterations
+
+    @property
+    def next_is_last(self) -> bool:
+        """Whether the decision after the next one would be the last, or one too many."""
+        return self.iteration + 2 >= self.max_iterations
 
     @property
     def last(self) -> bool:
@@ -132,7 +135,8 @@ class React:
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
         await self._actor.settle()
-        ended = answered(recorder.turn)
+        recorder.answers += 1
+        ended = answered(recorder.turn, recorder.answers)
         while ended is None:
             ended = await self._step()
         recorder.round = 0
@@ -143,21 +147,27 @@ class React:
         if state.exhausted:
             return await self._forced()
         try:
-            reply = await self._decide(state, "decision")
+            if not await self._begin_round(state, "decision"):
+                return Ended("stopped", "what the turn was to answer was recalled")
+            reply = await self._ask(self._prompt(state, "decision"))
         except ModelError as error:
             return await self._without_model(error)
         return await self._route(state, reply)
 
     async def _route(self, state: ReactStateV2, reply: Reply) -> Ended | None:
         if reply.stop_reason == "refusal":
-            text = reply.text.strip() or "The model refused to answer."
-            body = completion(self._recorder.timeline, text, reason="refused")
-            return await self._close(reply, body, "")
+            return await self._refused(reply)
         match self._protocol.decode(reply):
             case Calls(notes=notes, calls=calls):
                 await self._act(reply, notes, calls)
             case Answer(notes=notes, text=text):
-                return await self._answer(state, reply, notes, text)
+                marks, answer = self._split(text)
+                if not answer.strip():  # it only acknowledged: what it is to say is still to come
+                    problem = "The reply held only plan marks: call a tool or answer."
+                    await self._record_malformed(reply, text, problem, marks)
+                    return None
+                both = "\n".join(part for part in (notes, marks) if part)
+                return await self._answer(state, reply, both, answer)
             case Malformed(raw=raw) if state.malformed or state.last:
                 body = completion(self._recorder.timeline, raw, flag="unparsed")
                 if raw.strip():
@@ -167,15 +177,22 @@ class React:
                 await self._record_malformed(reply, raw, problem)
         return None
 
-    async def _decide(self, state: ReactStateV2, purpose: Literal["decision", "answer"]) -> Reply:
-        """Begin the round, unless a cut one has begun already, and ask the model."""
+    async def _begin_round(
+        self, state: ReactStateV2, purpose: Literal["decision", "answer"]
+    ) -> bool:
+        """Begin the round; False when there is nothing to answer, for the user took it back.
+
+        A round that was begun before a cut stands when it would begin the same way now.
+        """
         recorder = self._recorder
         await recorder.catch_up()
         recorder.round = state.iteration + 1
-        if recorder.turn.undecided is None:
-            await recorder.record(self._round_start(state, purpose))
+        begun, fresh = recorder.turn.undecided, self._round_start(state, purpose)
+        if begun is None or _differs(begun, fresh):
+            await recorder.record(fresh)
         self._view.extend(recorder.timeline.blocks[self._view.seq :])
-        return await self._ask(self._prompt(state, purpose))
+        prompt = recorder.turn.prompt
+        return prompt is None or prompt.seq not in recorder.timeline.recalled
 
     def _round_start(
         self, state: ReactStateV2, purpose: Literal["decision", "answer"]
@@ -230,7 +247,7 @@ class React:
     async def _ask(self, prompt: Prompt) -> Reply:
         try:
             reply = await self._streamed(prompt)
-        except LooplineError:
+        except (StoreError, ModelError):
             raise
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
@@ -275,7 +292,7 @@ class React:
         recorder = self._recorder
         await recorder.catch_up()
         waiting = recorder.timeline.inputs_for(recorder.number)
-        if waiting and not state.last:
+        if waiting and not state.next_is_last:
             draft = Draft(text=text, reason="the user has said more")
             self._listen(Delta(type="reset", channel="answer"))
             await recorder.record(*self._decided(reply, notes, 0), *self._acks(notes), draft)
@@ -287,14 +304,22 @@ class React:
         await self._recorder.record(*self._decided(reply, notes, 0), *self._acks(notes), body)
         return Ended(body.reason, body.error)
 
-    async def _record_malformed(self, reply: Reply, raw: str, problem: str) -> None:
+    def _split(self, text: str) -> tuple[str, str]:
+        """The marks of the current plan's steps that lead an answer, and the answer."""
+        current = self._recorder.timeline.plans.current
+        return plan.split_marks(text) if current is not None else ("", text)
+
+    async def _record_malformed(
+        self, reply: Reply, raw: str, problem: str, notes: str = ""
+    ) -> None:
         decision = Decision(
             model=self._model.name,
             stop_reason=reply.stop_reason,
             raw=raw or "(nothing)",
             usage=reply.usage,
         )
-        await self._recorder.record(decision, Notice(code="malformed_reply", text=problem))
+        notice = Notice(code="malformed_reply", text=problem)
+        await self._recorder.record(decision, *self._acks(notes), notice)
 
     def _decided(self, reply: Reply, notes: str, calls: int) -> list[Body]:
         decision = Decision(
@@ -327,15 +352,25 @@ class React:
         """An answer although the limit is reached: asked for without calls, else what there is."""
         timeline = self._recorder.timeline
         try:
-            reply = await self._decide(self.state, "answer")
+            await self._begin_round(self.state, "answer")
+            reply = await self._ask(self._prompt(self.state, "answer"))
         except ModelError as error:
             return await self._without_model(error)
-        match self._protocol.decode(reply):
-            case Answer(notes=notes, text=text):
+        if reply.stop_reason == "refusal":
+            return await self._refused(reply)
+        decided = self._protocol.decode(reply)
+        match decided:
+            case Answer(text=text) | Calls(notes=text) | Malformed(raw=text) if text.strip():
                 body = completion(timeline, text, flag="forced", reason="max_iterations")
-                return await self._close(reply, body, notes)
             case _:
-                return await self._close(reply, fallback(timeline, self._recorder.turn), "")
+                body = fallback(timeline, self._recorder.turn)
+        notes = decided.notes if isinstance(decided, Answer) else ""
+        return await self._close(reply, body, notes)
+
+    async def _refused(self, reply: Reply) -> Ended:
+        text = well_formed(reply.text).strip() or "The model refused to answer."
+        body = completion(self._recorder.timeline, text, reason="refused")
+        return await self._close(reply, body, "")
 
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
@@ -347,10 +382,26 @@ class React:
         return Ended("error", said)
 
 
-def answered(turn: Turn) -> Ended | None:
-    """How the loop ended before the turn was cut off; None when it has not."""
-    answer = turn.completion
-    return None if answer is None else Ended(answer.reason, answer.error)
+def answered(turn: Turn, answers: int) -> Ended | None:
+    """How the loop ended before the turn was cut off; None when it has not come to so many answers."""
+    if len(turn.completions) < answers:
+        return None
+    answer = turn.completions[answers - 1]
+    return Ended(answer.reason, answer.error)
+
+
+def _differs(begun: RoundStart, fresh: RoundStart) -> bool:
+    """Whether a round that was begun before a cut would be another one now."""
+    now = replace(
+        fresh,
+        saw=begun.saw,
+        takes=begun.takes,
+        epoch=begun.epoch,
+        opened_by=begun.opened_by,
+        stable_sha256=begun.stable_sha256,
+        tail=begun.tail,
+    )
+    return now != begun
 
 
 def in_epoch(begun: RoundStart, before: RoundStart | None) -> RoundStart:

@@ -60,8 +60,9 @@ def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | Non
 def _kept_item(timeline: Timeline, asked: str, name: str, text: str, room: int) -> Item:
     source, title = timeline.pool.find(name), timeline.kept[name].title
     if len(text) > room:
-        message = f"cut: no room was left for it; read {asked} by itself"
-        return Item(ref=asked, asked=asked, status="cut", title=title, message=message)
+        message = f"cut: {len(text) - room} of {len(text)} characters, which had no room here"
+        shown = text[:room]
+        return Item(ref=asked, asked=asked, status="cut", text=shown, title=title, message=message)
     return Item(ref=asked, asked=asked, status="ok", text=text, title=title, source=source)
 
 

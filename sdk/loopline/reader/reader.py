@@ -147,7 +147,9 @@ class Reader:
 
     async def _knowledge(self, ref: KnowledgeRef, asked: str, room: int) -> Item:
         kept = kept_passage(self.here.timeline, ref, room)
-        if kept is not None:
+        if kept is not None and kept.status == "ok":
+            return replace(kept, asked=asked)
+        if kept is not None and self.knowledge is None:
             return replace(kept, asked=asked)
         if self.knowledge is None:
             raise KnowledgeError(f"{asked!r} cannot be read: there is no knowledge space here")
@@ -156,9 +158,11 @@ class Reader:
             whole = passage.text
             if len(whole) > room:  # what fits is counted in lines of the whole file
                 whole = (await self.knowledge(str(replace(ref, span=None)))).text
-        except RefError:
-            raise
         except LooplineError as error:
+            if kept is not None:
+                return replace(kept, asked=asked)
+            if isinstance(error, RefError):
+                raise
             return Item(ref=asked, asked=asked, status="gone", message=str(error))
         return read_passage(passage, asked, whole, room)
 

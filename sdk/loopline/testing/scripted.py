@@ -116,7 +116,8 @@ class ScriptedModel:
         self._script = list(script)
         self._aux = {purpose: list(entries) for purpose, entries in (aux or {}).items()}
         self._strict = strict
-        self._clock = clock or SystemClock()
+        self._clock = clock
+        self._overrun = ""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next entry of the script, in the protocol in force.
@@ -143,12 +144,19 @@ class ScriptedModel:
                     yield TextDelta(text=reply.text)
                 yield reply
 
+    def use_clock(self, clock: Clock) -> None:
+        """Wait on the harness's clock, unless one was given."""
+        self._clock = self._clock or clock
+
     async def close(self, *, failed: bool) -> None:
         """The harness closes.
 
         Raises:
-            ScriptError: entries are left, unless `failed`: another error is on its way then.
+            ScriptError: the script was read beyond its end, or entries are left, unless `failed`:
+                another error is on its way then.
         """
+        if self._overrun and not failed:
+            raise ScriptError(self._overrun)
         if self._script and self._strict and not failed:
             raise ScriptError(f"{len(self._script)} entries of the script were never read")
 
@@ -161,7 +169,7 @@ class ScriptedModel:
                 case ToolCall():
                     return Say("", line)
                 case Wait(seconds=seconds):
-                    await self._clock.sleep(seconds)
+                    await (self._clock or SystemClock()).sleep(seconds)
                 case _:
                     return line
 
@@ -173,7 +181,8 @@ class ScriptedModel:
                 raise ModelError(f"the script has nothing for the purpose {prompt.purpose!r}")
         if not script:
             last = str(prompt.messages[-1])[:200] if prompt.messages else ""
-            raise ScriptError(f"the script is over, and the model is asked once more, by: {last}")
+            self._overrun = f"the script is over, and the model is asked once more, by: {last}"
+            raise ScriptError(self._overrun)
         entry = script.pop(0)
         return entry(prompt) if callable(entry) else entry
 

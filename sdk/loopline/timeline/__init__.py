@@ -35,6 +35,7 @@ from loopline.timeline.blocks import (
     UserFollowup,
     UserInput,
     UserPrompt,
+    UserRecalled,
     stored_type,
     turn_id,
 )
@@ -52,6 +53,7 @@ from loopline.timeline.log import (
 from loopline.timeline.memory import MemoryLog
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
+from loopline.timeline.soundness import UnsoundBody, check, warm
 from loopline.timeline.sources import Pool, identity
 from loopline.timeline.timeline import Timeline, Turn
 
@@ -104,11 +106,14 @@ __all__ = [
     "Turn",
     "TurnHeader",
     "Unknown",
+    "UnsoundBody",
     "UserFollowup",
     "UserInput",
     "UserPrompt",
+    "UserRecalled",
     "admit",
     "body_types",
+    "check",
     "citations",
     "decode",
     "encode",
@@ -117,4 +122,5 @@ __all__ = [
     "stored_type",
     "title_of",
     "turn_id",
+    "warm",
 ]

@@ -42,7 +42,10 @@ class KnowledgeCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnHeader:
-    """A runner begins a turn, and with what."""
+    """A runner begins a turn, and with what.
+
+    `model` and `protocol` are the harness's: a workflow may choose others, and each round says its own.
+    """
 
     bundle: str
     model: str
@@ -70,6 +73,17 @@ class UserFollowup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserRecalled:
+    """The user took back what they said at `said`, a seq, before any round had taken it.
+
+    Of a recall and a round that takes the same input the one with the lower seq counts.
+    """
+
+    said: int
+    type: Literal["user.recalled"] = "user.recalled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStart:
     """A round begins, and what its prompt is made of.
 
@@ -91,7 +105,7 @@ class RoundStart:
     stable_sha256: str
     tail: str = ""
     limit: int = 0
-    purpose: Literal["decision", "answer", "reformat"] = "decision"
+    purpose: Literal["decision", "answer"] = "decision"
     type: Literal["react.round.start"] = "react.round.start"
 
 
@@ -103,7 +117,6 @@ class Decision:
     stop_reason: str
     calls: int = 0
     raw: str = ""
-    attempt: int = 1
     usage: Usage = field(default_factory=Usage)
     type: Literal["react.decision"] = "react.decision"
 
@@ -282,10 +295,11 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The turn is over, and why."""
+    """The turn is over, and why; `by_bundle` says that the bundle's own code failed."""
 
     reason: ExitReason
     error: str = ""
+    by_bundle: bool = False
     rounds: int = 0
     elapsed_ms: float = 0.0
     type: Literal["react.exit"] = "react.exit"
@@ -305,6 +319,7 @@ Body = (
     TurnHeader
     | UserPrompt
     | UserFollowup
+    | UserRecalled
     | RoundStart
     | Decision
     | Thinking

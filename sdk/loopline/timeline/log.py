@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from loopline.errors import LeaseLost
-from loopline.timeline.blocks import Block, Entry, Feedback, UserFollowup, UserPrompt
+from loopline.timeline.blocks import Block, Entry, Feedback, UserFollowup, UserPrompt, UserRecalled
 
 DEFAULT_TENANT = "default"
 DEFAULT_PROJECT = "default"
@@ -113,7 +113,7 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
         return
     for entry in entries:
         match entry.body:
-            case UserPrompt() | UserFollowup() | Feedback(origin="user"):
+            case UserPrompt() | UserFollowup() | UserRecalled() | Feedback(origin="user"):
                 pass
             case body:
                 raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from loopline.timeline.blocks import Block, Body, Entry
 from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.soundness import check
 from loopline.timeline.timeline import Timeline, Turn
 
 Listener = Callable[[Block], None]
@@ -16,7 +17,8 @@ class Recorder:
     """Writes one turn of one conversation.
 
     Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
-    been folded into `timeline` and heard by the listener, in the order of the log.
+    been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
+    answers that this run of the turn has come to; the log may hold more of a run that was cut off.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Recorder:
         self.uid = uid
         self.number = turn
         self.round = 0
+        self.answers = 0
 
     @property
     def turn(self) -> Turn:
@@ -51,10 +54,14 @@ class Recorder:
         A cancellation that arrives meanwhile is raised once the outcome is known.
 
         Raises:
+            UnsoundBody: a body could not be read again; nothing is recorded.
             LeaseLost: another runner has taken the conversation over.
         """
-        entries = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
-        task = asyncio.ensure_future(self._append(entries))
+        return await self.record_made(lambda _: bodies)
+
+    async def record_made(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
+        """`record` what is made of the timeline as it is directly before, such as the next number."""
+        task = asyncio.ensure_future(self._append(make))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -68,8 +75,12 @@ class Recorder:
         async with self._order:
             self._take(await self._log.read(self.conversation, after=self.timeline.seq))
 
-    async def _append(self, entries: Sequence[Entry]) -> Sequence[Block]:
+    async def _append(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
         async with self._order:
+            bodies = make(self.timeline)
+            for body in bodies:
+                check(body)
+            entries = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
             blocks = await self._log.append(
                 self.conversation, entries, seen=self.timeline.seq, term=self._term
             )

@@ -29,6 +29,7 @@ from loopline.timeline.blocks import (
     TurnHeader,
     UserFollowup,
     UserPrompt,
+    UserRecalled,
 )
 from loopline.timeline.plan import Plans
 from loopline.timeline.sources import Pool
@@ -45,13 +46,12 @@ class Turn:
     prompt: Block | None = None
     header: TurnHeader | None = None
     undecided: RoundStart | None = None
-    last_round: RoundStart | None = None
     open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     started: set[str] = field(default_factory=set[str])
     decisions: list[Decision] = field(default_factory=list[Decision])
     draft: Draft | None = None
-    completion: Completion | None = None
+    completions: list[Completion] = field(default_factory=list[Completion])
     exit: Exit | None = None
 
     def take(self, block: Block) -> None:
@@ -62,7 +62,7 @@ class Turn:
             case TurnHeader() as header:
                 self.header = header
             case RoundStart() as begun:
-                self.undecided = self.last_round = begun
+                self.undecided = begun
             case Decision() as decision:
                 self.undecided = None
                 self.decisions.append(decision)
@@ -83,9 +83,14 @@ class Turn:
             case Draft():
                 self.draft = body
             case Completion():
-                self.completion = body
+                self.completions.append(body)
             case Exit():
                 self.exit = body
+
+    @property
+    def completion(self) -> Completion | None:
+        """The answer, as it was last given."""
+        return self.completions[-1] if self.completions else None
 
     @property
     def rounds(self) -> int:
@@ -93,7 +98,7 @@ class Turn:
         return len(self.decisions)
 
 
-_TURN_ID = re.compile(r"turn_([1-9][0-9]*)")
+_TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 
 
 class Timeline:
@@ -103,6 +108,7 @@ class Timeline:
         self.blocks: list[Block] = []
         self.turns: dict[int, Turn] = {}
         self.pending: dict[int, Block] = {}
+        self.recalled: set[int] = set()
         self.plans: Plans = Plans()
         self.pool: Pool = Pool()
         self.calls: int = 0
@@ -143,7 +149,7 @@ class Timeline:
         return [
             turn
             for turn in self.turns.values()
-            if turn.prompt and not turn.header and not turn.exit
+            if turn.prompt and turn.prompt.seq in self.pending and not turn.header and not turn.exit
         ]
 
     def inputs_for(self, turn: int) -> list[Block]:
@@ -180,14 +186,6 @@ class Timeline:
             case _:
                 return None
 
-    def newest(self, turn_id: str, kind: str) -> int:
-        """How many blocks of a type a turn has."""
-        return self._counts.get((_turn_number(turn_id), kind), 0)
-
-    def types(self, turn_id: str) -> list[str]:
-        """The types of the blocks of a turn, in the order of their first appearance."""
-        return [kind for turn, kind in self._counts if turn == _turn_number(turn_id)]
-
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks in; those taken in before are passed over."""
         for block in blocks:
@@ -201,11 +199,18 @@ class Timeline:
         self.turn(block.turn).take(block)
         self._fold(block)
 
-    def _begin(self, begun: RoundStart) -> None:
-        for seq in begun.takes:
-            self.pending.pop(seq, None)
-        if begun.model:
-            self.last_round = begun
+    def _fold_input(self, block: Block) -> None:
+        match block.body:
+            case UserRecalled(said=said):
+                if self.pending.pop(said, None) is not None:
+                    self.recalled.add(said)
+            case RoundStart() as begun:
+                for seq in begun.takes:
+                    self.pending.pop(seq, None)
+                if begun.model:
+                    self.last_round = begun
+            case _:
+                self.pending[block.seq] = block
 
     def _add_source(self, added: SourceAdded) -> None:
         self.pool.take(added)
@@ -216,10 +221,8 @@ class Timeline:
 
     def _fold(self, block: Block) -> None:
         match block.body:
-            case UserPrompt() | UserFollowup():
-                self.pending[block.seq] = block
-            case RoundStart() as begun:
-                self._begin(begun)
+            case UserPrompt() | UserFollowup() | UserRecalled() | RoundStart():
+                self._fold_input(block)
             case ToolCalled():
                 self.calls += 1
                 self._named[block.ref] = block

@@ -77,7 +77,7 @@ class SearchTool:
             text=_headline(query, len(passages)),
             sections=tuple(map(_section, passages)),
             found=len(passages),
-            shows=tuple((p.ref, sha256(p.text.encode()).hexdigest()) for p in whole),
+            shows=tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in whole),
         )
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import os
 import string
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cache, cached_property, update_wrapper
@@ -44,6 +47,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
+MOST_THREADS = 64
+"""Synchronous tools that run at once in a process."""
 NOTHING = "done"
 """The text of a result whose function returned nothing."""
 
@@ -401,11 +406,20 @@ def _complaint(detail: ErrorDetails, known: list[str]) -> str:
 async def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> object:
     if inspect.iscoroutinefunction(function):
         return await function(**given)
-    returned = await asyncio.to_thread(_in_thread, function, given)
+    context = copy_context()
+    returned = await asyncio.get_running_loop().run_in_executor(
+        _threads(os.getpid()), lambda: context.run(_in_thread, function, given)
+    )
     if not inspect.isawaitable(returned):
         return returned
     awaited: object = await returned
     return awaited
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Threads for tools alone: slow ones keep nobody else waiting. A forked process has its own."""
+    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix=f"loopline-tool-{process}")
 
 
 def _in_thread(function: Callable[..., Any], given: Mapping[str, Any]) -> object:
