@@ -73,7 +73,7 @@ def next_move(prompt: Prompt) -> Move:
             return Move((_title(turn),))
         case "summary" | "selection":
             return Move(())  # whoever asks for one has a mechanical way of their own
-        case "decision" | "answer" | "reformat":
+        case "decision" | "answer":
             return _Reader(prompt, turn).move()
 
 
