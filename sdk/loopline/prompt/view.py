@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from loopline.models.tokens import estimate
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.timeline import (
     Block,
@@ -47,7 +48,10 @@ class _Round:
 
 
 class View:
-    """The messages that the blocks so far make, in one protocol."""
+    """The messages that the blocks so far make, in one protocol.
+
+    `tokens` is an estimate of what they cost.
+    """
 
     def __init__(self, protocol: DecisionProtocol, blocks: Iterable[Block] = ()) -> None:
         self._protocol = protocol
@@ -57,6 +61,7 @@ class View:
         self._digest = sha256()
         self.messages: list[Message] = []
         self.seq: int = 0
+        self.tokens: int = 0
         self.extend(blocks)
 
     @property
@@ -72,8 +77,10 @@ class View:
                 self._take(block)
 
     def _add(self, message: Message) -> None:
+        written = repr(message)
         self.messages.append(message)
-        self._digest.update(f"{message!r}\n".encode())
+        self.tokens += estimate(written)
+        self._digest.update(f"{written}\n".encode())
 
     def _take(self, block: Block) -> None:
         match block.body:

@@ -14,6 +14,7 @@ from loopline.clock import Clock
 from loopline.errors import ModelError, StoreError
 from loopline.events import Delta, Listen
 from loopline.models import Model, Options, Prompt, Reply, TextDelta, ToolCall, dumps, well_formed
+from loopline.models.tokens import estimate
 from loopline.prompt import (
     RENDERER,
     Answer,
@@ -117,6 +118,9 @@ class React:
         self._system = "\n\n".join(part for part in (system, manual) if part)
         self._native = self._protocol.name == "native"
         self._tools_sha256 = _digest("\n".join(dumps(s.parameters) + str(s) for s in tools.specs))
+        self._fixed_tokens = estimate(self._system) + sum(
+            estimate(dumps(spec.parameters) + str(spec)) for spec in tools.specs
+        )
         self._view = View(self._protocol)
 
     @property
@@ -244,7 +248,23 @@ class React:
             plans=recorder.timeline.plans.open,
         )
 
+    def _check_fits(self, prompt: Prompt) -> None:
+        """Nothing is sent whose estimate exceeds the window less what the answer may need.
+
+        Raises:
+            ModelError: it would not fit.
+        """
+        abilities = self._model.abilities
+        needed = self._view.tokens + self._fixed_tokens + estimate(prompt.tail)
+        room = abilities.window - abilities.output_limit
+        if needed > room:
+            raise ModelError(
+                f"the prompt needs about {needed} tokens and {self._model.name} has room for {room}: "
+                "begin another conversation, or use a model with a larger window"
+            )
+
     async def _ask(self, prompt: Prompt) -> Reply:
+        self._check_fits(prompt)
         try:
             reply = await self._streamed(prompt)
         except (StoreError, ModelError):
