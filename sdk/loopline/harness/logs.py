@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 from loopline.clock import Clock
 from loopline.errors import StoreError
 from loopline.timeline import MemoryLog, TimelineLog
+from loopline.timeline.log import ConversationLog
 
 if TYPE_CHECKING:
+    from loopline.adapters.blobs import FileBlobs
     from loopline.adapters.sql import SqlLog
 
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
@@ -44,7 +46,7 @@ def place(url: str | None) -> Place:
     return Place(given, Path(given.removeprefix("sqlite:///")))
 
 
-async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> TimelineLog:
+async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> ConversationLog:
     """The log at that place.
 
     Raises:
@@ -52,17 +54,31 @@ async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> Ti
     """
     if where.beside is None:
         return MemoryLog(clock)
-    opener = await asyncio.to_thread(_sql_log)
+    log, blobs = await asyncio.to_thread(_on_disk)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
-    return await opener.open(where.url, clock=clock, read_only=read_only)
+    beside = blobs.beside(where.beside, clock)
+    return await log.open(where.url, clock=clock, read_only=read_only, blobs=beside)
 
 
-def _sql_log() -> type[SqlLog]:
-    """The adapter, whose driver takes a while to import: not on the event loop."""
+async def back_up(log: TimelineLog, target: Path) -> None:
+    """Copy a store that is open to a new file, and its blobs beside it.
+
+    Raises:
+        StoreError: nothing is kept, something is at the target already, or it cannot be written.
+    """
+    kept, blobs = await asyncio.to_thread(_on_disk)
+    if not isinstance(log, kept):
+        raise StoreError("what is in memory alone has no backup: name a store that is a file")
+    await log.backup(target, blobs.beside(target))
+
+
+def _on_disk() -> tuple[type[SqlLog], type[FileBlobs]]:
+    """The adapters, whose driver takes a while to import: not on the event loop."""
+    from loopline.adapters.blobs import FileBlobs
     from loopline.adapters.sql import SqlLog
 
-    return SqlLog
+    return SqlLog, FileBlobs
 
 
 def _make_default_folder() -> None:

@@ -55,7 +55,8 @@ def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:
     Raises:
         LooplineError: a name is empty, or is no text that can be stored.
     """
-    for kind, given in (("conversation", name), ("user", user), ("tenant", tenant)):
+    names = (("conversation", name), ("user", user), ("tenant", tenant), ("project", project))
+    for kind, given in names:
         if not given.strip() or well_formed(given) != given:
             raise LooplineError(f"{given!r} is no name of a {kind}: give it one")
     return Conversation(name=name, user=user, tenant=tenant, project=project)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
-from loopline.harness.logs import open_log, place
+from loopline.harness.logs import back_up, open_log, place
 from loopline.harness.opened import named, others
 from loopline.harness.spaces import reads
 from loopline.reader import Conversed, Reader
@@ -20,8 +21,8 @@ from loopline.timeline import (
     Conversation,
     ConversationSummary,
     Timeline,
-    TimelineLog,
 )
+from loopline.timeline.log import ConversationLog
 
 
 class Store:
@@ -32,7 +33,7 @@ class Store:
         self._place = place(url)
         self._read_only = read_only
         self._clock = clock
-        self._log: TimelineLog | None = None
+        self._log: ConversationLog | None = None
 
     @classmethod
     def open(
@@ -59,7 +60,7 @@ class Store:
         self._log = None
 
     @property
-    def _open_log(self) -> TimelineLog:
+    def _open_log(self) -> ConversationLog:
         if self._log is None:
             raise LooplineError("the store is not open: async with Store.open(…) as store")
         return self._log
@@ -86,6 +87,31 @@ class Store:
             process=None,
             reader=self._reader,
         )
+
+    async def forget(
+        self,
+        name: str,
+        *,
+        cascade: bool = False,
+        user: str = DEFAULT_USER,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+    ) -> None:
+        """Remove a conversation for good; with `cascade`, the forks that show some of it too.
+
+        Raises:
+            ConflictError: forks still show some of it, and `cascade` is False.
+        """
+        conversation = named(name, user=user, tenant=tenant, project=project)
+        await self._open_log.forget(conversation, cascade=cascade)
+
+    async def backup(self, target: str | Path) -> None:
+        """Copy the store to a new file, and its blobs beside it, while others write to it.
+
+        Raises:
+            StoreError: nothing is kept, something is at the target already, or it cannot be written.
+        """
+        await back_up(self._open_log, Path(target))
 
     async def _reader(self, conversation: Conversation) -> Reader:
         log = self._open_log
