@@ -133,15 +133,13 @@ async def measured() -> list[Row]:
     for place in PLACES:
         times = await gaps("memory:", place)
         rows.append(Row(f"in-memory round, {place} rounds", median(times), "ms", targets[place]))
-        last = times
-    rows.append(Row("in-memory, last tenth less first, 500", tenths(last), "ms", "≤ 0.03"))
+    times = await gaps("memory:", 500)
+    rows.append(Row("in-memory, last tenth less first, 500", tenths(times), "ms", "≤ 0.03"))
     with TemporaryDirectory() as name:
         folder = Path(name)
-        sizes = dict[int, int]()
-        for place in (100, 500):
-            file = folder / f"{place}.db"
-            times = await gaps(f"sqlite:///{file}", place)
-            sizes[place] = file.stat().st_size
+        await gaps(f"sqlite:///{folder}/100.db", 100)
+        times = await gaps(f"sqlite:///{folder}/500.db", 500)
+        sizes = {place: (folder / f"{place}.db").stat().st_size for place in (100, 500)}
         rows.append(Row("durable round, 500 rounds", median(times), "ms", "≤ 1.0"))
         rows.append(Row("durable, last tenth less first, 500", tenths(times), "ms", "≤ 0.1"))
         base = floor(folder, 500)
