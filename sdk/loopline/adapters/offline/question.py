@@ -95,9 +95,7 @@ def follow(before: Question | None, text: str) -> Question:
 
 def _points_back(asked: Question) -> bool:
     telling = [term for term in asked.own if term.weight > GENERAL_WEIGHT]
-    return len(telling) <= FEW or (
-        len(telling) <= FEW + 1 and bool(_POINTS_BACK.search(asked.text))
-    )
+    return len(telling) <= 1 or (len(telling) <= FEW + 1 and bool(_POINTS_BACK.search(asked.text)))
 
 
 def _terms(text: str) -> tuple[Term, ...]:
