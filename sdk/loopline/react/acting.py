@@ -55,6 +55,15 @@ class Claim:
                 return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A call with the tool that runs it, or with why none does."""
+
+    call: ToolCalled
+    tool: Tool | LooplineError
+    claim: Claim
+
+
 class Actor:
     """Runs calls and records what comes of them."""
 
@@ -98,15 +107,15 @@ class Actor:
 
     async def act(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
-        claims = [self._claim(call) for call in calls]
+        parsed = [self._parsed(call) for call in calls]
         tasks = list[asyncio.Task[None]]()
-        for number, call in enumerate(calls):
+        for number, one in enumerate(parsed):
             before = [
                 task
-                for task, claim in zip(tasks, claims, strict=False)
-                if claim.conflicts(claims[number])
+                for task, other in zip(tasks, parsed, strict=False)
+                if other.claim.conflicts(parsed[number].claim)
             ]
-            tasks.append(asyncio.create_task(self._after(before, call)))
+            tasks.append(asyncio.create_task(self._after(before, one)))
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -114,24 +123,26 @@ class Actor:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _claim(self, call: ToolCalled) -> Claim:
-        """What the call excludes; one that cannot run excludes nothing."""
+    def _parsed(self, call: ToolCalled) -> _Parsed:
+        """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
         try:
             tool = self._tools.find(call.tool)
             tool.check(call.arguments)
-            return Claim(tool.effect, tool.key(call.arguments))
-        except LooplineError:
-            return Claim("read")
+        except LooplineError as error:
+            return _Parsed(call, error, Claim("read"))
+        try:
+            return _Parsed(call, tool, Claim(tool.effect, tool.key(call.arguments)))
         except Exception:
             logger.exception("the key of %s cannot be made: it runs alone", call.tool)
-            return Claim("exclusive")
+            return _Parsed(call, tool, Claim("exclusive"))
 
-    async def _after(self, before: Sequence[asyncio.Task[None]], call: ToolCalled) -> None:
+    async def _after(self, before: Sequence[asyncio.Task[None]], parsed: _Parsed) -> None:
         if before:
             await asyncio.wait(before)
+        call = parsed.call
         start = self._clock.elapsed()
         try:
-            outcome = await self._run(call)
+            outcome = await self._run(call, parsed.tool)
             await self._record(call, outcome, self._since(start))
         except StoreError:
             raise
@@ -152,9 +163,9 @@ class Actor:
     def _since(self, start: float) -> float:
         return round((self._clock.elapsed() - start) * 1000, 3)
 
-    async def _run(self, call: ToolCalled) -> Outcome:
-        tool: Tool = self._tools.find(call.tool)
-        tool.check(call.arguments)
+    async def _run(self, call: ToolCalled, tool: Tool | LooplineError) -> Outcome:
+        if isinstance(tool, LooplineError):
+            raise tool
         if tool.effect != "read":
             await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
         # A copy: what a tool does to its arguments must not change what the log says of them.
