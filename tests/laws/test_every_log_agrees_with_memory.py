@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from loopline.adapters.sql import SqlLog
-from loopline.errors import LeaseLost
+from loopline.errors import StoreError
 from loopline.timeline import (
     Block,
     Conversation,
@@ -24,6 +24,7 @@ from loopline.timeline import (
     MemoryLog,
     TimelineLog,
 )
+from loopline.timeline.log import ConversationLog
 from tests.laws.leaping import LeapingClock
 from tests.strategies import bodies, entries, user_bodies
 
@@ -33,6 +34,8 @@ NAMES = [
     Conversation(name="a"),
     Conversation(name="a", user="other"),
     Conversation(name="b", tenant="t", project="p"),
+    Conversation(name="c"),
+    Conversation(name="d"),
 ]
 conversations = st.sampled_from(NAMES)
 keys = st.sampled_from(["", "", "k", "l"])
@@ -56,7 +59,9 @@ class LogsSideBySide(RuleBasedStateMachine):
         path = Path(self.folder.name) / "talk.db"
         return self.runner.run(SqlLog.open(f"sqlite:///{path}", clock=self.clock))
 
-    def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
+    def both(
+        self, which: int, do: Callable[[ConversationLog], Coroutine[None, None, T]]
+    ) -> T | str:
         """What came of it, which is the same in both."""
         expected = self.runner.run(outcome(do(self.memory)))
         assert self.runner.run(outcome(do(self.kept[which]))) == expected
@@ -100,8 +105,8 @@ class LogsSideBySide(RuleBasedStateMachine):
             async with log.lease(conversation, wait=False) as term:
                 return term
 
-        self.both(which, take)
-        self.terms[conversation] += 1
+        if self.both(which, take) == self.terms[conversation] + 1:
+            self.terms[conversation] += 1
 
     @rule(
         which=st.integers(0, 1),
@@ -117,9 +122,34 @@ class LogsSideBySide(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), user=st.sampled_from([None, "local", "other", "nobody"]))
     def somebody_lists(self, which: int, user: str | None) -> None:
         async def listed(log: TimelineLog) -> list[ConversationSummary]:
-            return [replace(found, uid="") for found in await log.conversations(user=user)]
+            found = [replace(found, uid="") for found in await log.conversations(user=user)]
+            moments = [summary.last_activity_at for summary in found]
+            assert moments == sorted(moments, reverse=True)
+            return sorted(found, key=lambda summary: str(summary.conversation))
 
         self.both(which, listed)
+
+    @rule(
+        which=st.integers(0, 1),
+        conversation=conversations,
+        fork=conversations,
+        seq=st.integers(0, 6),
+    )
+    def somebody_forks(
+        self, which: int, conversation: Conversation, fork: Conversation, seq: int
+    ) -> None:
+        self.both(which, lambda log: log.fork(conversation, fork, seq))
+
+    @rule(which=st.integers(0, 1), conversation=conversations, cascade=st.booleans())
+    def somebody_forgets(self, which: int, conversation: Conversation, cascade: bool) -> None:
+        self.both(which, lambda log: log.forget(conversation, cascade=cascade))
+        for name in [name for name in NAMES if name in self.read]:
+            if self.was_forgotten(which, name):
+                del self.read[name]
+                self.terms[name] += 1
+
+    def was_forgotten(self, which: int, conversation: Conversation) -> bool:
+        return self.both(which, lambda log: log.forgotten(conversation)) is not None
 
     @rule(which=st.integers(0, 1))
     def a_process_ends_and_another_begins(self, which: int) -> None:
@@ -133,7 +163,8 @@ class LogsSideBySide(RuleBasedStateMachine):
             before = self.read.get(conversation, [])
             assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
             assert blocks[: len(before)] == before
-            self.read[conversation] = blocks
+            if blocks:
+                self.read[conversation] = blocks
 
     @invariant()
     def the_terms_of_runners_never_fall(self) -> None:
@@ -149,11 +180,11 @@ class LogsSideBySide(RuleBasedStateMachine):
 
 
 async def outcome(doing: Coroutine[None, None, T]) -> T | str:
-    """What it returned, or that the lease was lost."""
+    """What it returned, or why it was refused."""
     try:
         return await doing
-    except LeaseLost as error:
-        return str(error)
+    except StoreError as error:
+        return f"{type(error)} {error}"
 
 
 TestLogsSideBySide = LogsSideBySide.TestCase

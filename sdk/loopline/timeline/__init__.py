@@ -1,6 +1,6 @@
 """The conversation: its blocks, the folds over them, and the log that keeps them."""
 
-from loopline.timeline import citations, plan
+from loopline.timeline import citations, feedback, memory_notes, plan
 from loopline.timeline.blocks import (
     NEW_TURN,
     ArtifactKept,
@@ -40,6 +40,7 @@ from loopline.timeline.blocks import (
     turn_id,
 )
 from loopline.timeline.codec import body_types, decode, encode
+from loopline.timeline.feedback import Given, Reactions
 from loopline.timeline.log import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -51,11 +52,13 @@ from loopline.timeline.log import (
     title_of,
 )
 from loopline.timeline.memory import MemoryLog
+from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
 from loopline.timeline.soundness import UnsoundBody, check, warm
 from loopline.timeline.sources import Pool, identity
 from loopline.timeline.timeline import Timeline, Turn
+from loopline.timeline.verification import CitedSentence, Overlap, Support, Verification, verify
 
 __all__ = [
     "DEFAULT_PROJECT",
@@ -66,6 +69,7 @@ __all__ = [
     "ArtifactKept",
     "Block",
     "Body",
+    "CitedSentence",
     "Completion",
     "Conversation",
     "ConversationSummary",
@@ -76,19 +80,24 @@ __all__ = [
     "Exit",
     "ExitReason",
     "Feedback",
+    "Given",
     "KnowledgeCommit",
     "Listener",
     "MemoryLog",
+    "MemoryNote",
+    "MemoryNotes",
     "Mode",
     "Moment",
     "Notes",
     "Notice",
+    "Overlap",
     "Plan",
     "PlanAck",
     "PlanSnapshot",
     "Plans",
     "Pool",
     "Reaction",
+    "Reactions",
     "Recorder",
     "ResultStatus",
     "RoundStart",
@@ -96,6 +105,7 @@ __all__ = [
     "SourceAdded",
     "SourceType",
     "StepStatus",
+    "Support",
     "TextKept",
     "Thinking",
     "Timeline",
@@ -111,16 +121,20 @@ __all__ = [
     "UserInput",
     "UserPrompt",
     "UserRecalled",
+    "Verification",
     "admit",
     "body_types",
     "check",
     "citations",
     "decode",
     "encode",
+    "feedback",
     "identity",
+    "memory_notes",
     "plan",
     "stored_type",
     "title_of",
     "turn_id",
+    "verify",
     "warm",
 ]

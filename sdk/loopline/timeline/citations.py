@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-_TOKEN = re.compile(
-    r"\[\[\s*[Ss]\s*:\s*(\d{1,6}(?:\s*[-–]\s*\d{1,6})?(?:\s*,\s*\d{1,6}(?:\s*[-–]\s*\d{1,6})?)*)\s*\]\]"
+LONGEST = 256
+"""A token has at most so many characters; what is longer is text."""
+
+_NUMBER = r"[0-9]{1,6}"
+_ITEM = rf"{_NUMBER}(?:[ \t]*[-–][ \t]*{_NUMBER})?"
+_TOKEN = re.compile(rf"\[\[[ \t]*[Ss][ \t]*:[ \t]*({_ITEM}(?:[ \t]*,[ \t]*{_ITEM})*)[ \t]*\]\]")
+_BEGUN_ITEM = rf"{_NUMBER}[ \t]*(?:\]|[-–][ \t]*(?:{_NUMBER}[ \t]*\]?)?)?"
+_BEGUN = re.compile(
+    rf"\[(?:\[[ \t]*(?:[Ss][ \t]*(?::[ \t]*(?:{_ITEM}[ \t]*,[ \t]*)*(?:{_BEGUN_ITEM})?)?)?)?"
 )
-_CODE = re.compile(
-    r"^(`{3,}|~{3,})[^\n]*\n.*?(?:^\1[`~]*[ \t]*$|\Z)|(`+)(?!`).+?(?<!`)\2(?!`)",
-    re.MULTILINE | re.DOTALL,
-)
+_PLAIN = re.compile(r"[^`\n\\\[]*")
+_RUNS = {"`": re.compile("`*"), "~": re.compile("~*")}
+_MARKER = re.compile(r"#{1,6}|[-+*]|[0-9]{1,9}[.)]")
+_INDENT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +33,15 @@ class Citation:
 
 
 def find(text: str, *, newest: int) -> list[Citation]:
-    """The citations of a text outside code; ranges are bounded by `newest`, the highest sid."""
-    code = [match.span() for match in _CODE.finditer(text)] if "`" in text or "~" in text else []
-    return [
-        Citation(match.start(), match.end(), tuple(_sids(match[1], newest)))
-        for match in _TOKEN.finditer(text)
-        if not any(start <= match.start() < end for start, end in code)
-    ]
+    """The citations of a text outside code; ranges are bounded by `newest`, the highest sid.
+
+    Code is what CommonMark takes for it: fences of backticks or tildes, also inside list items, and
+    spans between runs of as many backticks within one paragraph. An indented block is no code here.
+    """
+    if "[[" not in text:
+        return []
+    scanner = _Scanner(newest)
+    return [*scanner.feed(text), *scanner.close()]
 
 
 def cited(text: str, *, newest: int) -> tuple[int, ...]:
@@ -48,10 +58,350 @@ def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -
     return "".join([*pieces, text[at:]])
 
 
-def _sids(items: str, newest: int) -> Iterator[int]:
-    for item in items.split(","):
-        first, _, last = re.sub(r"\s", "", item).replace("–", "-").partition("-")
-        if not last or int(first) > newest:
-            yield int(first)
+def prose(text: str) -> str:
+    """The text with its fenced code blanked out, as long as before."""
+    scanner = _Scanner(0)
+    scanner.feed(text)
+    scanner.close()
+    pieces, at = list[str](), 0
+    for start, end in scanner.fenced:
+        pieces += [text[at:start], re.sub(r"[^\n]", " ", text[start:end])]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+class Resolver:
+    """Resolves the citations of a text that arrives in pieces.
+
+    Whatever the pieces, what `feed` and `close` give out is together what `resolve` makes of the whole.
+    Held back is only a token that is not whole yet, at most `LONGEST` characters, and what follows a
+    token of which it is still open whether it stands in code: at the longest to the end of its paragraph.
+    """
+
+    def __init__(self, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> None:
+        self._mark = mark
+        self._scanner = _Scanner(newest)
+        self._held: list[str] = []
+        self._from = 0
+
+    def feed(self, text: str) -> str:
+        """The next piece of the text; what can be shown now."""
+        self._held.append(text)
+        return self._release(self._scanner.feed(text))
+
+    def close(self) -> str:
+        """The text is over; what was held back."""
+        return self._release(self._scanner.close())
+
+    def _release(self, citations: Sequence[Citation]) -> str:
+        start, end = self._from, self._scanner.settled
+        if start == end:
+            return ""
+        held = "".join(self._held)
+        pieces, at = list[str](), start
+        for citation in citations:
+            pieces += [held[at - start : citation.start - start], self._mark(citation.sids)]
+            at = citation.end
+        self._held, self._from = [held[end - start :]], end
+        return "".join([*pieces, held[at - start : end - start]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Backticks in a row. As an opener a run is one shorter when its first backtick is escaped."""
+
+    start: int
+    length: int
+    opens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """An open fence; `column` is where the content of the list item it stands in begins."""
+
+    start: int
+    mark: str
+    length: int
+    column: int
+
+
+class _Scanner:
+    """Reads a text in pieces, each character once, and tells its tokens from code.
+
+    `_step` is what reads on, from a place in the piece; it gives the place it came to, None to wait for
+    more. Places kept from piece to piece are counted from the beginning of the text.
+    """
+
+    def __init__(self, newest: int) -> None:
+        self.fenced: list[tuple[int, int]] = []
+        self._newest = newest
+        self._read = 0
+        self._rest = ""
+        self._over = False
+        self._decided: list[Citation] = []
+        # Of the paragraph, from the first run that may open a code span.
+        self._runs: list[_Run] = []
+        self._tokens: list[Citation] = []
+        # Of a line that is a fence unless another backtick follows.
+        self._opening: _Run | None = None
+        self._info: list[Citation] = []
+        self._fence: _Fence | None = None
+        self._item = 0
+        self._mark, self._length, self._run_at = "`", 0, 0
+        self._escaped = self._leads = self._heading = False
+        self._head = ""
+        self._column = 0
+        self._line_at = 0
+        self._step: Callable[[str, int], int | None] = self._indent
+
+    @property
+    def settled(self) -> int:
+        """Up to where it is known what is a token."""
+        undecided = self._tokens or self._info
+        return undecided[0].start if undecided else self._read
+
+    def feed(self, piece: str) -> list[Citation]:
+        """Read on; the tokens that are certain now."""
+        text, at = self._rest + piece, 0
+        while at < len(text):
+            after = self._step(text, at)
+            if after is None:
+                break
+            self._read += after - at
+            at = after
+        self._rest = text[at:]
+        decided, self._decided = self._decided, []
+        return decided
+
+    def close(self) -> list[Citation]:
+        """The text is over; the tokens that were uncertain until now."""
+        self._over = True
+        decided = self.feed("")
+        if self._length:
+            self._end_run()
+        if self._opening:
+            self._open_fence(self._opening.length)
+        self._end_fence()
+        self._settle()
+        return [*decided, *self.feed("")]
+
+    # At the beginning of a line, or of what a list item holds.
+
+    def _indent(self, text: str, at: int) -> int:
+        match text[at]:
+            case " ":
+                self._column += 1
+            case "\t":
+                self._column += 4 - self._column % 4
+            case "\r":
+                pass
+            case "\n":
+                if self._fence is None:
+                    self._settle()
+                self._begin_line(self._read + 1)
+            case char:
+                self._begin_content(char)
+                return at
+        return at + 1
+
+    def _begin_content(self, char: str) -> None:
+        fence = self._fence
+        if fence and self._column < fence.column:
+            self._end_fence()
+        self._item = min(self._item, self._column)
+        within = self._fence.column if self._fence else self._item
+        if char in _RUNS and self._column <= within + _INDENT and self._may_run(char):
+            self._begin_run(char, leads=True)
+        elif self._fence:
+            self._step = self._pass
         else:
-            yield from range(int(first), min(int(last), newest) + 1)
+            self._head = ""
+            self._step = self._marker
+
+    def _may_run(self, char: str) -> bool:
+        return self._fence is None or self._fence.mark == char
+
+    def _marker(self, text: str, at: int) -> int:
+        char = text[at]
+        if char in "#-+*.)0123456789" and len(self._head) <= 10:
+            self._head += char
+            return at + 1
+        self._step = self._text
+        if char in " \t" and _MARKER.fullmatch(self._head):
+            self._settle()
+            self._begin_block()
+        return at
+
+    def _begin_block(self) -> None:
+        if self._head[0] == "#":
+            self._heading = True
+        else:
+            self._column += len(self._head)
+            self._item = self._column + 1
+            self._step = self._indent
+
+    def _begin_line(self, at: int) -> None:
+        self._escaped = self._heading = False
+        self._column = 0
+        self._line_at = at
+        self._step = self._indent
+
+    # Inside a line.
+
+    def _text(self, text: str, at: int) -> int | None:
+        plain = _PLAIN.match(text, at)
+        if plain and plain.end() > at:
+            self._escaped = False
+            return plain.end()
+        match text[at]:
+            case "`":
+                self._confirm_no_fence()
+                self._begin_run("`", leads=False)
+                return at
+            case "[":
+                return self._bracket(text, at)
+            case "\n":
+                self._end_line()
+            case _:
+                self._escaped = not self._escaped
+        return at + 1
+
+    def _bracket(self, text: str, at: int) -> int | None:
+        self._escaped = False
+        token = _TOKEN.match(text, at, at + LONGEST)
+        if token:
+            self._take(Citation(self._read, self._read + len(token[0]), self._sids(token[1])))
+            return token.end()
+        may_become_one = len(text) - at < LONGEST and _BEGUN.fullmatch(text, at)
+        return None if may_become_one and not self._over else at + 1
+
+    def _end_line(self) -> None:
+        if self._opening:
+            self._open_fence(self._opening.length)
+        elif self._heading:
+            self._settle()
+        self._begin_line(self._read + 1)
+
+    def _pass(self, text: str, at: int) -> int:
+        end = text.find("\n", at)
+        if end < 0:
+            return len(text)
+        self._begin_line(self._read + end + 1 - at)
+        return end + 1
+
+    # A run of backticks or tildes.
+
+    def _begin_run(self, mark: str, *, leads: bool) -> None:
+        self._mark, self._length, self._run_at = mark, 0, self._read
+        self._leads = leads
+        self._step = self._run
+
+    def _run(self, text: str, at: int) -> int:
+        run = _RUNS[self._mark].match(text, at)
+        end = run.end() if run else at
+        self._length += end - at
+        if end < len(text):
+            self._end_run()
+        return end
+
+    def _end_run(self) -> None:
+        length, self._length = self._length, 0
+        run = _Run(self._run_at, length, length - self._escaped)
+        self._escaped = False
+        self._step = self._text
+        if self._fence:
+            self._step = self._closing if length >= self._fence.length else self._pass
+        elif not self._leads or length < 3:
+            self._backticks(run)
+        elif self._mark == "`":
+            self._opening = run
+        else:
+            self._open_fence(length)
+            self._step = self._pass
+
+    def _closing(self, text: str, at: int) -> int:
+        match text[at]:
+            case " " | "\t" | "\r":
+                return at + 1
+            case "\n":
+                self._end_fence()
+                self._begin_line(self._read + 1)
+                return at + 1
+            case _:
+                self._step = self._pass
+                return at
+
+    def _open_fence(self, length: int) -> None:
+        self._opening = None
+        self._info.clear()
+        self._settle()
+        self._fence = _Fence(self._run_at, self._mark, length, self._item)
+
+    def _end_fence(self) -> None:
+        if self._fence:
+            end = self._read if self._over or self._step == self._closing else self._line_at
+            self.fenced.append((self._fence.start, end))
+            self._fence = None
+
+    def _confirm_no_fence(self) -> None:
+        if self._opening:
+            opening, self._opening = self._opening, None
+            info, self._info = self._info, []
+            self._backticks(opening)
+            for token in info:
+                self._take(token)
+
+    # What is code, and what is not.
+
+    def _backticks(self, run: _Run) -> None:
+        if self._mark == "~":
+            return
+        if self._runs and run.length == self._runs[0].opens:
+            self._runs.clear()
+            self._tokens.clear()
+        elif self._runs or run.opens:
+            self._runs.append(run)
+
+    def _take(self, token: Citation) -> None:
+        if self._opening:
+            self._info.append(token)
+        elif self._runs:
+            self._tokens.append(token)
+        else:
+            self._decided.append(token)
+
+    def _settle(self) -> None:
+        code = _spans(self._runs)
+        starts = [start for start, _ in code]
+        for token in self._tokens:
+            before = bisect_right(starts, token.start)
+            if before == 0 or code[before - 1][1] < token.start:
+                self._decided.append(token)
+        self._runs.clear()
+        self._tokens.clear()
+
+    def _sids(self, items: str) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(_numbers(items, self._newest)))
+
+
+def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:
+    places = dict[int, list[int]]()
+    for place, run in enumerate(runs):
+        places.setdefault(run.length, []).append(place)
+    spans, at = list[tuple[int, int]](), 0
+    while at < len(runs):
+        same = places.get(runs[at].opens, [])
+        closer = bisect_right(same, at)
+        if closer < len(same):
+            spans.append((runs[at].start, runs[same[closer]].start))
+            at = same[closer]
+        at += 1
+    return spans
+
+
+def _numbers(items: str, newest: int) -> Iterator[int]:
+    for item in items.split(","):
+        first, dash, last = item.replace("–", "-").partition("-")
+        low, high = sorted((int(first), int(last if dash else first)))
+        yield low
+        yield from range(low + 1, min(high, newest) + 1)

@@ -9,14 +9,23 @@ from datetime import datetime
 from typing import Literal
 
 from loopline.errors import ToolError
+from loopline.refs import PlanRef
 
 StepStatus = Literal["done", "failed", "in_progress", "pending"]
 PlanStatus = Literal["open", "complete", "closed", "superseded"]
 Mode = Literal["new", "activate", "replace", "close"]
 
 MARKS: Mapping[StepStatus, str] = {"done": "✓", "failed": "✗", "in_progress": "…", "pending": "□"}
-_STATUSES: Mapping[str, StepStatus] = {mark: status for status, mark in MARKS.items()}
-_ACK = re.compile(r"([✓✗…□])\s*(?:\[(\d{1,4})\]|(\d{1,4})(?=[.:\s]|$))")
+_STATUSES: Mapping[str, StepStatus] = {
+    **dict.fromkeys(["✓", "✔", "✅", "☑"], "done"),
+    **dict.fromkeys(["✗", "✘", "✖", "❌"], "failed"),
+    **dict.fromkeys(["…", "..."], "in_progress"),
+    **dict.fromkeys(["□", "☐"], "pending"),
+}
+_ACK = re.compile(
+    r"(?:[-*•]\s+)?([✓✔✅☑✗✘✖❌…□☐]|\.{3}(?=\s*\[))[\ufe0e\ufe0f]?\s*"
+    r"(?:\[\s*([0-9]{1,4})\s*\]|([0-9]{1,4})(?=[.:)]?(?:\s|$)))"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +177,9 @@ def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
 def read_marks(notes: str, steps: int) -> dict[int, StepStatus]:
     """The steps that lines of the notes acknowledge; the last line about a step wins.
 
-    A line acknowledges when it begins with one of `✓ ✗ … □` and then `[n]`, `n.`, `n:` or `n`,
-    with n from 1 to `steps`.
+    A line acknowledges when it begins with one of `✓ ✗ … □`, or a common look-alike of them, and then
+    `[n]`, `n.`, `n:`, `n)` or `n`, with n from 1 to `steps`. A list bullet may stand before the mark.
+    `...` is a mark only before `[n]`, since prose begins like that too.
     """
     marks = dict[int, StepStatus]()
     for line in notes.splitlines():
@@ -206,6 +216,28 @@ def split_marks(text: str) -> tuple[str, str]:
         count += 1
     leading = "".join(lines[:count])
     return (leading.strip(), "".join(lines[count:])) if leading.strip() else ("", text)
+
+
+def history(plans: Plans) -> str:
+    """Every plan but the current one, newest first, for when what recorded them is no longer shown.
+
+    Each has its steps with their marks and the ref of its newest snapshot. Empty when there is none.
+    """
+    current = plans.current
+    earlier = [plan for plan in reversed(plans.latest.values()) if plan is not current]
+    if not earlier:
+        return ""
+    return "\n".join(["[EARLIER PLANS]", *(line for plan in earlier for line in _retold(plan))])
+
+
+def _retold(plan: PlanSnapshot) -> list[str]:
+    ended = plan.status if not plan.open else "open, not current"
+    by = f" by {plan.superseded_by_plan_id}" if plan.status == "superseded" else ""
+    return [
+        f"plan_id={plan.plan_id} ({ended}{by}), last changed in {plan.last_turn_id}",
+        *(f"  {line}" for line in plan.lines()),
+        f"  snapshot_ref={PlanRef(plan_id=plan.plan_id)}",
+    ]
 
 
 def _begin(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSnapshot:

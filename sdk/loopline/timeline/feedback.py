@@ -1,0 +1,112 @@
+"""Feedback: what people and machines thought of the turns, and which of it counts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from loopline.timeline.blocks import Block, Feedback, Reaction
+
+SURE = 0.7
+"""A machine's feedback of less confidence stays in the log and counts for nothing."""
+SHOWN = 300
+"""A longer text is cut in a line, which then names the block that holds all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One feedback, and the block that records it."""
+
+    block: Block
+    feedback: Feedback
+
+    def line(self) -> str:
+        """What it says, in one line."""
+        said = " ".join(self.feedback.text.split())
+        shown = said if len(said) <= SHOWN else f"{said[:SHOWN]}… ({self.block.ref})"
+        return f"{self.block.turn_id} {self._verdict} ({self._by}){': ' if shown else ''}{shown}"
+
+    @property
+    def _verdict(self) -> str:
+        by_user = self.feedback.origin == "user"
+        return self.feedback.reaction or ("taken back" if by_user else "no reaction")
+
+    @property
+    def _by(self) -> str:
+        confidence = self.feedback.confidence
+        return self.feedback.origin + ("" if confidence is None else f", {confidence:.2f} sure")
+
+
+@dataclass(slots=True)
+class Reactions:
+    """What was thought of each turn, by its number.
+
+    Of the user's feedback the newest of a turn counts, and None takes theirs back. A machine's is
+    additive: it replaces nothing, and nothing replaces it.
+    """
+
+    _users: defaultdict[int, list[Given]] = field(
+        default_factory=lambda: defaultdict[int, list[Given]](list)
+    )
+    _machines: list[Given] = field(default_factory=list[Given])
+
+    def take(self, block: Block) -> None:
+        """Fold one more block in; one that is no feedback changes nothing."""
+        match block.body:
+            case Feedback(origin="user") as feedback:
+                self._users[block.turn].append(Given(block, feedback))
+            case Feedback(confidence=confidence) as feedback if confidence is None or (
+                confidence >= SURE
+            ):
+                self._machines.append(Given(block, feedback))
+            case _:
+                pass
+
+    @property
+    def users(self) -> dict[int, Given]:
+        """The user's reactions in force, by turn."""
+        newest = {turn: given[-1] for turn, given in sorted(self._users.items())}
+        return {turn: one for turn, one in newest.items() if one.feedback.reaction is not None}
+
+    @property
+    def machines(self) -> list[Given]:
+        """The feedback of machines, in order."""
+        return list(self._machines)
+
+    @property
+    def rate(self) -> float | None:
+        """The share of "ok" in the user's reactions in force; None when there are none."""
+        reactions: list[Reaction | None] = [one.feedback.reaction for one in self.users.values()]
+        return reactions.count("ok") / len(reactions) if reactions else None
+
+    def new_since(self, seq: int) -> list[str]:
+        """A line for each feedback in force that was recorded after that place, in order.
+
+        That the user took a reaction back is told only where it was recorded up to that place.
+        """
+        changed = [one for given in self._users.values() for one in _news(given, seq)]
+        news = [*changed, *(one for one in self._machines if one.block.seq > seq)]
+        return [one.line() for one in sorted(news, key=lambda one: one.block.seq)]
+
+
+def fold(blocks: Iterable[Block]) -> Reactions:
+    """What was thought of the turns, after these blocks."""
+    reactions = Reactions()
+    for block in blocks:
+        reactions.take(block)
+    return reactions
+
+
+def _news(given: Sequence[Given], seq: int) -> Iterator[Given]:
+    """The newest of what one user said of one turn, unless as much was known at that place."""
+    known = next((one for one in reversed(given) if one.block.seq <= seq), None)
+    newest = given[-1]
+    if newest.block.seq > seq and _in_force(newest) != _in_force(known):
+        yield newest
+
+
+def _in_force(given: Given | None) -> tuple[Reaction, str] | None:
+    if given is None or given.feedback.reaction is None:
+        return None
+    return given.feedback.reaction, given.feedback.text

@@ -1,0 +1,229 @@
+"""How the cited sentences of an answer overlap the texts of the sources they cite."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from loopline.timeline import citations
+from loopline.timeline.blocks import Source
+from loopline.timeline.citations import Citation
+
+Support = Literal["supported", "weak", "unsupported", "no text kept"]
+
+SUPPORTED_SHARE, SUPPORTED_RUN = 0.6, 8
+WEAK_SHARE, WEAK_RUN = 0.3, 5
+
+_END = re.compile(
+    r"(?<![.!?…])[.!?…]++[\"'\u201d\u2019»)\]*_]*+(?=\s++[^\sa-z]|\s*+\Z)|[\u3002\uff01\uff1f]++"
+)
+_BLOCK = re.compile(r"\n[ \t]*(?=\n|[-*+•#>|]|[0-9]{1,9}[.)])")
+_LEAD = re.compile(r"\s*(?:(?:[-*+•>|]|#{1,6}|[0-9]{1,9}[.)])\s+)*")
+_HEADING = re.compile(r"\s*#{1,6}\s")
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_NUMBER = re.compile(r"(?<![\w.,])[0-9]++(?:[.,][0-9]++)*+(?!\w)")
+_COMMON = re.compile(
+    "about|after|all|also|and|any|are|because|been|but|can|could|did|does|each|for|from|had|has|have|her|"
+    "his|how|into|its|just|may|more|most|not|one|only|other|our|out|over|she|should|some|such|than|that|"
+    "the|their|them|then|there|these|they|this|those|too|under|very|was|were|what|when|where|which|while|"
+    "who|why|will|with|would|you|your"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """How much of a sentence stands in a text.
+
+    `share` is the share of its content words that the text has, `run` the length in words of the
+    longest stretch of it that the text has word for word, `missing_numbers` are the numbers that the
+    text does not have.
+    """
+
+    share: float
+    run: int
+    missing_numbers: tuple[str, ...]
+    support: Support
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CitedSentence:
+    """A sentence, the sources it cites that there are, and its overlap with each and with all of them."""
+
+    text: str
+    sids: tuple[int, ...]
+    each: tuple[Overlap, ...]
+    together: Overlap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What an answer says by its sources, what it says without any that there is, and unknown numbers."""
+
+    cited: tuple[CitedSentence, ...]
+    uncited: tuple[str, ...]
+    unknown: tuple[int, ...]
+
+    @property
+    def counts(self) -> dict[Support, int]:
+        """How many of the cited sentences have each kind of support."""
+        found: dict[Support, int] = {"supported": 0, "weak": 0, "unsupported": 0, "no text kept": 0}
+        for sentence in self.cited:
+            found[sentence.together.support] += 1
+        return found
+
+
+def verify(answer: str, sources: Mapping[int, Source]) -> Verification:
+    """Compare each cited sentence with the kept texts of its sources.
+
+    Content words are those of three letters or more, or with a digit, that are not among the most
+    common English ones; they are compared in lower case, without a possessive or plural `s`.
+    `supported` is a sentence of whose content words 60 % are found, or eight words in a row, and none
+    of whose numbers is missing; `weak` one with 30 % or five words in a row; `no text kept` one whose
+    sources have no text, and any other is `unsupported`. A sentence without content words has a share
+    of 0. Words are all that is compared: a sentence that says the opposite in the words of its source
+    is `supported`, and one in a script without spaces is one word.
+    """
+    newest = max(sources, default=0)
+    sentences = [*_sentences(answer, newest)]
+    named = dict.fromkeys(sid for sentence in sentences for sid in sentence.sids)
+    texts = {sid: _Text.of(sources[sid].text) for sid in named if sid in sources}
+    compared = [(one, _compare(one, texts)) for one in sentences]
+    return Verification(
+        cited=tuple(result for _, result in compared if result.sids),
+        uncited=tuple(one.text for one, result in compared if not result.sids and not one.heading),
+        unknown=tuple(sid for sid in named if sid not in sources),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    text: str
+    sids: tuple[int, ...]
+    heading: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    words: tuple[str, ...]
+    numbers: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str) -> _Text:
+        return cls(tuple(_words(text)), frozenset(_numbers(text)))
+
+
+def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
+    """The sentences of the answer without its tokens, and the sids of the tokens of each.
+
+    A token after the end of a sentence and on the same line still belongs to it.
+    """
+    prose, tokens = citations.prose(answer), citations.find(answer, newest=newest)
+    bare = _without(prose, tokens)
+    spans = [(start, end) for start, end in _spans(bare) if _WORD.search(bare, start, end)]
+    sids = [list[int]() for _ in spans]
+    for token in tokens:
+        if spans:
+            sids[_owner(token, spans, bare)] += token.sids
+    for (start, end), named in zip(spans, sids, strict=True):
+        lead = _LEAD.match(bare, start, end)
+        text = " ".join(bare[lead.end() if lead else start : end].split())
+        heading = _HEADING.match(bare, start, end) is not None
+        yield _Sentence(re.sub(r" (?=[.,;:!?…])", "", text), tuple(dict.fromkeys(named)), heading)
+
+
+def _without(prose: str, tokens: Sequence[Citation]) -> str:
+    """The text with blanks for its tokens, so that places stay what they are."""
+    pieces, at = list[str](), 0
+    for token in tokens:
+        pieces += [prose[at : token.start], " " * (token.end - token.start)]
+        at = token.end
+    return "".join([*pieces, prose[at:]])
+
+
+def _spans(bare: str) -> list[tuple[int, int]]:
+    ends = {match.end() for match in _END.finditer(bare) if not _counts(bare, match.start())}
+    blocks = {match.start() for match in _BLOCK.finditer(bare)}
+    return list(pairwise(sorted({0, *ends, *blocks, len(bare)})))
+
+
+def _counts(bare: str, dot: int) -> bool:
+    """Whether the dot ends the number of a list item, not a sentence."""
+    _, line, before = ("\n" + bare[:dot] if dot < 12 else bare[dot - 12 : dot]).rpartition("\n")
+    return line == "\n" and before.strip().isdecimal()
+
+
+def _owner(token: Citation, spans: Sequence[tuple[int, int]], bare: str) -> int:
+    """The sentence in whose span the token is; at its beginning and on its line, the one before."""
+    place = bisect_right(spans, (token.start, len(bare))) - 1
+    if place < 0:
+        return 0
+    start, end = spans[place]
+    led = bare[start : token.start]
+    if place > 0 and token.start < end and not led.strip() and "\n" not in led:
+        return place - 1
+    return place
+
+
+def _compare(sentence: _Sentence, texts: Mapping[int, _Text]) -> CitedSentence:
+    sids = tuple(sid for sid in sentence.sids if sid in texts)
+    read = _Text.of(sentence.text)
+    return CitedSentence(
+        text=sentence.text,
+        sids=sids,
+        each=tuple(_overlap(read, [texts[sid]]) for sid in sids),
+        together=_overlap(read, [texts[sid] for sid in sids]),
+    )
+
+
+def _overlap(sentence: _Text, texts: Sequence[_Text]) -> Overlap:
+    content = {_stem(word) for word in sentence.words if _is_content(word)}
+    there = {_stem(word) for text in texts for word in text.words}
+    share = len(content & there) / len(content) if content else 0.0
+    run = max((_longest_run(sentence.words, text.words) for text in texts), default=0)
+    numbers = frozenset[str]().union(*(text.numbers for text in texts))
+    missing = tuple(sorted(sentence.numbers - numbers))
+    support = _support(share, run, missing) if there else "no text kept"
+    return Overlap(share=share, run=run, missing_numbers=missing, support=support)
+
+
+def _support(share: float, run: int, missing: Sequence[str]) -> Support:
+    if not missing and (share >= SUPPORTED_SHARE or run >= SUPPORTED_RUN):
+        return "supported"
+    return "weak" if share >= WEAK_SHARE or run >= WEAK_RUN else "unsupported"
+
+
+def _longest_run(sentence: Sequence[str], text: Iterable[str]) -> int:
+    places = dict[str, list[int]]()
+    for place, word in enumerate(sentence):
+        places.setdefault(word, []).append(place)
+    longest, before = 0, dict[int, int]()
+    for word in text:
+        here = {place: before.get(place - 1, 0) + 1 for place in places.get(word, [])}
+        longest = max(longest, max(here.values(), default=0))
+        before = here
+    return longest
+
+
+def _words(text: str) -> Iterator[str]:
+    for match in _WORD.finditer(text):
+        yield match[0].replace("\u2019", "'").casefold()
+
+
+def _numbers(text: str) -> Iterator[str]:
+    """The numbers of a text, without the commas between their digits."""
+    for match in _NUMBER.finditer(text):
+        yield match[0].replace(",", "")
+
+
+def _is_content(word: str) -> bool:
+    has_digit = any(char.isdigit() for char in word)
+    return has_digit or (len(word) >= 3 and not _COMMON.fullmatch(word))
+
+
+def _stem(word: str) -> str:
+    bare = word.removesuffix("'s")
+    return bare[:-1] if len(bare) > 3 and bare.endswith("s") and not bare.endswith("ss") else bare
