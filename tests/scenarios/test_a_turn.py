@@ -340,6 +340,19 @@ async def test_feedback_is_kept_with_its_turn_and_an_unknown_turn_is_refused() -
         assert types(await talk.blocks())[-1] == "turn.feedback"
 
 
+async def test_feedback_is_announced_in_the_next_turn_and_not_in_the_one_after() -> None:
+    script = ScriptedModel(["One.", "Two.", "Three."])
+    async with talking(script) as talk:
+        await talk.say("first")
+        await talk.feedback("turn_1", "not_ok", text="too short")
+        await talk.say("second")
+        await talk.say("third")
+    told = [
+        "[NEW FEEDBACK]\nturn_1 not_ok (user): too short" in one.tail for one in script.requests
+    ]
+    assert told == [False, True, False]
+
+
 async def test_stopping_leaves_a_turn_that_the_next_one_continues_from() -> None:
     script = ScriptedModel([Say("", Call("play.alone", text="x"), Call("play.look")), "Continued."])
     async with talking(script) as talk:

@@ -17,11 +17,12 @@ def announce(
     now: datetime,
     turn_id: str,
     plans: Sequence[PlanSnapshot],
-    notices: Sequence[str] = (),
+    feedback: Sequence[str] = (),
 ) -> str:
     """The tail of the prompt for round `iteration` of `limit`.
 
-    `plans` are the open ones, the one changed last at the end; the last four are shown.
+    `plans` are the open ones, the one changed last at the end; the last four are shown. `feedback` is a
+    line for each reaction that the turn before did not know of.
     """
     left = max(limit - iteration, 0)
     last = " — answer now, further calls are not possible after this" if left == 0 else ""
@@ -35,4 +36,6 @@ def announce(
     for plan in shown:
         current = " (current)" if plan.current else ""
         lines += [f"plan_id={plan.plan_id}{current}", *plan.lines()]
-    return "\n".join([*lines, *(f"[NOTICE] {notice}" for notice in notices)])
+    if feedback:
+        lines += ["[NEW FEEDBACK]", *feedback]
+    return "\n".join(lines)

@@ -27,7 +27,7 @@ from loopline.timeline import (
 )
 from loopline.tools import Call, Outcome, Tool, ToolContext, ToolSet
 
-logger = logging.getLogger("loopline")
+logger: logging.Logger = logging.getLogger("loopline")
 
 INTERRUPTED = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "

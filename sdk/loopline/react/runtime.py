@@ -121,6 +121,8 @@ class React:
         self._fixed_tokens = estimate(self._system) + sum(
             estimate(dumps(spec.parameters) + str(spec)) for spec in tools.specs
         )
+        before = recorder.timeline.last_round
+        self._known = before.saw if before is not None else 0
         self._view = View(self._protocol)
 
     @property
@@ -246,6 +248,7 @@ class React:
             now=self._clock.now(),
             turn_id=f"turn_{recorder.number}",
             plans=recorder.timeline.plans.open,
+            feedback=recorder.timeline.reactions.new_since(self._known),
         )
 
     def _check_fits(self, prompt: Prompt) -> None:

@@ -19,6 +19,7 @@ from loopline.timeline.blocks import (
     Decision,
     Draft,
     Exit,
+    Feedback,
     Plan,
     RoundStart,
     SourceAdded,
@@ -31,6 +32,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
 )
+from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plans
 from loopline.timeline.sources import Pool
 
@@ -111,6 +113,7 @@ class Timeline:
         self.recalled: set[int] = set()
         self.plans: Plans = Plans()
         self.pool: Pool = Pool()
+        self.reactions: Reactions = Reactions()
         self.calls: int = 0
         self.last_round: RoundStart | None = None
         self.shown: dict[str, str] = {}
@@ -234,6 +237,8 @@ class Timeline:
                 self._plan_refs[snapshot.plan_id] = block
             case SourceAdded() as added:
                 self._add_source(added)
+            case Feedback():
+                self.reactions.take(block)
             case TextKept() as kept:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):
