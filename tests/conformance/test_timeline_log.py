@@ -386,3 +386,45 @@ async def test_a_large_body_comes_back_whole(log: TimelineLog) -> None:
         await log.append(HERE, [Entry(body=result, turn=1)], seen=0, term=term)
     (block,) = await log.read(HERE)
     assert block.body == result
+
+
+# Many at once
+
+
+async def test_a_refused_append_fails_none_of_those_made_at_the_same_time(log: TimelineLog) -> None:
+    said = [log.append(HERE, [prompt(str(number))], seen=0) for number in range(5)]
+    refused = log.append(HERE, [prompt("half"), notes("mine")], seen=0, key="k")
+    there = log.append(THERE, [prompt("there")], seen=0)
+    *kept, refusal, begun = await asyncio.gather(*said, refused, there, return_exceptions=True)
+    assert isinstance(refusal, LeaseLost)
+    assert [len(blocks) for blocks in kept if isinstance(blocks, list)] == [1, 2, 3, 4, 5]
+    assert not isinstance(begun, BaseException)
+    assert seqs(begun) == [1]
+    assert texts(await log.read(HERE)) == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_key_used_twice_at_the_same_time_is_kept_once(log: TimelineLog) -> None:
+    twice = [log.append(HERE, [prompt("once")], seen=0, key="k") for _ in range(2)]
+    first, second = await asyncio.gather(*twice)
+    assert list(first) == list(second) == list(await log.read(HERE))
+
+
+async def test_a_text_that_no_database_holds_fails_only_its_own_append(log: TimelineLog) -> None:
+    odd = log.append(Conversation(name="\ud800"), [prompt("odd")], seen=0)
+    fine = log.append(HERE, [prompt("fine")], seen=0)
+    await asyncio.gather(odd, fine, return_exceptions=True)
+    assert texts(await log.read(HERE)) == ["fine"]
+
+
+async def test_conversations_that_begin_at_the_same_time_are_apart(log: TimelineLog) -> None:
+    many = [Conversation(name=f"c{number}") for number in range(40)]
+    for step in range(3):
+        await asyncio.gather(*(log.append(c, [prompt(c.name)], seen=step) for c in many))
+    for conversation in many:
+        blocks = await log.read(conversation)
+        assert texts(blocks) == [conversation.name] * 3
+        assert [(block.seq, block.turn, block.n) for block in blocks] == [
+            (1, 1, 1),
+            (2, 2, 1),
+            (3, 3, 1),
+        ]

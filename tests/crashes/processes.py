@@ -6,9 +6,11 @@ import asyncio
 import os
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
@@ -16,8 +18,9 @@ from pathlib import Path
 
 from sqlalchemy import Engine, event
 
+from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
-from loopline.errors import StoreError, StoreFull
+from loopline.errors import LeaseLost, StoreError, StoreFull
 from loopline.timeline import NEW_TURN, Conversation, Entry, Notes, TimelineLog, UserPrompt, encode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,11 +33,14 @@ def url(path: Path | str) -> str:
     return f"sqlite:///{path}"
 
 
-def start(task: str, *arguments: object) -> subprocess.Popen[str]:
+def start(
+    task: str, *arguments: object, tasks: str = "tests.crashes.processes"
+) -> subprocess.Popen[str]:
     """Another process at its task, in the repository, its output lines to be read."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.crashes.processes", task, *map(str, arguments)],
+        [sys.executable, "-m", tasks, task, *map(str, arguments)],
         cwd=ROOT,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -106,19 +112,34 @@ async def hold_lease(store: str) -> None:
         await asyncio.Event().wait()
 
 
-async def fill(store: str, limit_bytes: int) -> None:
+async def hold_until_told(store: str, seconds: float) -> None:
+    """Take the lease and say the term; told to, append as its owner and say what came of it."""
+    async with (
+        await SqlLog.open(url(store), lease_seconds=seconds) as log,
+        log.lease(HERE) as term,
+    ):
+        await log.append(HERE, [prompt("one"), notes("mine")], seen=0, term=term)
+        say(term)
+        while await asyncio.to_thread(sys.stdin.readline):
+            try:
+                say(len(await log.append(HERE, [notes("late")], seen=2, term=term)))
+            except LeaseLost as error:
+                say("LeaseLost", error)
+
+
+async def fill(store: str, limit_bytes: int, size: int) -> None:
     """Append until no file may grow any more, then go on when it may."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    async with await SqlLog.open(url(store)) as log:
+    async with await SqlLog.open(url(store), blobs=FileBlobs.beside(Path(store))) as log:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, most))
         kept = 0
         try:
             while True:
-                kept = (await log.append(HERE, [prompt("x" * 1000)], seen=kept))[-1].seq
+                kept = (await log.append(HERE, [prompt(f"{kept}" + "x" * size)], seen=kept))[-1].seq
         except StoreFull as error:
             say(kept, error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-        say((await log.append(HERE, [prompt("more")], seen=kept))[-1].seq)
+        say((await log.append(HERE, [prompt("x" * size)], seen=kept))[-1].seq)
 
 
 def fork_with_a_log(store: str) -> None:
@@ -161,28 +182,56 @@ async def tell_a_story(folder: str, point: int) -> None:
         say(point, 4)
 
 
-def die_at_every_point(folder: str) -> None:
-    """Tell the story again and again, killed after one more statement or before a commit each time."""
+def die_at_every_point(folder: str, live: Callable[[str, int], Coroutine[None, None, None]]) -> int:
+    """Live again and again, killed one point later each time; how many points there are."""
     for point in count(1):
         child = os.fork()
         if not child:
             die_at(point)
-            asyncio.run(tell_a_story(folder, point))
+            asyncio.run(live(folder, point))
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
-            return
+            assert status == 0
+            return point - 1
+    raise AssertionError
+
+
+def migrate_at_every_point(folder: str, schema: str) -> None:
+    """Migrate one old store after another, each killed one point later and then opened anew."""
+
+    async def write(folder: str, point: int) -> None:
+        async with await SqlLog.open(url(f"{folder}/{point}.db")) as log:
+            await log.append(HERE, [prompt("three")], seen=3, key="new")
+
+    async def begin(folder: str, point: int) -> None:
+        with closing(sqlite3.connect(f"{folder}/{point}.db")) as database:
+            database.executescript(schema)
+        await write(folder, point)
+
+    for point in range(1, die_at_every_point(folder, begin) + 1):
+        asyncio.run(write(folder, point))
+        say(point)
+
+
+TOUCHING = {"open", "os.rename", "os.remove", "os.mkdir", "os.utime", "os.link", "fcntl.flock"}
 
 
 def die_at(point: int) -> None:
+    """Be killed after the n-th statement, before the n-th commit, or before a file is touched."""
     passed = count(1)
 
     def passing(*_: object) -> None:
         if next(passed) == point:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    def touching(what: str, arguments: tuple[object, ...]) -> None:
+        if what in TOUCHING and any("/talk" in str(argument) for argument in arguments[:1]):
+            passing()
+
     event.listen(Engine, "after_cursor_execute", passing)
     event.listen(Engine, "commit", passing)
+    sys.addaudithook(touching)
 
 
 def together(processes: str, work: Callable[[int, Barrier], Coroutine[None, None, None]]) -> None:
@@ -213,12 +262,16 @@ def main() -> None:
             together(processes, lambda _, barrier: begin_stores(folder, int(stores), barrier))
         case "hold", [store]:
             asyncio.run(hold_lease(store))
-        case "fill", [store, limit_bytes]:
-            asyncio.run(fill(store, int(limit_bytes)))
+        case "own", [store, seconds]:
+            asyncio.run(hold_until_told(store, float(seconds)))
+        case "fill", [store, limit_bytes, size]:
+            asyncio.run(fill(store, int(limit_bytes), int(size)))
         case "fork", [store]:
             fork_with_a_log(store)
         case "die", [folder]:
-            die_at_every_point(folder)
+            die_at_every_point(folder, tell_a_story)
+        case "migrate", [folder, schema]:
+            migrate_at_every_point(folder, Path(schema).read_text("utf-8"))
         case _:
             sys.exit(f"no task {task!r} with {arguments}")
 

@@ -34,16 +34,16 @@ def test_what_was_acknowledged_before_a_kill_is_there(tmp_path: Path, lines: int
 
 
 def test_wherever_a_process_is_killed_its_appends_are_whole_and_can_be_repeated(
-    tmp_path: Path,
+    quick_folder: Path,
 ) -> None:
     acknowledged = dict[int, int]()
-    for line in finish(start("die", tmp_path)):
+    for line in finish(start("die", quick_folder)):
         point, blocks = map(int, line.split())
         acknowledged[point] = blocks
     last = max(acknowledged)
     assert last > 20
     for point in range(1, last + 1):
-        found, repeated = asyncio.run(found_when_repeated(tmp_path, point))
+        found, repeated = asyncio.run(found_when_repeated(quick_folder, point))
         assert found in (0, 1, 4)
         assert found >= acknowledged.get(point, 0)
         assert repeated == ["one", "two", "three", "four"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager
@@ -12,8 +13,9 @@ import pytest
 from sqlalchemy import Engine, event
 
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.numbers import REMEMBERED
 from loopline.errors import StoreBusy, StoreError, StoreFull
-from loopline.timeline import Entry
+from loopline.timeline import Conversation, Entry
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
 
 PAIR = [prompt("one"), prompt("two")]
@@ -68,6 +70,20 @@ async def test_a_log_that_is_closed_keeps_what_it_was_given_before(tmp_path: Pat
     assert all([await append for append in appending])
     async with await SqlLog.open(url(tmp_path / "talk.db")) as again:
         assert [block.seq for block in await again.read(HERE)] == list(range(1, 401))
+
+
+async def test_more_conversations_than_a_process_remembers_keep_their_places(
+    tmp_path: Path,
+) -> None:
+    first, *others = [Conversation(name=f"c{number}") for number in range(REMEMBERED + 20)]
+    async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
+        await asyncio.gather(*(log.append(one, PAIR, seen=0) for one in [first, *others[20:]]))
+        mixed = [conversation for other in others[:20] for conversation in (first, other)]
+        # What comes first is kept alone, and the rest waits for it to be kept together.
+        together = [others[-1], *mixed]
+        await asyncio.gather(*(log.append(one, PAIR, seen=0) for one in together))
+        assert [block.seq for block in await log.read(first)] == list(range(1, 43))
+        assert {found.head for found in await log.conversations()} == {2, 4, 42}
 
 
 async def test_a_closed_log_is_refused(tmp_path: Path) -> None:
@@ -127,7 +143,16 @@ async def test_a_database_without_room_is_full_until_there_is_room(tmp_path: Pat
 
 
 def test_files_that_may_not_grow_are_full_until_they_may(tmp_path: Path) -> None:
-    full, after = finish(start("fill", tmp_path / "talk.db", 500_000))
+    full, after = finish(start("fill", tmp_path / "talk.db", 500_000, 1000))
     kept, reason = full.split(" ", 1)
     assert "talk.db has no room" in reason
     assert int(after) == int(kept) + 1 > 10
+
+
+def test_blobs_that_may_not_grow_are_full_until_they_may(tmp_path: Path) -> None:
+    full, after = finish(start("fill", tmp_path / "talk.db", 2_000_000, 3_000_000))
+    kept, reason = full.split(" ", 1)
+    assert re.search(r"blob .*talk\.db-blobs/../.* has no room", reason)
+    assert (int(kept), int(after)) == (0, 1)
+    blobs = list((tmp_path / "talk.db-blobs").glob("??/*"))
+    assert len(blobs) == 1

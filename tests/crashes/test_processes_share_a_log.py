@@ -46,10 +46,10 @@ async def test_processes_that_append_at_once_all_keep_their_order(
             assert all(theirs == list(range(APPENDS)) for theirs in numbers.values())
 
 
-def test_eight_processes_may_begin_one_store_at_once(tmp_path: Path) -> None:
-    assert finish(start("begin", tmp_path, 8, FRESH_FILES)) == []
+def test_eight_processes_may_begin_one_store_at_once(quick_folder: Path) -> None:
+    assert finish(start("begin", quick_folder, 8, FRESH_FILES)) == []
     for number in range(FRESH_FILES):
-        with closing(sqlite3.connect(tmp_path / f"{number}.db")) as database:
+        with closing(sqlite3.connect(quick_folder / f"{number}.db")) as database:
             seqs = database.execute("SELECT seq FROM blocks ORDER BY seq").fetchall()
         assert seqs == [(seq,) for seq in range(1, 9)]
 

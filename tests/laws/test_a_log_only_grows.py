@@ -26,10 +26,12 @@ from loopline.timeline import (
     TimelineLog,
     ToolResult,
     UserPrompt,
+    encode,
 )
 
 HERE = Conversation(name="here")
 THERE = Conversation(name="there")
+FORK = Conversation(name="fork")
 PROMPT = Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)
 
 COLUMNS = "conversation, seq, turn, round, n, ts, term, type, version, body"
@@ -105,6 +107,48 @@ def test_the_next_place_is_the_one_that_may_be_taken(store: Path) -> None:
     with closing(sqlite3.connect(store, isolation_level=None)) as database:
         database.execute(f"INSERT INTO blocks ({COLUMNS}) VALUES (1, 4, {REST})")
         assert database.execute("SELECT count(*) FROM blocks").fetchone() == (7,)
+
+
+FORKED_AND_FORGOTTEN = [
+    "INSERT INTO tombstones VALUES (1, 0)",
+    "UPDATE tombstones SET at = 9",
+    "DELETE FROM tombstones",
+    "REPLACE INTO tombstones VALUES (2, 9)",
+    "DELETE FROM segments",
+    "UPDATE segments SET last = 3",
+    "UPDATE segments SET owner = 3",
+    "REPLACE INTO segments VALUES (3, 2, 1, 3)",
+    "INSERT INTO segments VALUES (3, 3, 3, 1)",
+    "INSERT INTO segments VALUES (3, 9, 3, 1)",
+    "INSERT INTO segments VALUES (1, 3, 1, 3)",
+    "INSERT INTO segments VALUES (2, 2, 1, 1)",
+    "DELETE FROM blocks WHERE conversation = 3",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (2, 1, {REST})",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (3, 1, {REST})",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (3, 3, {REST})",
+    f"INSERT INTO blocks ({COLUMNS}) VALUES (3, 5, {REST})",
+    "DELETE FROM conversations WHERE id = 2",
+    "DELETE FROM appends WHERE conversation = 1",
+]
+
+
+@pytest.mark.parametrize("statement", FORKED_AND_FORGOTTEN)
+def test_what_was_forked_stays_so_and_what_was_forgotten_too(store: Path, statement: str) -> None:
+    """Conversation 1 has a fork, 3, of two blocks and one of its own; 2 is forgotten."""
+
+    async def change() -> None:
+        async with await SqlLog.open(f"sqlite:///{store}") as log:
+            await log.fork(HERE, FORK, 2)
+            await log.append(FORK, [PROMPT], seen=2)
+            await log.forget(THERE)
+
+    asyncio.run(change())
+    before = contents(store)
+    with closing(sqlite3.connect(store, isolation_level=None)) as database:
+        with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+            database.execute(statement)
+        database.execute(f"INSERT INTO blocks ({COLUMNS}) VALUES (3, 4, {REST})")
+    assert len(contents(store)) == len(before) + 1
 
 
 @given(
@@ -238,3 +282,42 @@ async def test_what_the_first_append_of_a_process_costs_does_not_depend_on_its_p
                 await log.append(HERE, [entry], seen=turns * 50)
                 costs.append(steps.taken - before)
     assert costs[0] == costs[1]
+
+
+async def test_what_a_fork_costs_does_not_depend_on_how_much_it_shows(tmp_path: Path) -> None:
+    costs = set[int]()
+    for turns in (3, 60):
+        with counted() as steps:
+            async with await SqlLog.open(f"sqlite:///{tmp_path}/{turns}.db") as log:
+                await cost_of_each_append(log, steps, turns)
+                before = steps.taken
+                await log.fork(HERE, FORK, turns * 50 - 10)
+                costs.add(steps.taken - before)
+    assert len(costs) == 1
+
+
+@pytest.mark.parametrize("length", [1, 100, 1000, 20_000])
+async def test_a_block_takes_little_more_room_than_what_it_says(
+    tmp_path: Path, length: int
+) -> None:
+    """At most 1.5 times its stored body and 128 bytes, once the file has taken the log in."""
+    result = ToolResult(call_id="c1", tool="t", text="x" * length)
+    blocks = 400
+    async with await SqlLog.open(f"sqlite:///{tmp_path}/talk.db") as log:
+        empty = await asyncio.to_thread(pages_in_use, tmp_path / "talk.db")
+        async with log.lease(HERE) as term:
+            for number in range(0, blocks, 4):
+                entries = [Entry(body=result, turn=1 + number // 20)] * 4
+                await log.append(HERE, entries, seen=number, term=term)
+    used = await asyncio.to_thread(pages_in_use, tmp_path / "talk.db") - empty
+    assert used <= blocks * (1.5 * len(encode(result)[2]) + 128)
+
+
+def pages_in_use(store: Path) -> int:
+    """The bytes of the pages that hold something."""
+    with closing(sqlite3.connect(store)) as database:
+        numbers = [
+            int(database.execute(f"PRAGMA {name}").fetchone()[0])
+            for name in ("page_count", "freelist_count", "page_size")
+        ]
+    return (numbers[0] - numbers[1]) * numbers[2]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from loopline.errors import LeaseLost
+from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.timeline.blocks import Block, Entry, Feedback, UserFollowup, UserPrompt, UserRecalled
 
 DEFAULT_TENANT = "default"
@@ -97,6 +97,83 @@ class TimelineLog(Protocol):
     async def close(self) -> None:
         """Let go of what is held; what was acknowledged stays."""
         ...
+
+
+class ConversationLog(TimelineLog, Protocol):
+    """A timeline log in which a conversation can be forked and forgotten as a whole."""
+
+    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+        """Begin another conversation of the same owner with the blocks up to `seq`.
+
+        What it costs does not depend on how many those are. Places, turns and numbers go on from
+        there, and what is appended to either later is not in the other. Keys and terms are its own.
+
+        Raises:
+            ConflictError: the fork has begun already.
+            StoreError: there is no such place, or the owner is another.
+        """
+        ...
+
+    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+        """Remove a conversation for good: the one removal there is.
+
+        Its name stays taken, and a runner that has it is refused from then on. With `cascade` every
+        fork that shows some of it is forgotten too. Forgetting again, or what never began, changes
+        nothing.
+
+        Raises:
+            ConflictError: forks still show some of it, and `cascade` is False.
+        """
+        ...
+
+    async def forgotten(self, conversation: Conversation) -> datetime | None:
+        """When the conversation was forgotten; None when it was not."""
+        ...
+
+
+def check_known(conversation: Conversation, forgotten: datetime | None) -> None:
+    """Check that a conversation may go on.
+
+    Raises:
+        StoreError: it was forgotten.
+    """
+    if forgotten is not None:
+        raise StoreError(
+            f"conversation {conversation.name!r} was forgotten on {forgotten:%Y-%m-%d}: "
+            "take another name"
+        )
+
+
+def check_fork(
+    conversation: Conversation, fork: Conversation, *, seq: int, head: int, taken: bool
+) -> None:
+    """Check that a fork may begin.
+
+    Raises:
+        ConflictError: its name is taken.
+        StoreError: there is no such place, or the owner is another.
+    """
+    if replace(fork, name=conversation.name) != conversation:
+        raise StoreError(f"{fork.name!r} is to be another's: a fork stays with its owner")
+    if not 1 <= seq <= head:
+        has = f"it has 1 to {head}" if head else "it never began"
+        raise StoreError(f"there is no block {seq} in conversation {conversation.name!r}: {has}")
+    if taken:
+        raise ConflictError(f"conversation {fork.name!r} has begun already: take another name")
+
+
+def check_forget(conversation: Conversation, forks: Sequence[str]) -> None:
+    """Check that a conversation may be forgotten, of which these forks show some.
+
+    Raises:
+        ConflictError: there are any.
+    """
+    if forks:
+        names = ", ".join(sorted(forks))
+        raise ConflictError(
+            f"conversation {conversation.name!r} is still shown by its forks {names}: "
+            "forget them first, or with cascade"
+        )
 
 
 def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:

@@ -7,11 +7,20 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline.blocks import NEW_TURN, Block, Entry, stored_type
-from loopline.timeline.log import Conversation, ConversationSummary, admit, title_of
+from loopline.timeline.log import (
+    Conversation,
+    ConversationSummary,
+    admit,
+    check_forget,
+    check_fork,
+    check_known,
+    title_of,
+)
 
 
 @dataclass(slots=True)
@@ -22,6 +31,8 @@ class _Kept:
     counts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
     keys: set[str] = field(default_factory=set[str])
     turns: int = 0
+    shows: dict[Conversation, int] = field(default_factory=dict[Conversation, int])
+    """Of whom a fork shows blocks, up to which place."""
 
 
 class MemoryLog:
@@ -32,6 +43,7 @@ class MemoryLog:
         self._kept: dict[Conversation, _Kept] = {}
         self._running: dict[Conversation, asyncio.Lock] = {}
         self._terms: Counter[Conversation] = Counter()
+        self._forgotten: dict[Conversation, datetime] = {}
 
     async def append(
         self,
@@ -46,6 +58,7 @@ class MemoryLog:
         if not entries:
             return await self.read(conversation, after=seen)
         admit(entries, term=term, newest=self._terms[conversation])
+        check_known(conversation, self._forgotten.get(conversation))
         if conversation not in self._kept:
             self._kept[conversation] = _Kept(uid=self._clock.new_id(), title=title_of(entries))
         kept = self._kept[conversation]
@@ -92,6 +105,7 @@ class MemoryLog:
         if not wait and lock.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
         async with lock:
+            check_known(conversation, self._forgotten.get(conversation))
             self._terms[conversation] += 1
             yield self._terms[conversation]
 
@@ -105,8 +119,51 @@ class MemoryLog:
         found = [_summary(c, k) for c, k in self._kept.items() if user in (None, c.user)]
         return sorted(found, key=lambda summary: summary.last_activity_at, reverse=True)
 
+    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+        """Begin another conversation with the blocks up to `seq`."""
+        check_known(conversation, self._forgotten.get(conversation))
+        kept = self._kept.get(conversation)
+        taken = fork in self._kept or fork in self._forgotten
+        check_fork(conversation, fork, seq=seq, head=len(kept.blocks) if kept else 0, taken=taken)
+        if kept is not None:
+            shown = kept.blocks[:seq]
+            self._kept[fork] = _Kept(
+                uid=self._clock.new_id(),
+                title=kept.title,
+                blocks=shown,
+                counts=Counter((block.turn, block.type) for block in shown),
+                turns=max(block.turn for block in shown),
+                shows=_shown(conversation, kept, seq),
+            )
+
+    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+        """Remove a conversation for good."""
+        if conversation not in self._kept:
+            return
+        forks = [fork for fork, kept in self._kept.items() if conversation in kept.shows]
+        check_forget(conversation, [] if cascade else [fork.name for fork in forks])
+        now = self._clock.now()
+        for gone in [*forks, conversation]:
+            del self._kept[gone]
+            self._terms[gone] += 1
+            self._forgotten[gone] = now
+
+    async def forgotten(self, conversation: Conversation) -> datetime | None:
+        """When the conversation was forgotten."""
+        return self._forgotten.get(conversation)
+
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _shown(conversation: Conversation, kept: _Kept, seq: int) -> dict[Conversation, int]:
+    """Of whom a fork shows blocks, up to which place; each begins where the one before ends."""
+    shown = dict[Conversation, int]()
+    before = 0
+    for owner, last in [*kept.shows.items(), (conversation, len(kept.blocks))]:
+        if before < min(last, seq):
+            shown[owner] = before = min(last, seq)
+    return shown
 
 
 def _summary(conversation: Conversation, kept: _Kept) -> ConversationSummary:

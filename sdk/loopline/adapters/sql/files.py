@@ -98,6 +98,7 @@ def _connect_to_write(path: Path) -> sqlite3.Connection:
         "synchronous = NORMAL",
         f"journal_size_limit = {WAL_LIMIT_BYTES}",
         "foreign_keys = ON",
+        "secure_delete = ON",  # what was forgotten shall not stay in free pages
     )
     connection = _connect(path, "rwc", pragmas)
     try:
@@ -151,3 +152,14 @@ def _code(error: Exception) -> int:
     """SQLite's extended result code, 0 for what SQLite itself did not say."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return getattr(cause, "sqlite_errorcode", 0)
+
+
+def copy(path: Path, target: Path) -> None:
+    """Write what the store holds now to a new file, in one go."""
+    connection = _connect(path, "rw", ())
+    try:
+        connection.execute("VACUUM INTO ?", (str(target),))
+    except DATABASE_ERRORS as error:
+        raise explained(target, error) from error
+    finally:
+        connection.close()

@@ -6,100 +6,52 @@ lock. It refuses before it writes, so that several appends may come to share a t
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
-from loopline.adapters.sql.rows import (
-    is_named,
-    milliseconds_of,
-    names,
-    read_blocks,
-    row_of,
-)
+from loopline.adapters.sql import forgetting, forks, owners
+from loopline.adapters.sql.asked import Append
+from loopline.adapters.sql.numbers import REMEMBERED, Counts, Numbers
+from loopline.adapters.sql.owners import Claim, Owner
+from loopline.adapters.sql.rows import Rows, is_named, milliseconds_of, moment_of, names, row_of
 from loopline.adapters.sql.schema import (
-    VERSION_KEY,
+    SCHEMA_VERSION,
     appends,
     blocks,
     check_version,
     conversations,
-    meta,
+    migrate,
+    segments,
+    tombstones,
+    version_of,
 )
 from loopline.clock import Clock
-from loopline.errors import StoreError
-from loopline.timeline import (
-    NEW_TURN,
-    Block,
-    Conversation,
-    Entry,
-    admit,
-    encode,
-    stored_type,
-    title_of,
-)
+from loopline.errors import LooplineError
+from loopline.timeline import NEW_TURN, Block, Conversation, admit, stored_type, title_of
+from loopline.timeline.blobs import BlobStore
+from loopline.timeline.log import check_forget, check_fork, check_known
 
-REMEMBERED = 1024
-"""How many conversations a process remembers the numbering of."""
-SURVIVE_POWER = {
-    "user.prompt",
-    "user.followup",
-    "turn.feedback",
-    "react.tool.start",
-    "assistant.completion",
-}
+_Row = dict[str, int | str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
-    """An append as it was asked for, its bodies encoded already."""
-
-    conversation: Conversation
-    entries: Sequence[Entry]
-    stored: Sequence[tuple[str, int, str]]
-    seen: int
-    term: int | None
-    key: str
-
-    @classmethod
-    def of(
-        cls,
-        conversation: Conversation,
-        entries: Sequence[Entry],
-        *,
-        seen: int,
-        term: int | None,
-        key: str,
-    ) -> Append:
-        """The append, with its bodies encoded."""
-        return cls(
-            conversation=conversation,
-            entries=tuple(entries),
-            stored=[encode(entry.body) for entry in entries],
-            seen=seen,
-            term=term,
-            key=key,
-        )
-
-    @property
-    def survives_power(self) -> bool:
-        """Whether to wait until the disk has it, and not only the operating system."""
-        return any(kind in SURVIVE_POWER for kind, _, _ in self.stored)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Place:
-    """Where a conversation stands; `id` is None when it has no row, `head` 0 when it is empty."""
+    """Where a conversation stands; `id` is None when it has no row, `head` 0 when it is empty.
 
-    id: int | None
-    turns: int
-    term: int
-    head: int
-    repeated: bool
+    `base` is the last place that it shows of others.
+    """
+
+    id: int | None = None
+    turns: int = 0
+    term: int = 0
+    base: int = 0
+    head: int = 0
+    forgotten: datetime | None = None
 
 
 _head = (
@@ -107,22 +59,27 @@ _head = (
     .where(blocks.c.conversation == conversations.c.id)
     .scalar_subquery()
 )
-_outcome = (
-    select(appends.c.last_seq)
-    .where(appends.c.conversation == conversations.c.id, appends.c.key == bindparam("key"))
+_base = (
+    select(func.max(segments.c.last))
+    .where(segments.c.conversation == conversations.c.id)
     .scalar_subquery()
 )
 _PLACE = (
     select(
-        meta.c.value.label("version"),
         conversations.c.id,
         conversations.c.turns,
         conversations.c.term,
         _head.label("head"),
-        _outcome.label("outcome"),
+        _base.label("base"),
+        tombstones.c.at,
     )
-    .select_from(meta.outerjoin(conversations, is_named))
-    .where(meta.c.key == VERSION_KEY)
+    .join_from(
+        conversations, tombstones, tombstones.c.conversation == conversations.c.id, isouter=True
+    )
+    .where(is_named)
+)
+_REPEATED = select(appends.c.last_seq).where(
+    appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
 )
 _KEEP_BLOCKS = blocks.insert().inline()
 _KEEP_KEY = appends.insert().inline()
@@ -137,128 +94,230 @@ _OPEN = _ROW.values(
 )
 _TURN = _ROW.values(turns=bindparam("turns"))
 _TERM = _ROW.values(term=bindparam("term"))
-_COUNTS = (
-    select(blocks.c.turn, blocks.c.type, func.count())
-    .where(
-        blocks.c.conversation == bindparam("conversation"),
-        blocks.c.turn.in_(bindparam("turns", expanding=True)),
-    )
-    .group_by(blocks.c.turn, blocks.c.type)
-)
-# Apart, because SQLite finds these rows by seq, and would find the others so as well if it could.
-_COUNTS_SINCE = _COUNTS.where(blocks.c.seq > bindparam("known_head"))
-
-_Counts = dict[int, Counter[str]]
 
 
 @dataclass(slots=True)
-class _Numbers:
-    """How many blocks of each type the turns last written to have, by conversation."""
+class _Pending:
+    """Rows that are decided upon and not yet written."""
 
-    _known: OrderedDict[int, tuple[int, _Counts]] = field(
-        default_factory=OrderedDict[int, tuple[int, _Counts]]
-    )
+    blocks: list[_Row] = field(default_factory=list[_Row])
+    opened: list[_Row] = field(default_factory=list[_Row])
+    turns: list[_Row] = field(default_factory=list[_Row])
+    keys: list[_Row] = field(default_factory=list[_Row])
 
-    def of(self, connection: Connection, row: int, head: int, turns: set[int]) -> _Counts:
-        """The counts of these turns up to the head, of which only what is not known is read."""
-        known_head, known = self._known.get(row, (0, _Counts()))
-        counts = {turn: known[turn] for turn in turns & known.keys()}
-        wanted = {"conversation": row, "known_head": known_head}
-        if counts and known_head < head:
-            _add(counts, connection.execute(_COUNTS_SINCE, {**wanted, "turns": list(counts)}))
-        others = {turn: Counter[str]() for turn in turns - counts.keys()}
-        if others and head:
-            _add(others, connection.execute(_COUNTS, {**wanted, "turns": list(others)}))
-        return counts | others
-
-    def remember(self, row: int, head: int, counts: _Counts) -> None:
-        self._known[row] = head, counts
-        self._known.move_to_end(row)
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-
-    def forget(self) -> None:
-        self._known.clear()
-
-
-def _add(counts: _Counts, found: Iterable[Sequence[Any]]) -> None:
-    for turn, kind, count in found:
-        counts[turn][kind] += count
+    def write(self, connection: Connection) -> None:
+        """Write them, many at a time."""
+        work = (
+            (_KEEP_BLOCKS, self.blocks),
+            (_OPEN, self.opened),
+            (_TURN, self.turns),
+            (_KEEP_KEY, self.keys),
+        )
+        for statement, rows in work:
+            if rows:
+                connection.execute(statement, rows)
+                rows.clear()
 
 
 class Ledger:
-    """Writes to the store of one file. Belongs to the thread that writes."""
+    """Writes to the store of one file. Belongs to the thread that writes.
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    What it read or wrote last it knows by heart, for as long as nobody else has written to the file.
+    """
+
+    def __init__(self, path: Path, clock: Clock, blobs: BlobStore | None) -> None:
         self._path = path
         self._clock = clock
-        self._numbers = _Numbers()
+        self._blobs = blobs
+        self._rows = Rows(path, blobs)
+        self._numbers = Numbers()
+        self._places: OrderedDict[Conversation, _Place] = OrderedDict()
+        self._pending = _Pending()
+        self._as_of: object = None
 
     def forget(self) -> None:
         """Let go of what was learnt in transactions that were not kept."""
         self._numbers.forget()
+        self._places.clear()
+        self._pending = _Pending()
+        self._as_of = None
 
-    def append(self, connection: Connection, asked: Append) -> list[Block]:
-        """Keep the entries, and return every block after what was seen."""
-        place = self._place(connection, asked.conversation, asked.key)
+    def append(
+        self, connection: Connection, batch: Iterable[Append]
+    ) -> list[list[Block] | LooplineError]:
+        """Keep each one's entries: every block after what it has seen, or why it was refused."""
+        self._refresh(connection)
+        outcomes = [self._decided(connection, asked) for asked in batch]
+        self._pending.write(connection)
+        return outcomes
+
+    def take_term(
+        self, connection: Connection, conversation: Conversation, claim: Claim
+    ) -> int | Owner:
+        """The conversation's next term, which ends the one before; else who has it."""
+        self._refresh(connection)
+        place = self._place(connection, conversation)
+        check_known(conversation, place.forgotten)
+        row = self._row(connection, conversation, place)
+        owner = owners.claimed(connection, row, claim)
+        if owner is not None:
+            return owner
+        place.term += 1
+        connection.execute(_TERM, {"row": row, "term": place.term})
+        return place.term
+
+    def put_off(
+        self, connection: Connection, held: Iterable[tuple[Conversation, int]], ends: int
+    ) -> None:
+        """Let the leases of these terms end later, unless a newer term has begun."""
+        self._refresh(connection)
+        places = [(self._place(connection, conversation), term) for conversation, term in held]
+        rows = [place.id for place, term in places if place.id is not None and place.term == term]
+        owners.put_off(connection, rows, ends)
+
+    def fork(
+        self, connection: Connection, conversation: Conversation, fork: Conversation, seq: int
+    ) -> None:
+        """Let the fork begin with what the conversation shows up to the place."""
+        self._refresh(connection)
+        base = self._place(connection, conversation)
+        place = self._place(connection, fork)
+        check_known(conversation, base.forgotten)
+        taken = bool(place.head) or place.forgotten is not None
+        check_fork(conversation, fork, seq=seq, head=base.head, taken=taken)
+        row = self._row(connection, fork, place)
+        forks.begin(connection, row, self._row(connection, conversation, base), seq)
+        self._places.pop(fork)
+
+    def forget_conversation(
+        self, connection: Connection, conversation: Conversation, *, cascade: bool
+    ) -> None:
+        """Leave a tombstone in its place, and in that of each fork that shows some of it."""
+        self._refresh(connection)
+        place = self._place(connection, conversation)
+        if place.id is None or not place.head:
+            return
+        shown_by = forks.showing(connection, place.id)
+        check_forget(conversation, [] if cascade else [name for _, name in shown_by])
+        now = self._clock.now()
+        for row in [*(fork for fork, _ in shown_by), place.id]:
+            forgetting.bury(connection, row, now)
+        self._places.clear()
+        self._numbers.forget()
+
+    def _refresh(self, connection: Connection) -> None:
+        """Check the schema, and forget the places, if another connection has written since."""
+        cursor = connection.connection.cursor()
+        as_of = cursor.execute("PRAGMA data_version").fetchone()
+        cursor.close()
+        if as_of == self._as_of:
+            return
+        self._places.clear()
+        version = version_of(connection, self._path)
+        check_version(version, self._path)
+        if version < SCHEMA_VERSION:
+            migrate(connection, version)
+        self._as_of = as_of
+
+    def _decided(self, connection: Connection, asked: Append) -> list[Block] | LooplineError:
+        try:
+            return self._append(connection, asked)
+        except LooplineError as refused:
+            return refused
+
+    def _append(self, connection: Connection, asked: Append) -> list[Block]:
+        """Refuses before it changes anything, for the appends beside it shall not notice."""
+        place = self._place(connection, asked.conversation)
         admit(asked.entries, term=asked.term, newest=place.term)
-        if place.repeated:
-            return read_blocks(connection, asked.conversation, after=asked.seen)
+        check_known(asked.conversation, place.forgotten)
+        self._keep_blobs(asked)
+        repeated = self._is_repeated(connection, place, asked.key)
         others = list[Block]()
-        if asked.seen < place.head:
-            others = read_blocks(connection, asked.conversation, after=asked.seen)
+        if repeated or asked.seen < place.head:
+            self._pending.write(connection)
+            others = self._rows.blocks(connection, asked.conversation, after=asked.seen)
+        if repeated:
+            return others
         kept = self._keep(connection, place, asked)
         return [*others, *(block for block in kept if block.seq > asked.seen)]
 
-    def take_term(self, connection: Connection, conversation: Conversation) -> int:
-        """The conversation's next term, which ends the one before."""
-        place = self._place(connection, conversation)
-        row = place.id or self._begin(connection, conversation)
-        connection.execute(_TERM, {"row": row, "term": place.term + 1})
-        return place.term + 1
+    def _keep_blobs(self, asked: Append) -> None:
+        """Once more, now that nobody can remove them before there is a row that names them."""
+        if self._blobs is not None:
+            for data in asked.large:
+                self._blobs.put(data)
 
-    def _place(self, connection: Connection, conversation: Conversation, key: str = "") -> _Place:
-        found = connection.execute(_PLACE, {**names(conversation), "key": key}).one_or_none()
-        if found is None:
-            raise StoreError(f"{self._path} has lost its schema version: put a backup in its place")
-        check_version(found.version, self._path)
-        return _Place(
-            id=found.id,
-            turns=found.turns or 0,
-            term=found.term or 0,
-            head=found.head or 0,
-            repeated=found.outcome is not None,
-        )
+    def _is_repeated(self, connection: Connection, place: _Place, key: str) -> bool:
+        if not key or place.id is None:
+            return False
+        self._pending.write(connection)
+        wanted = {"conversation": place.id, "key": key}
+        return connection.execute(_REPEATED, wanted).one_or_none() is not None
 
-    def _begin(self, connection: Connection, conversation: Conversation) -> int:
-        begun: int = connection.execute(
-            _BEGIN, {**names(conversation), "uid": self._clock.new_id()}
-        ).scalar_one()
-        return begun
+    def _place(self, connection: Connection, conversation: Conversation) -> _Place:
+        place = self._places.get(conversation)
+        if place is None:
+            place = self._places[conversation] = _read_place(connection, conversation)
+            if len(self._places) > REMEMBERED:
+                self._places.popitem(last=False)
+        # What a transaction has used is not what it lets go of, for not all of it is written yet.
+        self._places.move_to_end(conversation)
+        return place
+
+    def _row(self, connection: Connection, conversation: Conversation, place: _Place) -> int:
+        """The id of the conversation's row, which is made if there is none."""
+        if place.id is None:
+            named = {**names(conversation), "uid": self._clock.new_id()}
+            begun: int = connection.execute(_BEGIN, named).scalar_one()
+            place.id = begun
+            return begun
+        return place.id
 
     def _keep(self, connection: Connection, place: _Place, asked: Append) -> list[Block]:
-        row = place.id or self._begin(connection, asked.conversation)
+        row = self._row(connection, asked.conversation, place)
         turns = place.turns + any(entry.turn == NEW_TURN for entry in asked.entries)
-        written = {entry.turn or turns for entry in asked.entries}
-        counts = self._numbers.of(connection, row, place.head, written)
+        counts = self._counts(connection, place, row, {e.turn or turns for e in asked.entries})
         kept = _placed(asked, place.head, turns, counts, self._clock.now())
         self._numbers.remember(row, kept[-1].seq, counts)
+        pending = self._pending
         bodies = zip(kept, asked.stored, strict=True)
-        connection.execute(_KEEP_BLOCKS, [row_of(row, block, body) for block, body in bodies])
+        pending.blocks.extend(row_of(row, block, body) for block, body in bodies)
         if not place.head:
             started = milliseconds_of(kept[0].ts)
             title = title_of(asked.entries)
-            opened = {"row": row, "turns": turns, "title": title, "started": started}
-            connection.execute(_OPEN, opened)
+            opened: _Row = {"row": row, "turns": turns, "title": title, "started": started}
+            pending.opened.append(opened)
         elif turns > place.turns:
-            connection.execute(_TURN, {"row": row, "turns": turns})
+            pending.turns.append({"row": row, "turns": turns})
         if asked.key:
-            outcome = {"conversation": row, "key": asked.key, "last_seq": kept[-1].seq}
-            connection.execute(_KEEP_KEY, outcome)
+            outcome: _Row = {"conversation": row, "key": asked.key, "last_seq": kept[-1].seq}
+            pending.keys.append(outcome)
+        place.turns, place.head = turns, kept[-1].seq
         return kept
 
+    def _counts(self, connection: Connection, place: _Place, row: int, turns: set[int]) -> Counts:
+        if not self._numbers.has(row, place.head, turns):
+            self._pending.write(connection)
+        is_fork = place.base > 0
+        return self._numbers.of(connection, row, place.head, turns, is_fork=is_fork)
 
-def _placed(asked: Append, head: int, turns: int, counts: _Counts, now: datetime) -> list[Block]:
+
+def _read_place(connection: Connection, conversation: Conversation) -> _Place:
+    found = connection.execute(_PLACE, names(conversation)).one_or_none()
+    if found is None:
+        return _Place()
+    base = found.base or 0
+    return _Place(
+        id=found.id,
+        turns=found.turns,
+        term=found.term,
+        base=base,
+        head=found.head or base,
+        forgotten=None if found.at is None else moment_of(found.at),
+    )
+
+
+def _placed(asked: Append, head: int, turns: int, counts: Counts, now: datetime) -> list[Block]:
     """The entries as blocks after the head, counted in `counts`."""
     placed = list[Block]()
     for seq, entry in enumerate(asked.entries, start=head + 1):

@@ -1,59 +1,47 @@
-"""Who may run a conversation: a lock of the operating system, which a dead owner no longer has."""
+"""Locks of the operating system, which a dead process no longer has."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-from collections.abc import AsyncGenerator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 
 from loopline.adapters.sql.files import explained
 from loopline.adapters.sql.threads import settled
-from loopline.errors import ConflictError
 from loopline.timeline import Conversation
-
-FIRST_POLL_SECONDS = 0.005
-LAST_POLL_SECONDS = 0.05
 
 
 class Locks:
-    """A lock for each conversation, on a file of its own in a folder beside the store."""
+    """Locks for each conversation, on files of their own in a folder beside the store.
+
+    A lock is of a generation. The next one is begun when its owner is alive and silent, for such a
+    lock cannot be taken away.
+    """
 
     def __init__(self, store: Path) -> None:
         self._folder = store.with_name(f"{store.name}-locks")
 
-    @asynccontextmanager
-    async def hold(self, conversation: Conversation, *, wait: bool) -> AsyncGenerator[None, None]:
-        """Have the conversation's lock until the context is left.
+    async def open(self, conversation: Conversation, generation: int, held: ExitStack) -> FileIO:
+        """The lock's file, until the stack is closed, which gives the lock back too.
 
         Two tasks of a process exclude each other too, for each opens the file anew.
-
-        Raises:
-            ConflictError: `wait` is False and somebody else has it.
         """
         loop = asyncio.get_running_loop()
-        with ExitStack() as held:
-            file = await settled(loop.run_in_executor(None, self._open, conversation, held))
-            pause = FIRST_POLL_SECONDS
-            while not self._taken(file):
-                if not wait:
-                    raise ConflictError(f"conversation {conversation.name!r} is being run already")
-                # Not by the port's clock: the other process lives in the time of this machine.
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LAST_POLL_SECONDS)
-            yield
+        path = self._folder / _file_name(conversation, generation)
+        return await settled(loop.run_in_executor(None, self._open, path, held))
 
-    def _open(self, conversation: Conversation, held: ExitStack) -> FileIO:
+    def _open(self, path: Path, held: ExitStack) -> FileIO:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            return held.enter_context(FileIO(self._folder / _file_name(conversation), "a"))
+            return held.enter_context(FileIO(path, "a"))
         except OSError as error:
             raise explained(self._folder, error) from error
 
-    def _taken(self, file: FileIO) -> bool:
+    def take(self, file: FileIO) -> bool:
+        """Whether the lock is had now."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,7 +50,12 @@ class Locks:
             raise explained(self._folder, error) from error
         return True
 
+    def give_back(self, file: FileIO) -> None:
+        """Let somebody else have the lock."""
+        fcntl.flock(file, fcntl.LOCK_UN)
 
-def _file_name(conversation: Conversation) -> str:
+
+def _file_name(conversation: Conversation, generation: int) -> str:
     names = (conversation.tenant, conversation.project, conversation.user, conversation.name)
-    return f"{sha256(repr(names).encode()).hexdigest()}.lock"
+    later = f".{generation}" if generation else ""
+    return f"{sha256(repr(names).encode()).hexdigest()}{later}.lock"

@@ -6,25 +6,32 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
-from loopline.adapters.sql import rows
+from loopline.adapters.sql import copying, forgetting
+from loopline.adapters.sql.asked import Append
 from loopline.adapters.sql.files import path_of
-from loopline.adapters.sql.ledger import Append, Ledger
+from loopline.adapters.sql.group import Group
+from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
+from loopline.adapters.sql.ledger import Ledger
 from loopline.adapters.sql.locks import Locks
 from loopline.adapters.sql.opening import open_to_read, open_to_write
+from loopline.adapters.sql.rows import Rows
 from loopline.adapters.sql.threads import Readers, Writer, settled
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import Block, Conversation, ConversationSummary, Entry
+from loopline.timeline.blobs import BlobStore
 
 T = TypeVar("T")
 
+ORPHANS_STAY = timedelta(days=1)
 READERS = 4
 """How many reads of a process go on at once."""
 
@@ -36,43 +43,58 @@ class SqlLog:
     of calls that may change something survive the loss of power too.
     """
 
-    def __init__(self, path: Path, ledger: Ledger, readers: Readers, writer: Writer | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        blobs: BlobStore | None,
+        lease_seconds: float,
+        readers: Engine,
+        writer: Engine | None,
+    ) -> None:
         """Use `open`; without a writer the log is read-only."""
         self._path = path
-        self._ledger = ledger
-        self._readers = readers
-        self._writer = writer
-        self._locks = Locks(path)
+        self._clock = clock
+        self._blobs = blobs
+        self._rows = Rows(path, blobs)
+        self._ledger = ledger = Ledger(path, clock, blobs)
+        self._readers = Readers(path, readers, READERS)
+        self._writer = None if writer is None else Writer(path, writer, ledger.forget)
+        self._group = None if self._writer is None else Group(self._writer, ledger)
+        self._leases = Leases(Locks(path), self._rows, self._readers, self._writing, lease_seconds)
         self._process = os.getpid()
         self._closed = False
 
     @classmethod
-    async def open(cls, url: str, *, clock: Clock | None = None, read_only: bool = False) -> Self:
+    async def open(
+        cls,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        read_only: bool = False,
+        blobs: BlobStore | None = None,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> Self:
         """The log at `sqlite:///relative.db` or `sqlite:////absolute.db`, begun if there is none.
 
-        Read-only it has to be there, and nothing is written to it.
+        Read-only it has to be there, and nothing is written to it. Large bodies are kept in `blobs`;
+        without any they stay in their rows, and those that are blobs already cannot be read. A runner
+        that is silent for `lease_seconds` may be taken over.
 
         Raises:
             StoreError: there can be no store; the message says why.
         """
         loop = asyncio.get_running_loop()
-        opening = loop.run_in_executor(None, cls._opened, url, clock or SystemClock(), read_only)
+        path = path_of(url)
+        opening = loop.run_in_executor(None, partial(_engines, path, read_only=read_only))
         try:
-            return await settled(opening)
+            reading, writing = await settled(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
-                await opening.result().close()
+                for engine in filter(None, opening.result()):
+                    engine.dispose()
             raise
-
-    @classmethod
-    def _opened(cls, url: str, clock: Clock, read_only: bool) -> Self:
-        path = path_of(url)
-        ledger = Ledger(path, clock)
-        if read_only:
-            return cls(path, ledger, Readers(path, open_to_read(path, READERS), READERS), None)
-        reading, writing = open_to_write(path, READERS)
-        writer = Writer(path, writing, ledger.forget)
-        return cls(path, ledger, Readers(path, reading, READERS), writer)
+        return cls(path, clock or SystemClock(), blobs, lease_seconds, reading, writing)
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,21 +119,26 @@ class SqlLog:
         """Keep the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
-        writer = self._writing()
-
-        def keep() -> list[Block]:
-            asked = Append.of(conversation, entries, seen=seen, term=term, key=key)
-            with writer.transaction(survives_power=asked.survives_power) as connection:
-                return self._ledger.append(connection, asked)
-
-        return await writer.do(keep)
+        group = self._writing()
+        asked = Append.of(
+            conversation,
+            entries,
+            seen=seen,
+            term=term,
+            key=key,
+            has_blobs=self._blobs is not None,
+        )
+        if self._blobs is not None and asked.large:
+            await self._apart(partial(_put, self._blobs, asked.large))
+            group = self._writing()  # it may have been closed meanwhile
+        return await group.keep(asked)
 
     async def read(
         self, conversation: Conversation, *, after: int = 0, limit: int | None = None
     ) -> Sequence[Block]:
         """The blocks after `after`."""
         return await self._read(
-            partial(rows.read_blocks, conversation=conversation, after=after, limit=limit)
+            partial(self._rows.blocks, conversation=conversation, after=after, limit=limit)
         )
 
     @asynccontextmanager
@@ -119,29 +146,80 @@ class SqlLog:
         self, conversation: Conversation, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
         """The right to run the conversation."""
-        writer = self._writing()
-
-        def take() -> int:
-            with writer.transaction() as connection:
-                return self._ledger.take_term(connection, conversation)
-
-        async with self._locks.hold(conversation, wait=wait):
-            self._check_usable()  # it may have been closed meanwhile
-            yield await writer.do(take)
+        self._writing()
+        async with self._leases.hold(conversation, wait=wait) as term:
+            yield term
 
     async def find(self, conversation: Conversation) -> ConversationSummary | None:
         """What is known of the conversation."""
-        return await self._read(partial(rows.read_summary, conversation=conversation))
+        return await self._read(partial(self._rows.summary, conversation=conversation))
 
     async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
         """Every conversation, the one active last first."""
-        return await self._read(partial(rows.read_summaries, user=user))
+        return await self._read(partial(self._rows.summaries, user=user))
+
+    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+        """Begin another conversation with the blocks up to `seq`."""
+        writer = self._writing().writer
+
+        def begin() -> None:
+            with writer.transaction(survives_power=True) as connection:
+                self._ledger.fork(connection, conversation, fork, seq)
+
+        await writer.do(begin)
+
+    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+        """Remove a conversation for good, and the traces of it in the files."""
+        writer = self._writing().writer
+
+        def remove() -> None:
+            with writer.transaction(survives_power=True) as connection:
+                self._ledger.forget_conversation(connection, conversation, cascade=cascade)
+            self._purge(writer)
+            writer.empty_log()
+
+        await writer.do(remove)
+
+    async def forgotten(self, conversation: Conversation) -> datetime | None:
+        """When the conversation was forgotten."""
+        return await self._read(partial(self._rows.forgotten, conversation=conversation))
+
+    async def collect(self) -> int:
+        """Remove the blobs that nothing has referred to for a day; how many there were."""
+        writer, blobs = self._writing().writer, self._blobs
+        if blobs is None:
+            return 0
+        await writer.do(partial(self._purge, writer))
+        older_than = self._clock.now() - ORPHANS_STAY
+        referenced = partial(self._readers.read_here, forgetting.referenced)
+        return await self._apart(partial(blobs.collect, referenced, older_than))
+
+    async def backup(self, target: Path, blobs: BlobStore | None) -> None:
+        """Copy the store to a file that is not there yet, and what its rows name into `blobs`.
+
+        Raises:
+            StoreError: there is something at the target already, or it cannot be written.
+        """
+        self._check_usable()
+        await self._apart(partial(copying.back_up, self._path, self._blobs, target, blobs))
+
+    def _purge(self, writer: Writer) -> None:
+        if self._blobs is not None:
+            with writer.transaction() as connection:
+                forgetting.purge(connection, self._blobs)
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        """What work that may block returns; it is never given up half-way."""
+        return await settled(asyncio.get_running_loop().run_in_executor(None, work))
 
     async def close(self) -> None:
         """Finish what was asked for and let go of the file; in a forked child, do nothing."""
         if os.getpid() != self._process:
             return
         self._closed = True
+        await self._leases.close()
+        if self._group is not None:
+            await self._group.drain()
         await settled(asyncio.get_running_loop().run_in_executor(None, self._let_go))
 
     def _let_go(self) -> None:
@@ -153,11 +231,11 @@ class SqlLog:
         self._check_usable()
         return await self._readers.read(work)
 
-    def _writing(self) -> Writer:
+    def _writing(self) -> Group:
         self._check_usable()
-        if self._writer is None:
+        if self._group is None:
             raise StoreError(f"{self._path} was opened read-only: open it without read_only")
-        return self._writer
+        return self._group
 
     def _check_usable(self) -> None:
         if os.getpid() != self._process:
@@ -166,3 +244,12 @@ class SqlLog:
             )
         if self._closed:
             raise StoreError(f"{self._path} has been closed: open it anew")
+
+
+def _engines(path: Path, *, read_only: bool) -> tuple[Engine, Engine | None]:
+    return (open_to_read(path, READERS), None) if read_only else open_to_write(path, READERS)
+
+
+def _put(blobs: BlobStore, large: Sequence[bytes]) -> None:
+    for data in large:
+        blobs.put(data)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, null, select
 
-from loopline.adapters.sql.schema import blocks, conversations
+from loopline.adapters.sql.asked import Stored
+from loopline.adapters.sql.owners import Owner, owner_of
+from loopline.adapters.sql.schema import blocks, conversations, segments, tombstones, version_of
 from loopline.errors import StoreError
 from loopline.timeline import Block, Conversation, ConversationSummary, decode
+from loopline.timeline.blobs import BlobStore
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ALL = -1
+_LAST_PLACE = 2**62
 
 is_named: ColumnElement[bool] = and_(
     conversations.c.tenant == bindparam("tenant"),
@@ -24,28 +29,69 @@ is_named: ColumnElement[bool] = and_(
 )
 """The condition that a row is the conversation of these `names`."""
 
-_BLOCKS = (
-    select(
-        blocks.c.seq,
-        blocks.c.turn,
-        blocks.c.round,
-        blocks.c.n,
-        blocks.c.ts,
-        blocks.c.term,
-        blocks.c.type,
-        blocks.c.version,
-        blocks.c.body,
-    )
-    .where(
-        blocks.c.conversation == select(conversations.c.id).where(is_named).scalar_subquery(),
-        blocks.c.seq > bindparam("after"),
-    )
-    .order_by(blocks.c.seq)
-    .limit(bindparam("limit"))
+_OWN = select(conversations.c.id, null(), null(), null()).where(is_named)
+_PARTS = (
+    select(conversations.c.id, segments.c.owner, segments.c.first, segments.c.last)
+    .join_from(conversations, segments, segments.c.conversation == conversations.c.id, isouter=True)
+    .where(is_named)
+    .order_by(segments.c.last)
 )
+_TOMBSTONE = (
+    select(tombstones.c.at)
+    .join_from(tombstones, conversations, tombstones.c.conversation == conversations.c.id)
+    .where(is_named)
+)
+
+
+def _blocks(blob: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    return (
+        select(
+            blocks.c.seq,
+            blocks.c.turn,
+            blocks.c.round,
+            blocks.c.n,
+            blocks.c.ts,
+            blocks.c.term,
+            blocks.c.type,
+            blocks.c.version,
+            blocks.c.body,
+            blob,
+        )
+        .where(
+            blocks.c.conversation == bindparam("owner"),
+            blocks.c.seq > bindparam("after"),
+            blocks.c.seq <= bindparam("until"),
+        )
+        .order_by(blocks.c.seq)
+        .limit(bindparam("limit"))
+    )
+
+
 _newest = blocks.alias("newest")
-_SUMMARIES = (
-    select(
+_last = (
+    select(_newest.c.id)
+    .where(_newest.c.conversation == conversations.c.id)
+    .order_by(_newest.c.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_shown = blocks.alias("shown")
+_last_shown = (
+    select(_shown.c.id)
+    .join_from(
+        segments,
+        _shown,
+        and_(_shown.c.conversation == segments.c.owner, _shown.c.seq == segments.c.last),
+    )
+    .where(segments.c.conversation == conversations.c.id)
+    .order_by(segments.c.last.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+
+
+def _summaries(last: ColumnElement[int]) -> Select[*tuple[Any, ...]]:
+    return select(
         conversations.c.name,
         conversations.c.user,
         conversations.c.tenant,
@@ -56,18 +102,28 @@ _SUMMARIES = (
         conversations.c.title,
         conversations.c.started_at,
         blocks.c.ts,
-    )
-    .join_from(conversations, blocks, blocks.c.conversation == conversations.c.id)
-    .where(
-        blocks.c.seq
-        == select(func.max(_newest.c.seq))
-        .where(_newest.c.conversation == conversations.c.id)
-        .scalar_subquery()
-    )
-)
-_SUMMARY = _SUMMARIES.where(is_named)
-_LATEST_FIRST = _SUMMARIES.order_by(blocks.c.ts.desc(), blocks.c.id.desc())
-_LATEST_OF_USER_FIRST = _LATEST_FIRST.where(conversations.c.user == bindparam("user"))
+    ).join_from(conversations, blocks, blocks.c.id == last)
+
+
+class _Statements:
+    """How a store is read: one that is as it is now, or one that nobody has migrated yet."""
+
+    def __init__(
+        self, parts: Select[*tuple[Any, ...]], blob: ColumnElement[Any], last: ColumnElement[int]
+    ) -> None:
+        found = _summaries(last)
+        latest_first = found.order_by(blocks.c.ts.desc(), blocks.c.id.desc())
+        self.parts: Select[*tuple[Any, ...]] = parts
+        self.blocks: Select[*tuple[Any, ...]] = _blocks(blob)
+        self.summary: Select[*tuple[Any, ...]] = found.where(is_named)
+        self.summaries: Select[*tuple[Any, ...]] = latest_first
+        self.summaries_of_user: Select[*tuple[Any, ...]] = latest_first.where(
+            conversations.c.user == bindparam("user")
+        )
+
+
+_NOW = _Statements(_PARTS, blocks.c.blob, func.coalesce(_last, _last_shown))
+_BEFORE_BLOBS_AND_FORKS = _Statements(_OWN, null(), _last)
 
 
 def milliseconds_of(moment: datetime) -> int:
@@ -85,11 +141,8 @@ def names(conversation: Conversation) -> dict[str, str]:
     }
 
 
-def row_of(
-    conversation: int, block: Block, stored: tuple[str, int, str]
-) -> Mapping[str, int | str]:
+def row_of(conversation: int, block: Block, stored: Stored) -> dict[str, int | str | None]:
     """The block as a row; `stored` is its encoded body."""
-    kind, version, body = stored
     return {
         "conversation": conversation,
         "seq": block.seq,
@@ -98,53 +151,112 @@ def row_of(
         "n": block.n,
         "ts": milliseconds_of(block.ts),
         "term": block.term,
-        "type": kind,
-        "version": version,
-        "body": body,
+        "type": stored.kind,
+        "version": stored.version,
+        "body": stored.body,
+        "blob": stored.blob,
     }
 
 
-def read_blocks(
-    connection: Connection, conversation: Conversation, *, after: int, limit: int | None = None
-) -> list[Block]:
-    """The blocks after `after`, in order.
+class Rows:
+    """What the rows of a store say, whether or not somebody has migrated it yet."""
 
-    Raises:
-        StoreError: a row holds something else than its type says.
-    """
-    asked = {**names(conversation), "after": after, "limit": _ALL if limit is None else limit}
-    return [_block(row, conversation) for row in connection.execute(_BLOCKS, asked).all()]
+    def __init__(self, path: Path, blobs: BlobStore | None) -> None:
+        self._path = path
+        self._blobs = blobs
+        self._statements = _BEFORE_BLOBS_AND_FORKS
+
+    def blocks(
+        self,
+        connection: Connection,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[Block]:
+        """The blocks after `after`, in order.
+
+        Raises:
+            StoreError: a row holds something else than its type says, or its blob is not as it was.
+        """
+        statements = self._as_found(connection)
+        found = list[Block]()
+        for owner, after_this, until in _parts(connection, statements.parts, conversation):
+            left = _ALL if limit is None else limit - len(found)
+            part = {"owner": owner, "after": max(after, after_this), "until": until, "limit": left}
+            if until > after and left:
+                rows = connection.execute(statements.blocks, part).all()
+                found.extend(self._block(row, conversation) for row in rows)
+        return found
+
+    def summary(
+        self, connection: Connection, conversation: Conversation
+    ) -> ConversationSummary | None:
+        """What is known of the conversation; None when it has no blocks."""
+        statements = self._as_found(connection)
+        row = connection.execute(statements.summary, names(conversation)).one_or_none()
+        return None if row is None else _summary(row)
+
+    def summaries(self, connection: Connection, user: str | None) -> list[ConversationSummary]:
+        """The conversations that have blocks, of that user or of all, the one active last first."""
+        statements = self._as_found(connection)
+        query = statements.summaries if user is None else statements.summaries_of_user
+        return [_summary(row) for row in connection.execute(query, {"user": user}).all()]
+
+    def forgotten(self, connection: Connection, conversation: Conversation) -> datetime | None:
+        """When the conversation was forgotten."""
+        if self._as_found(connection) is _BEFORE_BLOBS_AND_FORKS:
+            return None
+        at: int | None = connection.execute(_TOMBSTONE, names(conversation)).scalar_one_or_none()
+        return None if at is None else moment_of(at)
+
+    def owner(self, connection: Connection, conversation: Conversation) -> Owner:
+        """Who had the conversation last."""
+        statements = self._as_found(connection)
+        row = connection.execute(_OWN, names(conversation)).first()
+        return Owner() if row is None or statements is not _NOW else owner_of(connection, row[0])
+
+    def _as_found(self, connection: Connection) -> _Statements:
+        """A store is migrated at most once, so nobody has to look again after that."""
+        if self._statements is not _NOW and version_of(connection, self._path) > 1:
+            self._statements = _NOW
+        return self._statements
+
+    def _block(self, row: Sequence[Any], conversation: Conversation) -> Block:
+        seq, turn, round_number, n, ts, term, kind, version, stored, blob = row
+        try:
+            text = stored if blob is None else self._text(blob)
+            body = decode(kind, version, text)
+        except ValueError as error:
+            raise StoreError(
+                f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
+            ) from error
+        return Block(
+            seq=seq,
+            turn=turn,
+            round=round_number,
+            n=n,
+            ts=moment_of(ts),
+            term=term,
+            body=body,
+        )
+
+    def _text(self, blob: str) -> str:
+        if self._blobs is None:
+            raise StoreError(f"blob {blob} of {self._path} is not at hand: open it with its blobs")
+        return self._blobs.get(blob).decode()
 
 
-def read_summary(connection: Connection, conversation: Conversation) -> ConversationSummary | None:
-    """What is known of the conversation; None when it has no blocks."""
-    row = connection.execute(_SUMMARY, names(conversation)).one_or_none()
-    return None if row is None else _summary(row)
-
-
-def read_summaries(connection: Connection, user: str | None) -> list[ConversationSummary]:
-    """The conversations that have blocks, of that user or of all, the one active last first."""
-    query = _LATEST_FIRST if user is None else _LATEST_OF_USER_FIRST
-    return [_summary(row) for row in connection.execute(query, {"user": user}).all()]
-
-
-def _block(row: Sequence[Any], conversation: Conversation) -> Block:
-    seq, turn, round_number, n, ts, term, kind, version, stored = row
-    try:
-        body = decode(kind, version, stored)
-    except ValueError as error:
-        raise StoreError(
-            f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
-        ) from error
-    return Block(
-        seq=seq,
-        turn=turn,
-        round=round_number,
-        n=n,
-        ts=_moment(ts),
-        term=term,
-        body=body,
-    )
+def _parts(
+    connection: Connection, query: Select[*tuple[Any, ...]], conversation: Conversation
+) -> list[tuple[int, int, int]]:
+    """Whose blocks the conversation shows, after which place and up to which; its own come last."""
+    rows = connection.execute(query, names(conversation)).all()
+    if not rows:
+        return []
+    inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]
+    base = inherited[-1][2] if inherited else 0
+    return [*inherited, (rows[0][0], base, _LAST_PLACE)]
 
 
 def _summary(row: Sequence[Any]) -> ConversationSummary:
@@ -155,10 +267,11 @@ def _summary(row: Sequence[Any]) -> ConversationSummary:
         head=head,
         turns=turns,
         title=title,
-        started_at=_moment(started),
-        last_activity_at=_moment(last_active),
+        started_at=moment_of(started),
+        last_activity_at=moment_of(last_active),
     )
 
 
-def _moment(milliseconds: int) -> datetime:
+def moment_of(milliseconds: int) -> datetime:
+    """The moment so many milliseconds after 1970 began in UTC."""
     return _EPOCH + milliseconds * _MILLISECOND

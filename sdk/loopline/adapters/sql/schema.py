@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import (
@@ -21,7 +22,7 @@ from sqlalchemy import (
 
 from loopline.errors import StoreError, StoreVersion
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Migrations only add, so that an older loopline can still read."""
 VERSION_KEY = "schema_version"
 
@@ -68,10 +69,14 @@ blocks: Table = Table(
     Column("type", Text, nullable=False),
     Column("version", Integer, nullable=False),
     Column("body", Text, nullable=False),
+    Column("blob", Text),
     UniqueConstraint("conversation", "seq"),
     CheckConstraint("id > 0"),
 )
 Index("blocks_by_turn", blocks.c.conversation, blocks.c.turn)
+blocks_by_blob: Index = Index(
+    "blocks_by_blob", blocks.c.blob, sqlite_where=blocks.c.blob.is_not(None)
+)
 
 appends: Table = Table(
     "appends",
@@ -82,15 +87,55 @@ appends: Table = Table(
     sqlite_with_rowid=False,
 )
 
+# What a fork shows of others: of each owner the places from `first` to `last`.
+segments: Table = Table(
+    "segments",
+    _tables,
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    Column("last", Integer, primary_key=True),
+    Column("first", Integer, nullable=False),
+    Column("owner", Integer, ForeignKey("conversations.id"), nullable=False),
+    sqlite_with_rowid=False,
+)
+segments_by_owner: Index = Index("segments_by_owner", segments.c.owner)
+
+tombstones: Table = Table(
+    "tombstones",
+    _tables,
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    Column("at", Integer, nullable=False),
+)
+
+# The blobs of what was forgotten, until they have been removed.
+purges: Table = Table("purges", _tables, Column("blob", Text, primary_key=True))
+
+# Until when a runner has a conversation: milliseconds since the machine was started.
+leases: Table = Table(
+    "leases",
+    _tables,
+    Column("conversation", Integer, ForeignKey("conversations.id"), primary_key=True),
+    Column("generation", Integer, nullable=False),
+    Column("boot", Text, nullable=False),
+    Column("ends", Integer, nullable=False),
+)
+
+_FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"
+
 # REPLACE fires no delete trigger, so what it would replace is refused before it inserts.
 _REFUSALS = {
     "blocks_are_not_changed": ("UPDATE ON blocks", "", "a block is never changed"),
-    "blocks_are_not_removed": ("DELETE ON blocks", "", "a block is never removed"),
+    "blocks_are_not_removed": (
+        "DELETE ON blocks",
+        f"NOT {_FORGOTTEN.format('old.conversation')}",
+        "a block is never removed",
+    ),
     "blocks_are_dense": (
         "INSERT ON blocks",
-        """new.seq <> 1 + coalesce(
-            (SELECT max(seq) FROM blocks WHERE conversation = new.conversation), 0)
-        OR EXISTS (SELECT 1 FROM blocks WHERE id = new.id)""",
+        f"""new.seq <> 1 + coalesce(
+            (SELECT max(seq) FROM blocks WHERE conversation = new.conversation),
+            (SELECT max(last) FROM segments WHERE conversation = new.conversation), 0)
+        OR EXISTS (SELECT 1 FROM blocks WHERE id = new.id)
+        OR {_FORGOTTEN.format("new.conversation")}""",
         "a block takes the next place",
     ),
     "conversations_are_not_removed": (
@@ -112,11 +157,45 @@ _REFUSALS = {
         "a conversation keeps its names, and its terms and turns never fall",
     ),
     "appends_are_not_changed": ("UPDATE ON appends", "", "a key is never changed"),
-    "appends_are_not_removed": ("DELETE ON appends", "", "a key is never removed"),
+    "appends_are_not_removed": (
+        "DELETE ON appends",
+        f"NOT {_FORGOTTEN.format('old.conversation')}",
+        "a key is never removed",
+    ),
     "appends_are_not_replaced": (
         "INSERT ON appends",
         "EXISTS (SELECT 1 FROM appends WHERE conversation = new.conversation AND key = new.key)",
         "a key is never replaced",
+    ),
+    "segments_are_not_changed": ("UPDATE ON segments", "", "a fork is never changed"),
+    "segments_are_not_removed": (
+        "DELETE ON segments",
+        f"NOT {_FORGOTTEN.format('old.conversation')}",
+        "a fork is never removed",
+    ),
+    "segments_are_dense": (
+        "INSERT ON segments",
+        f"""new.first <> 1 + coalesce(
+            (SELECT max(last) FROM segments WHERE conversation = new.conversation), 0)
+        OR new.last < new.first
+        OR EXISTS (SELECT 1 FROM blocks WHERE conversation = new.conversation)
+        OR NOT EXISTS (SELECT 1 FROM blocks WHERE conversation = new.owner AND seq = new.first)
+        OR NOT EXISTS (SELECT 1 FROM blocks WHERE conversation = new.owner AND seq = new.last)
+        OR {_FORGOTTEN.format("new.conversation")}""",
+        "a fork begins with what is there",
+    ),
+    "tombstones_are_not_changed": ("UPDATE ON tombstones", "", "a tombstone stays"),
+    "tombstones_are_not_removed": ("DELETE ON tombstones", "", "a tombstone stays"),
+    "tombstones_are_set_once": (
+        "INSERT ON tombstones",
+        _FORGOTTEN.format("new.conversation"),
+        "a tombstone stays",
+    ),
+    "tombstones_wait_for_forks": (
+        "INSERT ON tombstones",
+        f"""EXISTS (SELECT 1 FROM segments WHERE owner = new.conversation
+        AND NOT {_FORGOTTEN.format("segments.conversation")})""",
+        "a fork still shows it",
     ),
 }
 
@@ -124,11 +203,36 @@ _REFUSALS = {
 def create(connection: Connection) -> None:
     """Make the tables and triggers in an empty database."""
     _tables.create_all(connection)
+    _guard(connection)
+    connection.execute(meta.insert().values(key=VERSION_KEY, value=str(SCHEMA_VERSION)))
+
+
+def migrate(connection: Connection, found: int) -> None:
+    """Add what the versions after the one that was found have brought."""
+    for version in range(found + 1, SCHEMA_VERSION + 1):
+        _ADDED[version](connection)
+    _guard(connection)
+    newest = meta.update().where(meta.c.key == VERSION_KEY).values(value=str(SCHEMA_VERSION))
+    connection.execute(newest)
+
+
+def _add_blobs_and_forks(connection: Connection) -> None:
+    connection.execute(text("ALTER TABLE blocks ADD COLUMN blob TEXT"))
+    blocks_by_blob.create(connection)
+    for table in (segments, tombstones, purges, leases):
+        table.create(connection)
+
+
+_ADDED: dict[int, Callable[[Connection], None]] = {2: _add_blobs_and_forks}
+
+
+def _guard(connection: Connection) -> None:
+    """Make the triggers as they are to be now."""
     for name, (event, condition, reason) in _REFUSALS.items():
         when = f"WHEN {condition}" if condition else ""
         refuse = f"SELECT RAISE(ABORT, 'append-only: {reason}');"
+        connection.execute(text(f"DROP TRIGGER IF EXISTS {name}"))
         connection.execute(text(f"CREATE TRIGGER {name} BEFORE {event} {when} BEGIN {refuse} END"))
-    connection.execute(meta.insert().values(key=VERSION_KEY, value=str(SCHEMA_VERSION)))
 
 
 def is_empty(connection: Connection, path: Path) -> bool:
@@ -147,13 +251,28 @@ def is_empty(connection: Connection, path: Path) -> bool:
     return False
 
 
-def check_version(found: str, path: Path) -> None:
+def version_of(connection: Connection, path: Path) -> int:
+    """The version of the store's schema.
+
+    Raises:
+        StoreError: it has none.
+    """
+    version = connection.execute(_VERSION).scalar_one_or_none()
+    if version is None:
+        raise StoreError(f"{path} has lost its schema version: put a backup in its place")
+    return int(version)
+
+
+_VERSION = select(meta.c.value).where(meta.c.key == VERSION_KEY)
+
+
+def check_version(found: int, path: Path) -> None:
     """Check that this loopline may write to a store of that version.
 
     Raises:
         StoreVersion: a newer one has written it.
     """
-    if int(found) > SCHEMA_VERSION:
+    if found > SCHEMA_VERSION:
         raise StoreVersion(
             f"{path} was written by a newer loopline (schema {found}, here {SCHEMA_VERSION}): "
             "upgrade loopline to write to it; it can be read as it is"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,16 +18,15 @@ T = TypeVar("T")
 
 async def settled(outcome: asyncio.Future[T]) -> T:
     """The outcome, which is waited for come what may: a cancellation is raised only after it."""
-    cancelled: asyncio.CancelledError | None = None
-    while not outcome.done():
-        try:
-            await asyncio.wait([outcome])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return outcome.result()
-    outcome.exception()  # it is nobody's any more, and asyncio would complain of that
-    raise cancelled
+    try:
+        return await asyncio.shield(outcome)
+    except asyncio.CancelledError:
+        while not outcome.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([outcome])
+        if not outcome.cancelled():
+            outcome.exception()  # it is nobody's any more, and asyncio would complain of that
+        raise
 
 
 class Readers:
@@ -41,9 +40,10 @@ class Readers:
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What the work reads, in one transaction."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._read, work)
+        return await loop.run_in_executor(self._threads, self.read_here, work)
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
+    def read_here(self, work: Callable[[Connection], T]) -> T:
+        """What the work reads, in one transaction, on this very thread."""
         try:
             with self._engine.begin() as connection:
                 return work(connection)
@@ -70,8 +70,11 @@ class Writer:
 
     async def do(self, job: Callable[[], T]) -> T:
         """What the job returns, which is run on the thread and never given up half-way."""
-        loop = asyncio.get_running_loop()
-        return await settled(loop.run_in_executor(self._thread, job))
+        return await settled(self.begin(job))
+
+    def begin(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """What the job will return."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, job)
 
     @contextmanager
     def transaction(self, *, survives_power: bool = False) -> Generator[Connection, None, None]:
@@ -87,6 +90,17 @@ class Writer:
         except BaseException:
             self._undone()
             raise
+
+    def empty_log(self) -> None:
+        """Fold the write-ahead log into the file and cut it, as far as readers let it; for a job."""
+        try:
+            connection = self._connected(survives_power=True)
+            cursor = connection.connection.cursor()
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            cursor.close()
+        except DATABASE_ERRORS as error:
+            self._disconnect()
+            raise explained(self._path, error) from error
 
     def _connected(self, survives_power: bool) -> Connection:
         connection = self._connection

@@ -1,0 +1,156 @@
+"""Blobs as files: each written beside its place, synced, and renamed into it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+
+from loopline.clock import Clock, SystemClock
+from loopline.errors import StoreError, StoreFull
+
+SUFFIX = "-blobs"
+_UNFINISHED = ".unfinished"
+
+
+class FileBlobs:
+    """Blobs in a folder, `ab/cdef…` by their sha256. The folder is made by the first put.
+
+    A lock on a file in it keeps a collection from removing what is put at the same moment.
+    """
+
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
+        self._folder = folder
+        self._clock = clock or SystemClock()
+
+    @classmethod
+    def beside(cls, store: Path, clock: Clock | None = None) -> FileBlobs:
+        """The blobs of the store in that file."""
+        return cls(store.absolute().with_name(f"{store.name}{SUFFIX}"), clock)
+
+    def put(self, data: bytes) -> str:
+        """Keep the bytes and return their name."""
+        name = sha256(data).hexdigest()
+        path = self._path(name)
+        try:
+            if not self._refreshed(path, data):
+                self._write(path, data)
+        except OSError as error:
+            raise _explained(path, error) from error
+        return name
+
+    def get(self, name: str) -> bytes:
+        """The bytes that were put."""
+        path = self._path(name)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError as error:
+            raise StoreError(f"blob {path} is missing: put a backup in its place") from error
+        except OSError as error:
+            raise _explained(path, error) from error
+        if sha256(data).hexdigest() != name:
+            raise StoreError(f"blob {path} is damaged: put a backup in its place")
+        return data
+
+    def discard(self, names: Collection[str]) -> None:
+        """Remove these."""
+        for name in names:
+            with self._locked(fcntl.LOCK_EX):
+                self._path(name).unlink(missing_ok=True)
+
+    def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
+        """Remove what is not referenced and was put last before that moment."""
+        moment = older_than.timestamp()
+        old = [path for path in self._files() if _put_before(path, moment)]
+        kept = set(referenced()) if old else set[str]()
+        unreferenced = [path for path in old if f"{path.parent.name}{path.name}" not in kept]
+        return sum(self._removed(path, moment) for path in unreferenced)
+
+    def _removed(self, path: Path, moment: float) -> bool:
+        with self._locked(fcntl.LOCK_EX):
+            if not _put_before(path, moment):
+                return False
+            path.unlink()
+            return True
+
+    def _files(self) -> Iterator[Path]:
+        """The blobs, and what was left of those that were never finished."""
+        return self._folder.glob("??/*")
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name[:2] / name[2:]
+
+    def _refreshed(self, path: Path, data: bytes) -> bool:
+        """Whether it is there, as if put now; a damaged one is not."""
+        try:
+            if path.read_bytes() != data:
+                return False
+            with self._locked(fcntl.LOCK_SH):
+                self._touch(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _touch(self, path: Path) -> None:
+        now = self._clock.now().timestamp()
+        os.utime(path, (now, now))
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self._make(path.parent)
+        unfinished = path.with_name(f"{path.name}.{self._clock.new_id()}{_UNFINISHED}")
+        try:
+            with unfinished.open("xb") as file:
+                file.write(data)
+                file.flush()
+                self._touch(unfinished)
+                os.fsync(file.fileno())
+            with self._locked(fcntl.LOCK_SH):
+                unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+        _sync(path.parent)
+
+    def _make(self, folder: Path) -> None:
+        """Make the folder such that it is there after a loss of power."""
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            _sync(self._folder)
+            _sync(self._folder.parent)
+
+    @contextmanager
+    def _locked(self, how: int) -> Generator[None, None, None]:
+        if not self._folder.is_dir():
+            yield  # there is nothing that could be put or removed
+            return
+        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, how)
+            yield
+        finally:
+            os.close(lock)
+
+
+def _put_before(path: Path, moment: float) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_mtime < moment
+    return False
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explained(path: Path, error: OSError) -> StoreError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(f"blob {path} has no room ({error}): free some; nothing was kept")
+    return StoreError(f"blob {path} could not be used ({error}): see to its folder")

@@ -1,0 +1,93 @@
+"""An append as it was asked for: its bodies encoded, the large among them as blobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Self
+
+from loopline.timeline import Body, Conversation, Entry, encode
+from loopline.timeline.blobs import LARGE_BYTES
+
+SURVIVE_POWER = {
+    "user.prompt",
+    "user.followup",
+    "turn.feedback",
+    "react.tool.start",
+    "assistant.completion",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A body as its row holds it; one that is too large for a row is in `large`, named by `blob`."""
+
+    kind: str
+    version: int
+    body: str
+    blob: str | None = None
+    large: bytes = b""
+
+    @classmethod
+    def of(cls, body: Body, *, has_blobs: bool) -> Self:
+        """The body, encoded.
+
+        Raises:
+            UnicodeEncodeError: a text in it is none that a database can hold.
+        """
+        kind, version, text = encode(body)
+        kind.encode()
+        data = text.encode()
+        if has_blobs and len(data) > LARGE_BYTES:
+            return cls(kind, version, "", sha256(data).hexdigest(), data)
+        return cls(kind, version, text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """An append as it was asked for, its bodies encoded already."""
+
+    conversation: Conversation
+    entries: Sequence[Entry]
+    stored: Sequence[Stored]
+    seen: int
+    term: int | None
+    key: str
+
+    @classmethod
+    def of(
+        cls,
+        conversation: Conversation,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None,
+        key: str,
+        has_blobs: bool,
+    ) -> Self:
+        """The append, with its bodies encoded.
+
+        Raises:
+            UnicodeEncodeError: a name or text in it is none that a database can hold.
+        """
+        named = conversation
+        "".join((named.name, named.user, named.tenant, named.project, key)).encode()
+        return cls(
+            conversation=conversation,
+            entries=tuple(entries),
+            stored=[Stored.of(entry.body, has_blobs=has_blobs) for entry in entries],
+            seen=seen,
+            term=term,
+            key=key,
+        )
+
+    @property
+    def survives_power(self) -> bool:
+        """Whether to wait until the disk has it, and not only the operating system."""
+        return any(stored.kind in SURVIVE_POWER for stored in self.stored)
+
+    @property
+    def large(self) -> list[bytes]:
+        """What is to be kept as blobs."""
+        return [stored.large for stored in self.stored if stored.blob is not None]

@@ -1,0 +1,84 @@
+"""Appends that wait for the writer at the same time, kept in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from loopline.adapters.sql.asked import Append
+from loopline.adapters.sql.ledger import Ledger
+from loopline.adapters.sql.threads import Writer, settled
+from loopline.errors import LooplineError, StoreError
+from loopline.timeline import Block
+
+MOST_TOGETHER = 256
+"""So many appends share a transaction at most; other processes wait for the store meanwhile."""
+DRAIN_SECONDS = 10.0
+
+_Outcomes = list[list[Block] | LooplineError]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    asked: Append
+    outcome: asyncio.Future[list[Block]]
+
+
+@dataclass(slots=True)
+class Group:
+    """Hands the writer all that has come while it was busy with what came before."""
+
+    writer: Writer
+    ledger: Ledger
+    _queue: deque[_Waiting] = field(default_factory=deque[_Waiting])
+    _busy: asyncio.Future[_Outcomes] | None = None
+
+    async def keep(self, asked: Append) -> list[Block]:
+        """Every block after what was seen; a cancellation is raised once the outcome is known."""
+        waiting = _Waiting(asked, asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        self._next()
+        return await settled(waiting.outcome)
+
+    async def drain(self) -> None:
+        """Wait for what was asked for, and refuse what has not begun by then."""
+        until = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        while self._busy is not None:
+            await settled(asyncio.ensure_future(asyncio.wait([self._busy])))
+            if asyncio.get_running_loop().time() > until:
+                self._refuse(StoreError("the log was closed before this could be kept"))
+
+    def _next(self) -> None:
+        if self._busy is not None or not self._queue:
+            return
+        batch = [self._queue.popleft() for _ in range(min(MOST_TOGETHER, len(self._queue)))]
+        self._busy = self.writer.begin(lambda: self._keep([waiting.asked for waiting in batch]))
+        self._busy.add_done_callback(lambda done: self._tell(batch, done))
+
+    def _keep(self, batch: list[Append]) -> _Outcomes:
+        survives_power = any(asked.survives_power for asked in batch)
+        with self.writer.transaction(survives_power=survives_power) as connection:
+            return self.ledger.append(connection, batch)
+
+    def _tell(self, batch: list[_Waiting], done: asyncio.Future[_Outcomes]) -> None:
+        self._busy = None
+        failed = done.exception()
+        if failed is not None:
+            for waiting in batch:
+                waiting.outcome.set_exception(failed)
+        else:
+            for waiting, outcome in zip(batch, done.result(), strict=True):
+                _settle(waiting.outcome, outcome)
+        self._next()
+
+    def _refuse(self, error: StoreError) -> None:
+        while self._queue:
+            self._queue.popleft().outcome.set_exception(error)
+
+
+def _settle(future: asyncio.Future[list[Block]], outcome: list[Block] | LooplineError) -> None:
+    if isinstance(outcome, LooplineError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

@@ -1,0 +1,154 @@
+"""Stories that processes live until they are killed, and live again to their end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+from sqlalchemy import Engine, event
+
+from loopline.adapters.blobs import FileBlobs
+from loopline.adapters.sql import SqlLog
+from loopline.errors import ConflictError, StoreError
+from loopline.timeline import Block, Conversation, encode
+from tests.crashes.processes import (
+    HERE,
+    THERE,
+    append_for_ever,
+    die_at_every_point,
+    notes,
+    prompt,
+    say,
+    url,
+)
+
+FORK = Conversation(name="fork")
+LARGE = prompt("é" * 50_000)
+SECRET = prompt("secret " * 10_000)
+
+
+async def opened(store: Path) -> SqlLog:
+    return await SqlLog.open(url(store), blobs=FileBlobs.beside(store))
+
+
+def store_of(folder: Path | str, point: int) -> Path:
+    return Path(folder) / str(point) / "talk.db"
+
+
+def copy_of(store: Path) -> Path:
+    return store.with_name("talk-copy.db")
+
+
+async def tell_everything(folder: str, point: int) -> None:
+    """Append small and large, fork, forget and back up; say what has been acknowledged."""
+    store = store_of(folder, point)
+    async with await opened(store) as log:
+        await log.append(HERE, [prompt("one"), LARGE], seen=0, key="1")
+        say(point, "kept")
+        with suppress(ConflictError):
+            await log.fork(HERE, FORK, 1)
+        say(point, "forked")
+        await log.append(FORK, [prompt("two")], seen=1, key="2")
+        say(point, "added")
+        if await log.forgotten(THERE) is None:
+            await log.append(THERE, [SECRET, LARGE], seen=0, key="3")
+        await log.forget(THERE)
+        say(point, "forgotten")
+        await log.collect()
+        if not await asyncio.to_thread(copy_of(store).exists):
+            await log.backup(copy_of(store), FileBlobs.beside(copy_of(store)))
+        say(point, "copied")
+
+
+async def found(store: Path) -> dict[Conversation, list[Block]]:
+    """All blocks that a store holds, each of them read."""
+    async with await opened(store) as log:
+        return {
+            c.conversation: list(await log.read(c.conversation)) for c in await log.conversations()
+        }
+
+
+async def write_until_killed(store: str) -> None:
+    """Append as a user and as a runner, small and large; say each time how long the WAL is."""
+    path = Path(store)
+    wal = Path(f"{store}-wal")
+    async with await opened(path) as log, log.lease(HERE) as term:
+        for number in range(24):
+            large = [prompt(f"{number} " * 20_000)] if number % 6 == 5 else []
+            user = [prompt(f"{number}"), prompt("+"), *large]
+            runner = [notes(f"{number}"), notes("+"), *large]
+            said = runner if number % 2 else user
+            kept = await log.append(HERE, said, seen=0, term=term if number % 2 else None)
+            say(len(kept), await asyncio.to_thread(_size, wal))
+        say("done")
+        await asyncio.Event().wait()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
+
+
+async def say_old_orphans(store: str, times: int) -> None:
+    """Append what is an old orphan each time, for as long as another process collects."""
+    async with await opened(Path(store)) as log:
+        for number in range(times):
+            said = prompt(f"{number} " * 20_000)
+            with suppress(StoreError):
+                await log.append(HERE, [said], seen=0, term=99)  # refused: only its blob is kept
+            await asyncio.to_thread(_make_old, Path(store))
+            await log.append(HERE, [said], seen=0)
+    say("done")
+
+
+def _make_old(store: Path) -> None:
+    for path in store.with_name(f"{store.name}-blobs").glob("??/*"):
+        with suppress(FileNotFoundError):
+            os.utime(path, (1, 1))
+
+
+async def collect_for_ever(store: str) -> None:
+    """Collect again and again, until killed."""
+    async with await opened(Path(store)) as log:
+        say("collecting")
+        while True:
+            await log.collect()
+
+
+def stop_at(commit: int) -> None:
+    """Be stopped within the n-th transaction, before it is committed."""
+    passed = count(1)
+
+    def passing(_: object) -> None:
+        if next(passed) == commit:
+            say("stopping")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    event.listen(Engine, "commit", passing)
+
+
+def main() -> None:
+    task, arguments = sys.argv[1], sys.argv[2:]
+    encode(LARGE.body)  # once, and not in each child
+    match task, arguments:
+        case "everything", [folder]:
+            die_at_every_point(folder, tell_everything)
+        case "write", [store]:
+            asyncio.run(write_until_killed(store))
+        case "orphans", [store, times]:
+            asyncio.run(say_old_orphans(store, int(times)))
+        case "collect", [store]:
+            asyncio.run(collect_for_ever(store))
+        case "stop", [store, commit]:
+            stop_at(int(commit))
+            asyncio.run(append_for_ever(store))
+        case _:
+            sys.exit(f"no task {task!r} with {arguments}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""A process is stopped where it hurts, and goes on later."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import StoreBusy
+from loopline.timeline import Conversation
+from tests.crashes.lives import opened
+from tests.crashes.processes import HERE, kill, prompt, start, url
+
+
+async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_nothing(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "talk.db"
+    stopping = await asyncio.to_thread(start, "stop", store, 5, tasks="tests.crashes.lives")
+    assert stopping.stdout is not None
+    while await asyncio.to_thread(stopping.stdout.readline) != "stopping\n":
+        pass
+
+    def impatient(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA busy_timeout = 20")
+
+    event.listen(Engine, "connect", impatient)
+    try:
+        async with await SqlLog.open(url(store)) as log:
+            before = await log.read(HERE)
+            with pytest.raises(StoreBusy):
+                await log.append(HERE, [prompt("mine")], seen=0)
+            stopping.send_signal(signal.SIGCONT)
+            await asyncio.to_thread(stopping.stdout.readline)
+            await asyncio.to_thread(kill, stopping)
+            after = await log.append(HERE, [prompt("mine")], seen=0)
+    finally:
+        event.remove(Engine, "connect", impatient)
+    assert after[: len(before)] == before
+    assert [block.seq for block in after] == list(range(1, len(after) + 1))
+    assert len(after) % 2 == 1
+
+
+async def test_old_orphans_that_are_said_again_outlive_a_collection(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    collecting = await asyncio.to_thread(start, "collect", store, tasks="tests.crashes.lives")
+    assert collecting.stdout is not None
+    assert await asyncio.to_thread(collecting.stdout.readline) == "collecting\n"
+    saying = await asyncio.to_thread(start, "orphans", store, 40, tasks="tests.crashes.lives")
+    said, complained = await asyncio.to_thread(saying.communicate)
+    assert (said, complained) == ("done\n", "")
+    await asyncio.to_thread(kill, collecting)
+    async with await opened(store) as log:
+        assert len(await log.read(HERE)) == 40
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
+
+
+async def test_who_reads_slowly_does_not_let_the_write_ahead_log_grow(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    sizes = list[int]()
+    async with await opened(store) as log:
+        await log.append(HERE, [prompt("x")] * 50, seen=0)
+
+        async def read_slowly() -> None:
+            for page in range(50):
+                await log.read(HERE, after=page, limit=1)
+                await asyncio.sleep(0.01)
+                sizes.append(await asyncio.to_thread(size, Path(f"{store}-wal")))
+
+        async def write(name: str) -> None:
+            conversation = Conversation(name=name)
+            for number in range(100):
+                await log.append(conversation, [prompt("x" * 20_000)], seen=number)
+
+        await asyncio.gather(read_slowly(), *(write(f"c{number}") for number in range(10)))
+        sizes.append(await asyncio.to_thread(size, Path(f"{store}-wal")))
+    assert await asyncio.to_thread(size, store) > 20_000_000
+    assert max(sizes) < 10_000_000

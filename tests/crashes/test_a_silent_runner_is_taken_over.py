@@ -1,0 +1,155 @@
+"""A runner that is alive and silent: its lease ends, and it learns so from its next append."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from loopline.adapters.sql import SqlLog
+from loopline.errors import ConflictError, LeaseLost
+from loopline.timeline import Notes
+from tests.crashes.processes import HERE, kill, notes, start, url
+
+SECONDS = 0.4
+
+
+async def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return await asyncio.to_thread(process.stdout.readline)
+
+
+async def told(process: subprocess.Popen[str]) -> str:
+    """What the owner says of its next append."""
+    assert process.stdin is not None
+    process.stdin.write("append\n")
+    process.stdin.flush()
+    return await line(process)
+
+
+@asynccontextmanager
+async def owner(
+    store: Path, seconds: float = SECONDS
+) -> AsyncGenerator[subprocess.Popen[str], None]:
+    """Another process that has the lease."""
+    process = await asyncio.to_thread(start, "own", store, seconds)
+    try:
+        assert await line(process) == "1\n"
+        yield process
+    finally:
+        await asyncio.to_thread(kill, process)
+
+
+def end_of_lease(store: Path) -> int:
+    with closing(sqlite3.connect(store)) as database:
+        (ends,) = database.execute("SELECT ends FROM leases").fetchone()
+    return int(ends)
+
+
+def next_end(store: Path, before: int) -> int:
+    """The first that is another."""
+    while (ends := end_of_lease(store)) == before:
+        time.sleep(0.02)
+    return ends
+
+
+async def test_a_stopped_owner_is_taken_over_and_learns_it_from_its_next_append(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "talk.db"
+    async with (
+        owner(store) as process,
+        await SqlLog.open(url(store), lease_seconds=SECONDS) as log,
+    ):
+        process.send_signal(signal.SIGSTOP)
+        async with log.lease(HERE) as term:
+            assert term == 2
+            kept = await log.append(HERE, [notes("new")], seen=2, term=term)
+            assert [block.seq for block in kept] == [3]
+            process.send_signal(signal.SIGCONT)
+            assert (await told(process)).startswith("LeaseLost")
+        blocks = await log.read(HERE)
+        assert [b.body.text for b in blocks if isinstance(b.body, Notes)] == ["mine", "new"]
+
+
+async def test_the_lock_that_the_old_owner_gives_back_is_not_the_one_of_the_new(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "talk.db"
+    async with (
+        await SqlLog.open(url(store), lease_seconds=60) as new,
+        await SqlLog.open(url(store), lease_seconds=60) as third,
+    ):
+        async with owner(store) as process:
+            process.send_signal(signal.SIGSTOP)
+            lease = new.lease(HERE)
+            term = await lease.__aenter__()
+        with pytest.raises(ConflictError):
+            await third.lease(HERE, wait=False).__aenter__()
+        await new.append(HERE, [notes("new")], seen=2, term=term)
+        await lease.__aexit__(None, None, None)
+        async with third.lease(HERE, wait=False) as after:
+            assert after == term + 1
+
+
+async def test_who_does_not_wait_takes_over_a_silent_owner_too(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with owner(store) as process, await SqlLog.open(url(store)) as log:
+        with pytest.raises(ConflictError):
+            await log.lease(HERE, wait=False).__aenter__()
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(2 * SECONDS)
+        async with log.lease(HERE, wait=False) as term:
+            assert term == 2
+
+
+async def test_an_owner_that_is_alive_puts_the_end_off(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with owner(store, 2.0) as process:
+        for _ in range(3):
+            before = end_of_lease(store)
+            assert await asyncio.to_thread(next_end, store, before) > before
+        assert await told(process) == "1\n"
+
+
+async def test_an_owner_that_was_stopped_and_not_taken_over_goes_on(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with owner(store) as process:
+        process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(2 * SECONDS)
+        process.send_signal(signal.SIGCONT)
+        assert await told(process) == "1\n"
+
+
+async def test_a_lease_of_another_boot_says_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with await SqlLog.open(url(store)) as one, await SqlLog.open(url(store)) as other:
+        async with one.lease(HERE):
+            with closing(sqlite3.connect(store)) as database, database:
+                database.execute("UPDATE leases SET boot = 'another', ends = 1")
+            with pytest.raises(ConflictError):
+                await other.lease(HERE, wait=False).__aenter__()
+        async with other.lease(HERE, wait=False) as term:
+            assert term == 2
+
+
+async def test_a_lease_taken_over_within_a_process_ends_the_old_one(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with (
+        await SqlLog.open(url(store)) as one,
+        await SqlLog.open(url(store)) as other,
+        one.lease(HERE) as old,
+    ):
+        with closing(sqlite3.connect(store)) as database, database:
+            database.execute("UPDATE leases SET ends = 1")
+        async with other.lease(HERE, wait=False) as term:
+            assert term == old + 1
+            with pytest.raises(LeaseLost):
+                await one.append(HERE, [notes("late")], seen=0, term=old)

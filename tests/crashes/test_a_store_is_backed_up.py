@@ -1,0 +1,98 @@
+"""A backup is a store of its own: the same blocks, and all the blobs they name."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loopline import Store
+from loopline.adapters.blobs import FileBlobs
+from loopline.adapters.sql import SqlLog
+from loopline.errors import StoreError
+from loopline.timeline import Block, Conversation
+from tests.crashes.processes import HERE, THERE, prompt, url
+
+LARGE = prompt("é" * 30_000)
+
+
+async def opened(store: Path) -> SqlLog:
+    return await SqlLog.open(url(store), blobs=FileBlobs.beside(store))
+
+
+async def everything(store: Path) -> dict[Conversation, list[Block]]:
+    async with await opened(store) as log:
+        found = await log.conversations()
+        return {c.conversation: list(await log.read(c.conversation)) for c in found}
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    async with await opened(tmp_path / "talk.db") as log:
+        await log.append(HERE, [LARGE, prompt("small")], seen=0)
+        await log.append(THERE, [prompt("there")], seen=0)
+        await log.fork(HERE, Conversation(name="fork"), 1)
+    return tmp_path / "talk.db"
+
+
+async def test_a_backup_holds_what_the_store_held(store: Path) -> None:
+    target = store.parent / "kept" / "copy.db"
+    async with Store.open(url(store), read_only=True) as kept:
+        await kept.backup(target)
+    assert await everything(target) == await everything(store)
+    assert [path.name for path in target.parent.iterdir() if path.is_file()] == ["copy.db"]
+
+
+async def test_a_backup_goes_on_by_itself(store: Path) -> None:
+    target = store.parent / "copy.db"
+    async with await opened(store) as log:
+        await log.backup(target, FileBlobs.beside(target))
+        await log.append(HERE, [prompt("later")], seen=2)
+    async with await opened(target) as copy:
+        assert len(await copy.read(HERE)) == 2
+        assert [block.seq for block in await copy.append(HERE, [prompt("else")], seen=2)] == [3]
+
+
+async def test_a_backup_replaces_nothing(store: Path) -> None:
+    target = store.parent / "copy.db"
+    target.write_text("dear diary")
+    async with await opened(store) as log:
+        with pytest.raises(StoreError, match=r"copy\.db is there already"):
+            await log.backup(target, FileBlobs.beside(target))
+        with pytest.raises(StoreError, match=r"talk\.db is there already"):
+            await log.backup(store, FileBlobs.beside(store))
+    assert target.read_text() == "dear diary"
+
+
+async def test_a_backup_that_lacks_a_blob_is_none(store: Path) -> None:
+    (blob,) = store.with_name("talk.db-blobs").glob("??/*")
+    blob.unlink()
+    target = store.parent / "copy.db"
+    async with await opened(store) as log:
+        with pytest.raises(StoreError, match=f"{blob} is missing"):
+            await log.backup(target, FileBlobs.beside(target))
+    assert not target.exists()
+
+
+async def test_a_backup_is_made_while_others_write(store: Path) -> None:
+    target = store.parent / "copy.db"
+    async with await opened(store) as log:
+
+        async def write() -> None:
+            for number in range(2, 60):
+                await log.append(HERE, [prompt("x"), prompt("y")], seen=2 * number - 2)
+
+        writing = asyncio.create_task(write())
+        await log.append(THERE, [prompt("more")], seen=1)
+        await log.backup(target, FileBlobs.beside(target))
+        await writing
+    copied = (await everything(target))[HERE]
+    assert copied == (await everything(store))[HERE][: len(copied)]
+    assert len(copied) % 2 == 0
+
+
+async def test_what_is_in_memory_has_no_backup(tmp_path: Path) -> None:
+    async with Store.open("memory:") as store:
+        with pytest.raises(StoreError, match="in memory alone"):
+            await store.backup(tmp_path / "copy.db")
