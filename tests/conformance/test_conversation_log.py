@@ -21,7 +21,7 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
 )
-from loopline.timeline.log import ConversationLog
+from loopline.timeline.log import TimelineLog
 
 HERE = Conversation(name="here")
 FORK = Conversation(name="fork")
@@ -29,8 +29,8 @@ AGAIN = Conversation(name="again")
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConversationLog]:
-    opened: ConversationLog = MemoryLog()
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TimelineLog]:
+    opened: TimelineLog = MemoryLog()
     if request.param == "sqlite":
         store = tmp_path / "talk.db"
         opened = await SqlLog.open(f"sqlite:///{store}", blobs=FileBlobs.beside(store))
@@ -52,7 +52,7 @@ def texts(blocks: Sequence[Block]) -> list[str]:
     ]
 
 
-async def tell(log: ConversationLog, conversation: Conversation, *said: str) -> None:
+async def tell(log: TimelineLog, conversation: Conversation, *said: str) -> None:
     """Say each in a turn of its own."""
     for text in said:
         found = await log.find(conversation)
@@ -62,13 +62,13 @@ async def tell(log: ConversationLog, conversation: Conversation, *said: str) -> 
 # Forks
 
 
-async def test_a_fork_shows_the_very_blocks_up_to_its_place(log: ConversationLog) -> None:
+async def test_a_fork_shows_the_very_blocks_up_to_its_place(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two", "three")
     await log.fork(HERE, FORK, 2)
     assert list(await log.read(FORK)) == list(await log.read(HERE))[:2]
 
 
-async def test_what_is_appended_to_either_later_is_not_in_the_other(log: ConversationLog) -> None:
+async def test_what_is_appended_to_either_later_is_not_in_the_other(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)
     await tell(log, HERE, "here")
@@ -77,7 +77,7 @@ async def test_what_is_appended_to_either_later_is_not_in_the_other(log: Convers
     assert texts(await log.read(FORK)) == ["one", "fork"]
 
 
-async def test_places_turns_and_numbers_of_a_fork_go_on_from_its_base(log: ConversationLog) -> None:
+async def test_places_turns_and_numbers_of_a_fork_go_on_from_its_base(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("one"), followup("a"), prompt("two")], seen=0)
     await log.append(HERE, [prompt("three")], seen=3)
     await log.fork(HERE, FORK, 2)
@@ -86,7 +86,7 @@ async def test_places_turns_and_numbers_of_a_fork_go_on_from_its_base(log: Conve
     assert [(block.seq, block.turn, block.n) for block in kept] == [(2, 1, 1), (3, 1, 2), (4, 2, 1)]
 
 
-async def test_a_fork_is_read_after_a_place_and_up_to_a_limit(log: ConversationLog) -> None:
+async def test_a_fork_is_read_after_a_place_and_up_to_a_limit(log: TimelineLog) -> None:
     await tell(log, HERE, "1", "2", "3")
     await log.fork(HERE, FORK, 2)
     await tell(log, FORK, "4", "5")
@@ -98,14 +98,14 @@ async def test_a_fork_is_read_after_a_place_and_up_to_a_limit(log: ConversationL
 
 
 async def test_an_append_to_a_fork_returns_what_was_not_seen_of_its_base(
-    log: ConversationLog,
+    log: TimelineLog,
 ) -> None:
     await tell(log, HERE, "1", "2")
     await log.fork(HERE, FORK, 2)
     assert texts(await log.append(FORK, [prompt("3")], seen=1)) == ["2", "3"]
 
 
-async def test_a_fork_of_a_fork_shows_what_that_shows(log: ConversationLog) -> None:
+async def test_a_fork_of_a_fork_shows_what_that_shows(log: TimelineLog) -> None:
     await tell(log, HERE, "1", "2", "3")
     await log.fork(HERE, FORK, 2)
     await tell(log, FORK, "4", "5")
@@ -119,7 +119,7 @@ async def test_a_fork_of_a_fork_shows_what_that_shows(log: ConversationLog) -> N
     assert texts(await log.read(short)) == ["1", "8"]
 
 
-async def test_a_fork_is_a_conversation_of_its_own(log: ConversationLog) -> None:
+async def test_a_fork_is_a_conversation_of_its_own(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two", "three")
     await log.fork(HERE, FORK, 2)
     here, fork = await log.find(HERE), await log.find(FORK)
@@ -132,14 +132,14 @@ async def test_a_fork_is_a_conversation_of_its_own(log: ConversationLog) -> None
     assert {found.conversation for found in await log.conversations()} == {HERE, FORK}
 
 
-async def test_a_key_of_the_base_is_free_in_the_fork(log: ConversationLog) -> None:
+async def test_a_key_of_the_base_is_free_in_the_fork(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("one")], seen=0, key="k")
     await log.fork(HERE, FORK, 1)
     await log.append(FORK, [prompt("two")], seen=1, key="k")
     assert texts(await log.read(FORK)) == ["one", "two"]
 
 
-async def test_a_fork_has_terms_of_its_own(log: ConversationLog) -> None:
+async def test_a_fork_has_terms_of_its_own(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     async with log.lease(HERE):
         await log.fork(HERE, FORK, 1)
@@ -148,7 +148,7 @@ async def test_a_fork_has_terms_of_its_own(log: ConversationLog) -> None:
 
 
 @pytest.mark.parametrize("seq", [-1, 0, 3])
-async def test_a_fork_begins_at_a_place_that_is_there(log: ConversationLog, seq: int) -> None:
+async def test_a_fork_begins_at_a_place_that_is_there(log: TimelineLog, seq: int) -> None:
     await tell(log, HERE, "one", "two")
     with pytest.raises(StoreError, match=f"no block {seq} in conversation 'here': it has 1 to 2"):
         await log.fork(HERE, FORK, seq)
@@ -157,7 +157,7 @@ async def test_a_fork_begins_at_a_place_that_is_there(log: ConversationLog, seq:
     assert await log.find(FORK) is None
 
 
-async def test_a_fork_begins_only_once(log: ConversationLog) -> None:
+async def test_a_fork_begins_only_once(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     await log.fork(HERE, FORK, 1)
     with pytest.raises(ConflictError, match="'fork' has begun already"):
@@ -166,13 +166,13 @@ async def test_a_fork_begins_only_once(log: ConversationLog) -> None:
         await log.fork(HERE, HERE, 1)
 
 
-async def test_a_fork_stays_with_its_owner(log: ConversationLog) -> None:
+async def test_a_fork_stays_with_its_owner(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     with pytest.raises(StoreError, match="stays with its owner"):
         await log.fork(HERE, Conversation(name="fork", user="other"), 1)
 
 
-async def test_a_fork_while_others_append_shows_a_whole_beginning(log: ConversationLog) -> None:
+async def test_a_fork_while_others_append_shows_a_whole_beginning(log: TimelineLog) -> None:
     await tell(log, HERE, "0")
     forks = [Conversation(name=f"f{number}") for number in range(5)]
 
@@ -192,7 +192,7 @@ async def test_a_fork_while_others_append_shows_a_whole_beginning(log: Conversat
 # Forgetting
 
 
-async def test_nothing_is_read_of_what_was_forgotten(log: ConversationLog) -> None:
+async def test_nothing_is_read_of_what_was_forgotten(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two")
     await log.forget(HERE)
     assert await log.read(HERE) == []
@@ -200,7 +200,7 @@ async def test_nothing_is_read_of_what_was_forgotten(log: ConversationLog) -> No
     assert await log.conversations() == []
 
 
-async def test_it_is_known_when_a_conversation_was_forgotten(log: ConversationLog) -> None:
+async def test_it_is_known_when_a_conversation_was_forgotten(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     assert await log.forgotten(HERE) is None
     (block,) = await log.read(HERE)
@@ -212,7 +212,7 @@ async def test_it_is_known_when_a_conversation_was_forgotten(log: ConversationLo
     assert await log.forgotten(HERE) == at
 
 
-async def test_a_forgotten_conversation_never_begins_again(log: ConversationLog) -> None:
+async def test_a_forgotten_conversation_never_begins_again(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     await tell(log, AGAIN, "one")
     await log.forget(HERE)
@@ -227,7 +227,7 @@ async def test_a_forgotten_conversation_never_begins_again(log: ConversationLog)
     assert await log.read(HERE) == []
 
 
-async def test_a_runner_of_what_was_forgotten_is_refused(log: ConversationLog) -> None:
+async def test_a_runner_of_what_was_forgotten_is_refused(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     async with log.lease(HERE) as term:
         await log.forget(HERE)
@@ -236,14 +236,14 @@ async def test_a_runner_of_what_was_forgotten_is_refused(log: ConversationLog) -
     assert await log.read(HERE) == []
 
 
-async def test_forgetting_what_never_began_changes_nothing(log: ConversationLog) -> None:
+async def test_forgetting_what_never_began_changes_nothing(log: TimelineLog) -> None:
     await log.forget(HERE)
     assert await log.forgotten(HERE) is None
     await tell(log, HERE, "one")
     assert texts(await log.read(HERE)) == ["one"]
 
 
-async def test_forgetting_one_conversation_leaves_the_others(log: ConversationLog) -> None:
+async def test_forgetting_one_conversation_leaves_the_others(log: TimelineLog) -> None:
     await tell(log, HERE, "here")
     await tell(log, AGAIN, "again")
     await log.forget(HERE)
@@ -252,7 +252,7 @@ async def test_forgetting_one_conversation_leaves_the_others(log: ConversationLo
     assert texts(await log.read(AGAIN)) == ["again", "more"]
 
 
-async def test_what_a_fork_still_shows_is_not_forgotten(log: ConversationLog) -> None:
+async def test_what_a_fork_still_shows_is_not_forgotten(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)
     await log.fork(HERE, AGAIN, 2)
@@ -265,7 +265,7 @@ async def test_what_a_fork_still_shows_is_not_forgotten(log: ConversationLog) ->
     assert await log.conversations() == []
 
 
-async def test_a_fork_is_forgotten_without_its_parent(log: ConversationLog) -> None:
+async def test_a_fork_is_forgotten_without_its_parent(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)
     await tell(log, FORK, "more")
@@ -274,7 +274,7 @@ async def test_a_fork_is_forgotten_without_its_parent(log: ConversationLog) -> N
     assert texts(await log.read(HERE)) == ["one", "two"]
 
 
-async def test_with_cascade_every_fork_goes_too(log: ConversationLog) -> None:
+async def test_with_cascade_every_fork_goes_too(log: TimelineLog) -> None:
     other = Conversation(name="other")
     await tell(log, other, "other")
     await tell(log, HERE, "one", "two")
@@ -286,7 +286,7 @@ async def test_with_cascade_every_fork_goes_too(log: ConversationLog) -> None:
     assert await log.forgotten(FORK) == await log.forgotten(AGAIN) == await log.forgotten(HERE)
 
 
-async def test_with_cascade_a_fork_that_shows_none_of_it_stays(log: ConversationLog) -> None:
+async def test_with_cascade_a_fork_that_shows_none_of_it_stays(log: TimelineLog) -> None:
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)
     await tell(log, FORK, "three")

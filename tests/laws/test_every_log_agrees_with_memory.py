@@ -24,7 +24,6 @@ from loopline.timeline import (
     MemoryLog,
     TimelineLog,
 )
-from loopline.timeline.log import ConversationLog
 from tests.laws.leaping import LeapingClock
 from tests.strategies import bodies, entries, user_bodies
 
@@ -59,9 +58,7 @@ class LogsSideBySide(RuleBasedStateMachine):
         path = Path(self.folder.name) / "talk.db"
         return self.runner.run(SqlLog.open(f"sqlite:///{path}", clock=self.clock))
 
-    def both(
-        self, which: int, do: Callable[[ConversationLog], Coroutine[None, None, T]]
-    ) -> T | str:
+    def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
         """What came of it, which is the same in both."""
         expected = self.runner.run(outcome(do(self.memory)))
         assert self.runner.run(outcome(do(self.kept[which]))) == expected

@@ -298,7 +298,7 @@ async def test_it_says_so_when_it_must_answer_before_it_could_search() -> None:
     forced = await desk.reply(allow_calls=False)
 
     assert forced.calls == ()
-    assert "no answer" in forced.text
+    assert "ran out before I could search" in forced.text
 
 
 async def test_another_process_carries_on_where_the_messages_end() -> None:

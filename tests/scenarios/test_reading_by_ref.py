@@ -136,6 +136,20 @@ async def test_a_passage_that_was_shown_reads_the_same_when_the_repository_has_g
     assert "repository" in gone.message
 
 
+async def test_lines_asked_for_beyond_the_end_read_the_same_when_the_repository_has_gone(
+    repo: Path, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/talk.db"
+    asked = f"ks:docs/tea.md@{git(repo, 'rev-parse', 'HEAD')[:7]}#L9-L90"
+    script: list[Entry] = [Call("react.read", paths=[asked]), "Dry and dark."]
+    async with talking(script, bundle=guide(repo), store=store) as talk:
+        await talk.say("How to store it?")
+    shutil.rmtree(repo)
+    async with Store.open(store, read_only=True) as kept:
+        (item,) = await kept.conversation("c").read(asked)
+    assert (item.status, item.text) == ("ok", "\nKeep it dry and dark.\n")
+
+
 async def test_a_commit_on_top_changes_what_a_moving_name_gives_and_nothing_pinned(
     repo: Path,
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from pathlib import Path
 
 from loopline import Harness, LooplineError
@@ -62,6 +63,18 @@ class DyingLog:
     async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
         """List."""
         return await self._log.conversations(user=user)
+
+    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+        """Fork."""
+        await self._log.fork(conversation, fork, seq)
+
+    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+        """Forget."""
+        await self._log.forget(conversation, cascade=cascade)
+
+    async def forgotten(self, conversation: Conversation) -> datetime | None:
+        """Whether it was forgotten."""
+        return await self._log.forgotten(conversation)
 
     async def close(self) -> None:
         """Close."""

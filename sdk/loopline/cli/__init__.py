@@ -1,6 +1,9 @@
 """The command `loopline`: bundles are run, talked to and checked, and what they did is read again."""
 
-from loopline.cli.app import app
+try:
+    from loopline.cli.app import app
+except KeyboardInterrupt:  # while all that is being imported
+    raise SystemExit(130) from None
 
 __all__ = ["app", "main"]
 

@@ -12,6 +12,7 @@ from loopline.cli.chatting import chat
 from loopline.cli.checking import check
 from loopline.cli.choices import Choices
 from loopline.cli.door import attend
+from loopline.cli.keeping import backup, export, forget
 from loopline.cli.knowing import build, search
 from loopline.cli.making import bundles, new
 from loopline.cli.reading import read
@@ -163,6 +164,53 @@ def timeline_command(
     wanted = Wanted(turn=turn, type=kind)
     work = partial(conversations, choices) if listed else partial(timeline, wanted, choices)
     attend(work, verbose=verbose)
+
+
+@app.command("export")
+def export_command(
+    conversation: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONVERSATION", help="Its name; without it the latest.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Print a conversation as a JSON document."""
+    choices = Choices(conversation=conversation, store=store, user=user)
+    attend(partial(export, choices), verbose=verbose)
+
+
+@app.command("backup")
+def backup_command(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A file that is not there yet.", show_default=False),
+    ],
+    store: StoreOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Copy the store, with its blobs, while it is in use."""
+    attend(partial(backup, target, Choices(store=store)), verbose=verbose)
+
+
+@app.command("forget")
+def forget_command(
+    conversation: Annotated[
+        str, typer.Argument(metavar="CONVERSATION", help="Its name.", show_default=False)
+    ],
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Forget the forks that show some of it too.")
+    ] = False,
+    store: StoreOption = None,
+    user: UserOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Remove a conversation for good; its refs answer gone from then on."""
+    choices = Choices(store=store, user=user)
+    attend(partial(forget, conversation, cascade, choices), verbose=verbose)
 
 
 @app.command("chat")

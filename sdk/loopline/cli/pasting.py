@@ -144,7 +144,8 @@ def _example(blocks: Sequence[Block]) -> str:
         for block in results
         if isinstance(block.body, ToolResult) and block.body.tool not in DULL
     ]
-    return telling[-1] if telling else blocks[-1].ref
+    last = blocks[-1].ref if blocks else "artifact:conv.timeline.v1"
+    return telling[-1] if telling else last
 
 
 def _option(name: str, value: str | None) -> list[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Unpack
 
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import LooplineError
 from loopline.events import Event
-from loopline.models import well_formed
+from loopline.models import JsonObject, well_formed
 from loopline.react import Limits, TurnResult, checked, recorded
-from loopline.reader import Reader, Reading
+from loopline.reader import Reader, Reading, timeline_document
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -159,6 +159,34 @@ class Talk:
     async def blocks(self, *, after: int = 0) -> Sequence[Block]:
         """The blocks whose seq is greater than `after`."""
         return await self._log.read(self.conversation, after=after)
+
+    async def export(self) -> JsonObject:
+        """The whole conversation as the document `artifact:conv.timeline.v1`."""
+        timeline = Timeline(await self._log.read(self.conversation))
+        return timeline_document(timeline, await self._log.find(self.conversation))
+
+    async def fork(self, *, seq: int, name: str = "") -> Talk:
+        """Another conversation of the same user that begins with the blocks up to `seq`.
+
+        It goes on from there on its own; a call that is open there is not run, and its turn is ended as
+        interrupted by the next one. Without a name it is called after this one.
+
+        Raises:
+            StoreError: there is no such place.
+            ConflictError: a conversation of that name has begun already.
+        """
+        fork = replace(self.conversation, name=name or await self._fork_name())
+        await self._log.fork(self.conversation, fork, seq)
+        return Talk(self._log, fork, turns=self._turns, process=self._process, reader=self._reader)
+
+    async def _fork_name(self) -> str:
+        number = 1
+        while await self._log.find(self._forked(number)) is not None:
+            number += 1
+        return self._forked(number).name
+
+    def _forked(self, number: int) -> Conversation:
+        return replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
 
     async def _say(
         self,

@@ -26,7 +26,7 @@ from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
-from loopline.harness.opened import Opened, named, others
+from loopline.harness.opened import Opened, conversed, named, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.models import ClockedModel, ClosingModel, Model
@@ -36,7 +36,7 @@ from loopline.react import (
     TurnResult,
     chosen_protocol,
 )
-from loopline.reader import Conversed, Reader
+from loopline.reader import Reader
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -291,9 +291,8 @@ class Harness:
     async def _reader(self, conversation: Conversation) -> Reader:
         opened = self._open_now
         timeline = Timeline(await opened.log.read(conversation))
-        summary = await opened.log.find(conversation)
         return Reader(
-            here=Conversed(timeline, summary),
+            here=await conversed(opened.log, conversation, timeline),
             skills=await asyncio.to_thread(opened.readable_skills),
             knowledge=reads(opened.space, timeline),
             other=others(opened.log, conversation),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from loopline.clock import Clock
 from loopline.errors import StoreError
 from loopline.timeline import MemoryLog, TimelineLog
-from loopline.timeline.log import ConversationLog
 
 if TYPE_CHECKING:
     from loopline.adapters.blobs import FileBlobs
@@ -46,7 +45,7 @@ def place(url: str | None) -> Place:
     return Place(given, Path(given.removeprefix("sqlite:///")))
 
 
-async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> ConversationLog:
+async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> TimelineLog:
     """The log at that place.
 
     Raises:

@@ -62,14 +62,19 @@ def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:
     return Conversation(name=name, user=user, tenant=tenant, project=project)
 
 
+async def conversed(log: TimelineLog, conversation: Conversation, timeline: Timeline) -> Conversed:
+    """A conversation as a reader finds it."""
+    summary = await log.find(conversation)
+    forgotten = None if summary else await log.forgotten(conversation)
+    return Conversed(timeline, summary, forgotten)
+
+
 def others(log: TimelineLog, conversation: Conversation) -> OtherConversation:
     """The other conversations of the same user, by name."""
 
     async def other(name: str) -> Conversed | None:
         wanted = replace(conversation, name=name)
-        summary = await log.find(wanted)
-        if summary is None:
-            return None
-        return Conversed(Timeline(await log.read(wanted)), summary)
+        found = await conversed(log, wanted, Timeline(await log.read(wanted)))
+        return found if found.summary or found.forgotten else None
 
     return other

@@ -11,9 +11,9 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
 from loopline.harness.logs import back_up, open_log, place
-from loopline.harness.opened import named, others
+from loopline.harness.opened import conversed, named, others
 from loopline.harness.spaces import reads
-from loopline.reader import Conversed, Reader
+from loopline.reader import Reader
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -22,7 +22,7 @@ from loopline.timeline import (
     ConversationSummary,
     Timeline,
 )
-from loopline.timeline.log import ConversationLog
+from loopline.timeline.log import TimelineLog
 
 
 class Store:
@@ -33,7 +33,7 @@ class Store:
         self._place = place(url)
         self._read_only = read_only
         self._clock = clock
-        self._log: ConversationLog | None = None
+        self._log: TimelineLog | None = None
 
     @classmethod
     def open(
@@ -60,7 +60,7 @@ class Store:
         self._log = None
 
     @property
-    def _open_log(self) -> ConversationLog:
+    def _open_log(self) -> TimelineLog:
         if self._log is None:
             raise LooplineError("the store is not open: async with Store.open(…) as store")
         return self._log
@@ -117,7 +117,7 @@ class Store:
         log = self._open_log
         timeline = Timeline(await log.read(conversation))
         return Reader(
-            here=Conversed(timeline, await log.find(conversation)),
+            here=await conversed(log, conversation, timeline),
             knowledge=reads(None, timeline),
             other=others(log, conversation),
         )

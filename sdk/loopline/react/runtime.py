@@ -19,6 +19,7 @@ from loopline.prompt import (
     RENDERER,
     Answer,
     Calls,
+    Decided,
     Malformed,
     View,
     announce,
@@ -381,14 +382,11 @@ class React:
             return await self._without_model(error)
         if reply.stop_reason == "refusal":
             return await self._refused(reply)
-        decided = self._protocol.decode(reply)
-        match decided:
-            case Answer(text=text) | Calls(notes=text) | Malformed(raw=text) if text.strip():
-                body = completion(timeline, text, flag="forced", reason="max_iterations")
-            case _:
-                body = fallback(timeline, self._recorder.turn)
-        notes = decided.notes if isinstance(decided, Answer) else ""
-        return await self._close(reply, body, notes)
+        marks, answer = self._split(_said(self._protocol.decode(reply)))
+        if not answer.strip():
+            return await self._close(reply, fallback(timeline, self._recorder.turn), marks)
+        body = completion(timeline, answer, flag="forced", reason="max_iterations")
+        return await self._close(reply, body, marks)
 
     async def _refused(self, reply: Reply) -> Ended:
         text = well_formed(reply.text).strip() or "The model refused to answer."
@@ -425,6 +423,13 @@ def _differs(begun: RoundStart, fresh: RoundStart) -> bool:
         tail=begun.tail,
     )
     return now != begun
+
+
+def _said(decided: Decided) -> str:
+    """The words of a decision, whatever it is."""
+    match decided:
+        case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
+            return text
 
 
 def in_epoch(begun: RoundStart, before: RoundStart | None) -> RoundStart:

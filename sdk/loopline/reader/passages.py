@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 
 from loopline.knowledge import Passage
 from loopline.reader.reading import Item
@@ -50,7 +51,10 @@ def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | Non
     asked = str(ref)
     if asked in timeline.kept:
         return _kept_item(timeline, asked, asked, timeline.kept[asked].text, room)
+    digest = timeline.shown.get(asked)
     for name, kept in timeline.kept.items():
+        if digest is not None and sha256(kept.text.encode()).hexdigest() == digest:
+            return _kept_item(timeline, asked, name, kept.text, room)
         text = _enclosed(name, kept.text, ref)
         if text is not None:
             return _kept_item(timeline, asked, name, text, room)

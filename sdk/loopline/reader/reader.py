@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from difflib import get_close_matches
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
@@ -44,6 +45,7 @@ class Conversed:
 
     timeline: Timeline
     summary: ConversationSummary | None = None
+    forgotten: datetime | None = None
 
 
 OtherConversation = Callable[[str], Awaitable[Conversed | None]]
@@ -72,6 +74,9 @@ class Reader:
         return Reading(items)
 
     async def _item(self, asked: str, room: int) -> Item:
+        if self.here.forgotten is not None:
+            said = f"the conversation was forgotten on {self.here.forgotten:%Y-%m-%d}"
+            return Item(ref=asked, asked=asked, status="gone", message=said)
         try:
             return await self._read(parse(asked), asked, room)
         except LooplineError as error:

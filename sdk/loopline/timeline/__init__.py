@@ -1,6 +1,7 @@
 """The conversation: its blocks, the folds over them, and the log that keeps them."""
 
 from loopline.timeline import citations, feedback, memory_notes, plan
+from loopline.timeline.blobs import BlobStore, MemoryBlobs
 from loopline.timeline.blocks import (
     NEW_TURN,
     ArtifactKept,
@@ -67,6 +68,7 @@ __all__ = [
     "MARKS",
     "NEW_TURN",
     "ArtifactKept",
+    "BlobStore",
     "Block",
     "Body",
     "CitedSentence",
@@ -83,6 +85,7 @@ __all__ = [
     "Given",
     "KnowledgeCommit",
     "Listener",
+    "MemoryBlobs",
     "MemoryLog",
     "MemoryNote",
     "MemoryNotes",

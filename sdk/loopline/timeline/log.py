@@ -94,14 +94,6 @@ class TimelineLog(Protocol):
         """Every conversation, of that user or of all, the one active last first."""
         ...
 
-    async def close(self) -> None:
-        """Let go of what is held; what was acknowledged stays."""
-        ...
-
-
-class ConversationLog(TimelineLog, Protocol):
-    """A timeline log in which a conversation can be forked and forgotten as a whole."""
-
     async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
         """Begin another conversation of the same owner with the blocks up to `seq`.
 
@@ -128,6 +120,10 @@ class ConversationLog(TimelineLog, Protocol):
 
     async def forgotten(self, conversation: Conversation) -> datetime | None:
         """When the conversation was forgotten; None when it was not."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what is held; what was acknowledged stays."""
         ...
 
 

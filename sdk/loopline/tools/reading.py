@@ -63,7 +63,7 @@ class ReadTool:
             sections=tuple(_section(item) for item in fresh if item.found),
             bodies=tuple(_kept(item) for item in fresh if item.keep and not _known(item, call)),
             found=len(reading.paths),
-            shows=tuple((item.ref, item.sha256) for item in fresh if item.text),
+            shows=tuple(pair for item in fresh if item.text for pair in _shown(item)),
         )
 
 
@@ -85,6 +85,11 @@ def _section(item: Item) -> Section:
     if source is not None and item.keep:
         source = replace(source, text=item.text)
     return Section(heading=title, text=f"{item.text}{ending}", source=source)
+
+
+def _shown(item: Item) -> list[tuple[str, str]]:
+    """The names under which the model has seen the text: its own, and the one it asked by."""
+    return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.asked))]
 
 
 def _known(item: Item, call: Call) -> bool:

@@ -60,6 +60,8 @@ def answer(
 
 def declined(evidence: Evidence, queries: Sequence[str]) -> str:
     """What was searched for, and that nothing answers; no source is named."""
+    if not queries:
+        return f"The rounds ran out before I could search for an answer. (I am {NATURE}.)"
     searched = _listed([harmless(query) for query in queries[:MOST_QUERIES]], "and")
     more = len(queries) - MOST_QUERIES
     searched += f", and in {more} other way{'' if more == 1 else 's'}" if more > 0 else ""

@@ -19,6 +19,8 @@ COMMON_WEIGHT = 0.85
 GENERAL_WEIGHT = 0.3
 BORROWED = 0.6
 FEW = 2
+MOST_TERMS = 40
+"""Terms of one question that are weighed: the most telling ones of a text pasted in."""
 
 _GENERAL = frozenset(map(stem, GENERAL))
 _COMMON = frozenset(map(stem, COMMON))
@@ -110,7 +112,11 @@ def _terms(text: str) -> tuple[Term, ...]:
         held = found.get(term.stem)
         if held is None or held.weight < term.weight:
             found[term.stem] = term
-    return tuple(found.values())
+    if len(found) <= MOST_TERMS:
+        return tuple(found.values())
+    telling = sorted(found.values(), key=lambda term: term.weight, reverse=True)[:MOST_TERMS]
+    kept = {term.stem for term in telling}
+    return tuple(term for term in found.values() if term.stem in kept)
 
 
 def _sentence_starts(text: str) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -52,7 +53,7 @@ class OfflineModel:
         """
         if prompt.options.json_action:
             raise ModelError("offline decides by native calls: leave the protocol to it")
-        move = next_move(prompt)
+        move = await asyncio.to_thread(next_move, prompt)
         for piece in move.pieces:
             yield TextDelta(text=piece)
         text = "".join(move.pieces)
