@@ -20,7 +20,9 @@ PARTS = 0.8
 HEADING, BESIDE, TITLE, NEAR, ANYWHERE = 0.75, 0.6, 0.45, 0.4, 0.25
 OWN_SHARE = 0.5
 NEAR_SENTENCES = 3
-FORM_FACTOR: dict[Form, float] = {"prose": 1.0, "item": 1.0, "row": 0.8, "code": 0.3}
+_IDENTIFIER = re.compile(r"\w_\w|[a-z][A-Z]|\w\(|\w\.\w")
+_ASSIGNMENT = re.compile(r"\w[\w.]* \+?= ")
+FORM_FACTOR: dict[Form, float] = {"prose": 1.0, "item": 1.0, "row": 0.8, "code": 0.55}
 TESTS_FACTOR = 0.75
 SOURCE_FACTOR = 0.95
 SHORT, LONG, FAR_TOO_LONG = 30, 400, 700
@@ -128,7 +130,10 @@ def weigh(
     weights = {
         term.stem: term.weight * _rarity(term, held, alike, queries) for term in question.terms
     }
-    scored = _once([each for one in held for each in _scored(question, one, alike, weights)])
+    everything = [each for one in held for each in _scored(question, one, alike, weights)]
+    # A question in words is not answered by a line of code, whatever words its strings hold.
+    in_code = _IDENTIFIER.search(question.text) is not None
+    scored = _once([each for each in everything if in_code or not _is_code(each.sentence)])
     missing = tuple(
         term
         for term in question.own
@@ -137,6 +142,10 @@ def weigh(
         )
     )
     return Evidence(question, tuple(scored), missing, weights, tries)
+
+
+def _is_code(sentence: Sentence) -> bool:
+    return sentence.form == "code" or _ASSIGNMENT.match(sentence.text) is not None
 
 
 def _once(scored: Iterable[Scored]) -> list[Scored]:
