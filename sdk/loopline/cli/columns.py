@@ -1,4 +1,4 @@
-"""Rows in columns: where there is little room one column is cut, and no other."""
+"""Rows in columns: where there is little room one column is cut, and the last ones go."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Cell = Text | Spinner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Cells of one line each; column `cut` gives way, and those in `right` end together."""
+    """Cells of one line each; column `cut` gives way, and those in `right` end together.
+
+    Where `cut` would have less than the shortest, the last columns are left out.
+    """
 
     rows: Sequence[Sequence[Cell]]
     cut: int
@@ -27,7 +30,9 @@ class Columns:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(map(_width, column)) for column in zip(*self.rows, strict=True)]
-        taken = sum(width + self.gap for n, width in enumerate(widths) if n != self.cut)
+        while len(widths) > self.cut + 1 and self._taken(widths) + SHORTEST > options.max_width:
+            widths.pop()
+        taken = self._taken(widths)
         table = Table.grid(padding=(0, self.gap, 0, 0))
         for n, width in enumerate(widths):
             room = max(options.max_width - taken, SHORTEST) if n == self.cut else width
@@ -38,8 +43,12 @@ class Columns:
                 justify="right" if n in self.right else "left",
             )
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*row[: len(widths)])
         yield table
+
+    def _taken(self, widths: Sequence[int]) -> int:
+        """What the columns beside the one that is cut take."""
+        return sum(width + self.gap for n, width in enumerate(widths) if n != self.cut)
 
 
 def _width(cell: Cell) -> int:
