@@ -165,3 +165,15 @@ def test_check_says_what_a_bundle_is_made_of(slow: Loopline, tea: Loopline) -> N
     assert "slow.work(what: string)  exclusive  Work for a long time." in ran.out
     assert "seconds = 600.0" in ran.out
     assert "indexed tea house @" in tea("check", "guide").out
+
+
+def test_check_reads_the_descriptor_that_the_code_names(slow: Loopline) -> None:
+    (slow.folder / "slow" / "tools_descriptor.py").rename(slow.folder / "slow" / "my_tools.py")
+    missing = slow("check", "slow")
+    assert (missing.code, "no module 'slow.tools_descriptor'" in missing.err) == (1, True)
+    workflow = next(
+        file for file in (slow.folder / "slow").glob("*.py") if "build_react" in file.read_text()
+    )
+    workflow.write_text(workflow.read_text().replace("tools_descriptor", "my_tools"))
+    found = slow("check", "slow")
+    assert (found.code, "slow.work" in found.out) == (0, True)

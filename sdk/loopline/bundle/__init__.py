@@ -7,6 +7,7 @@ from loopline.bundle.properties import Properties, Setting, Written, merged, wri
 from loopline.bundle.running import begin, run
 from loopline.bundle.services import Services
 from loopline.bundle.template import create
+from loopline.bundle.wired import wired
 from loopline.bundle.workflow import BaseWorkflow
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "load_tools",
     "merged",
     "run",
+    "wired",
     "written",
 ]

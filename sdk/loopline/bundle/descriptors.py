@@ -72,7 +72,13 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
         for name in config
         if name not in (REACT, consumer)
     )
-    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange))
+    idle = tuple(
+        f"{descriptor.place('AGENTS_CONFIG', name)}: no skill is matched by {pattern!r}"
+        for name, selection in config.items()
+        for pattern in (*(selection.enabled or ()), *selection.disabled)
+        if not any(selection.matches(pattern, skill.namespace, skill.id) for skill in skills)
+    )
+    return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange, *idle))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from rich.text import Text
 
-from loopline.bundle import LoadedBundle, Properties, load, load_skills, load_tools, merged
+from loopline.bundle import (
+    LoadedBundle,
+    Properties,
+    load,
+    load_skills,
+    load_tools,
+    merged,
+    wired,
+)
 from loopline.cli import words
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED, FAILED, UsageError
@@ -19,9 +29,8 @@ from loopline.errors import LooplineError, PropertyError
 from loopline.knowledge import KnowledgeState
 from loopline.models import Json, JsonObject, dumps
 from loopline.skills import Skills
-from loopline.tools import ToolSet
+from loopline.tools import Tool, ToolSet
 
-TOOLS_DESCRIPTOR, SKILLS_DESCRIPTOR = "tools_descriptor", "skills_descriptor"
 ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 
 T = TypeVar("T")
@@ -78,16 +87,23 @@ async def check(bundle: str, choices: Choices, screen: Screen) -> int:
 
 
 def _descriptors(loaded: LoadedBundle, found: Findings) -> None:
-    """Read both descriptors as the bundle's folder has them."""
-    tools = f"{loaded.name}.{TOOLS_DESCRIPTOR}" if loaded.holds(TOOLS_DESCRIPTOR) else ""
-    skills = f"{loaded.name}.{SKILLS_DESCRIPTOR}" if loaded.holds(SKILLS_DESCRIPTOR) else ""
-    found.tools = found.attempt(lambda: _specified(load_tools(tools, loaded)), ToolSet())
-    found.skills = found.attempt(lambda: load_skills(skills, loaded), Skills())
+    """Read the descriptors that the bundle's code names."""
+    tools = dict[str, Tool]()
+    for module in wired(loaded, "tools"):
+        tools |= found.attempt(partial(_specified, module, loaded), ToolSet())
+    found.tools = ToolSet(tools.values())
+    for module in wired(loaded, "skills") or [""]:
+        skills = found.attempt(partial(load_skills, module, loaded), Skills())
+        found.skills = Skills((*found.skills, *skills), (*found.skills.warnings, *skills.warnings))
     found.warnings += found.skills.warnings
+    if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
+        name = loaded.bundle.workflow.__name__
+        found.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
 
 
-def _specified(tools: ToolSet) -> ToolSet:
+def _specified(module: str, loaded: LoadedBundle) -> ToolSet:
     """The tools, whose schemas are made now and not when a model first asks."""
+    tools = load_tools(module, loaded)
     return tools if tools.specs else ToolSet()
 
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from rich.text import Text
 
-from loopline.bundle import LoadedBundle, begin, load, load_tools, merged
-from loopline.cli.checking import TOOLS_DESCRIPTOR
+from loopline.bundle import LoadedBundle, begin, load, load_tools, merged, wired
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED, FAILED, UsageError
 from loopline.cli.screen import Screen
@@ -38,8 +37,10 @@ class ToolCall:
 async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
     """Call the tool and print its result; a failure if it refuses."""
     loaded = load(wanted.bundle)
-    descriptor = f"{loaded.name}.{TOOLS_DESCRIPTOR}" if loaded.holds(TOOLS_DESCRIPTOR) else ""
-    found = _found(wanted.name, load_tools(descriptor, loaded))
+    tools = dict[str, Tool]()
+    for module in wired(loaded, "tools"):
+        tools |= load_tools(module, loaded)
+    found = _found(wanted.name, ToolSet(tools.values()))
     arguments = _checked(found, wanted.arguments)
     call = _call(loaded, choices, screen)
     await begin(loaded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from loopline.bundle import LoadedBundle, Properties, load_skills, load_tools
+from loopline.bundle import LoadedBundle, Properties, load_skills, load_tools, wired
 from loopline.conversations import Turns
 from loopline.errors import LooplineError
 from loopline.knowledge import KnowledgeSpace
@@ -13,8 +13,6 @@ from loopline.reader import Conversed, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import Conversation, Timeline, TimelineLog
 from loopline.tools import ToolSet
-
-SKILLS_DESCRIPTOR = "skills_descriptor"
 
 
 @dataclass(slots=True)
@@ -44,9 +42,8 @@ class Opened:
 
     def readable_skills(self) -> Skills:
         """The skills that a reader outside any turn finds."""
-        if self.loaded.holds(SKILLS_DESCRIPTOR):
-            return self.skills(f"{self.loaded.name}.{SKILLS_DESCRIPTOR}")
-        return self.skills("")
+        found = [self.skills(module) for module in wired(self.loaded, "skills") or [""]]
+        return Skills(tuple(skill for skills in found for skill in skills))
 
 
 def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:

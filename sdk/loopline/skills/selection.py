@@ -36,6 +36,10 @@ class Selection:
         hidden = namespace == HIDDEN
         return not hidden and not any(_matches(p, namespace, id) for p in self.disabled)
 
+    def matches(self, pattern: str, namespace: str, id: str) -> bool:
+        """Whether the pattern names a skill."""
+        return _matches(pattern, namespace, id)
+
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
         """The patterns without wildcards that name none of these skills."""
         known = list(names)

@@ -1,0 +1,60 @@
+"""What a bundle's code wires is found without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loopline.bundle import load, load_skills, wired
+
+WORKFLOW = """
+from loopline import BaseWorkflow, Bundle
+
+class Shop(BaseWorkflow):
+    async def process(self, payload):
+        react = await self.build_react(tools_module={module})
+        return await react.run(payload)
+
+bundle = Bundle(id="shop", workflow=Shop)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        ('"shop.my_tools"', ["shop.my_tools"]),
+        ('f"{__package__}.my_tools"', ["shop.my_tools"]),
+        ("chosen()", []),
+    ],
+)
+def test_a_module_that_is_written_out_is_found(
+    tmp_path: Path, module: str, found: list[str]
+) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text(WORKFLOW.replace("{module}", module))
+    assert wired(load(tmp_path / "shop"), "tools") == found
+
+
+def test_without_one_it_is_the_descriptor_of_the_usual_name(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text(WORKFLOW.replace("{module}", "chosen()"))
+    (tmp_path / "shop" / "tools_descriptor.py").write_text("TOOLS_SPECS = []\n")
+    assert wired(load(tmp_path / "shop"), "tools") == ["shop.tools_descriptor"]
+
+
+def test_a_pattern_that_matches_no_skill_is_warned_of_with_its_line(tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    (shop / "skills" / "public" / "brew").mkdir(parents=True)
+    (shop / "__init__.py").write_text(WORKFLOW.replace("{module}", '"shop.tools_descriptor"'))
+    (shop / "skills" / "public" / "brew" / "SKILL.md").write_text(
+        "---\nname: Brewing\ndescription: How to brew.\n---\nBoil.\n"
+    )
+    (shop / "skills_descriptor.py").write_text(
+        'CUSTOM_SKILLS_ROOT = "skills"\nAGENTS_CONFIG = {"react": {"enabled": ["pubic.*"]}}\n'
+    )
+    skills = load_skills("shop.skills_descriptor", load(shop))
+    assert list(skills) == []
+    assert any(
+        "skills_descriptor.py:2: no skill is matched by 'pubic.*'" in w for w in skills.warnings
+    )
