@@ -247,6 +247,8 @@ def to_carry_on(timeline: Timeline) -> int:
         LooplineError: there is none.
     """
     waiting = [*timeline.cut, *timeline.unbegun]
+    if not timeline.turns:
+        raise LooplineError("there is nothing to carry on: the conversation has not begun")
     if not waiting:
         raise LooplineError("there is nothing to carry on: every turn has ended; say something")
     return waiting[0].number

@@ -81,7 +81,13 @@ def _on_disk() -> tuple[type[SqlLog], type[FileBlobs]]:
 
 
 def _make_default_folder() -> None:
-    _FOLDER.mkdir(exist_ok=True)
-    ignore = _FOLDER / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n", encoding="utf-8")
+    try:
+        _FOLDER.mkdir(exist_ok=True)
+        ignore = _FOLDER / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"the store cannot be kept in {_FOLDER.absolute()}: {error.strerror}; "
+            "name another with --store or LOOPLINE_STORE"
+        ) from error

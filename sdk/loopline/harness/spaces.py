@@ -85,7 +85,7 @@ def reads(space: KnowledgeSpace | None, timeline: Timeline) -> KnowledgeRead | N
         if space is not None and (then is None or _alike(then, commit_of(space))):
             return await space.read(ref)
         if then is None:
-            raise KnowledgeError(f"{ref}: no turn here read at that commit")
+            raise KnowledgeError("no turn here read at that commit")
         return await asyncio.to_thread(_read, then, ref)
 
     return read
@@ -118,7 +118,7 @@ def _read(used: KnowledgeCommit, ref: str) -> Passage:
     try:
         repository = GitRepository.open(used.repository, ref=used.commit)
     except KnowledgeError as error:
-        raise KnowledgeError(f"{ref}: its repository cannot be opened now: {error}") from error
+        raise KnowledgeError(f"its repository cannot be opened now: {error}") from error
     config = KnowledgeConfig(
         docs_root=used.roots.get("docs_root", ""),
         src_root=used.roots.get("src_root", ""),

@@ -78,7 +78,10 @@ class Reader:
             said = f"the conversation was forgotten on {self.here.forgotten:%Y-%m-%d}"
             return Item(ref=asked, asked=asked, status="gone", message=said)
         try:
-            return await self._read(parse(asked), asked, room)
+            ref = parse(asked)
+            if not self.here.timeline.turns and not isinstance(ref, KnowledgeRef | SkillRef):
+                raise RefError(f"{asked!r}: this conversation has not begun")
+            return await self._read(ref, asked, room)
         except LooplineError as error:
             return Item(ref=asked, asked=asked, status="missing", message=str(error))
 
