@@ -53,9 +53,10 @@ async def test_a_turn_of_the_offline_reader_over_a_repository_blocks_nothing(
     assert "80 degrees" in result.answer
 
 
-pause = time.sleep
+def pause() -> None:
+    time.sleep(0.001)
 
 
 async def test_what_blocks_is_caught(unblocked: BlockBuster) -> None:
     with pytest.raises(BlockingError):
-        pause(0.001)
+        pause()
