@@ -49,7 +49,6 @@ from loopline.timeline import (
     TurnHeader,
     warm,
 )
-from loopline.tools import ToolSet
 
 
 class Harness:
@@ -90,9 +89,9 @@ class Harness:
     ) -> Harness:
         """A harness that is yet to be entered.
 
-        `bundle` is a path, an entry point's name or a value; `store` a URL such as
-        `sqlite:///talk.db` or `memory:`, or a log, which stays open; `model` a model string, a model, or a function that gives one
-        at the start of each run. `properties` go by dotted name. `on_build(done, total, what)` hears
+        `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
+        `memory:`, or a log, which stays open; `model` a model string, a model, or a function that gives
+        one at the start of each run. `properties` go by dotted name. `on_build(done, total, what)` hears
         of the knowledge space being built, from another thread.
 
         Raises:
@@ -201,10 +200,6 @@ class Harness:
     def log(self) -> TimelineLog:
         """Where the conversations are kept."""
         return self._open_now.log
-
-    def toolset(self, module: str) -> ToolSet:
-        """The tools that a descriptor module names."""
-        return self._open_now.toolset(module)
 
     def conversation(
         self,
