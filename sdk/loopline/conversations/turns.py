@@ -28,7 +28,6 @@ from loopline.timeline import (
     Recorder,
     Timeline,
     TimelineLog,
-    Unknown,
     UserPrompt,
     turn_id,
 )
@@ -36,6 +35,9 @@ from loopline.timeline import (
 Hear = Callable[[Event], None]
 Choose = Callable[[Timeline], Awaitable[int]]
 """Which turn to run, decided once the conversation is held."""
+
+KEPT_TIMELINES = 64
+"""Folds of the conversations run last, kept so that a turn reads only what is new."""
 
 _log = logging.getLogger("loopline")
 _inside: ContextVar[frozenset[Conversation]] = ContextVar("_inside", default=frozenset())
@@ -84,6 +86,7 @@ class Turns:
         self._clock = clock
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
+        self._timelines: dict[Conversation, Timeline] = {}
         self._closing = False
 
     def check_outside(self, conversation: Conversation) -> None:
@@ -156,7 +159,7 @@ class Turns:
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
         try:
             async with queue, self._log.lease(conversation, wait=asked.request.wait) as term:
-                timeline = Timeline(await self._log.read(conversation))
+                timeline = await self._timeline(conversation)
                 _check_known(timeline)
                 number = await asked.request.choose(timeline)
                 summary = await self._log.find(conversation)
@@ -168,6 +171,15 @@ class Turns:
                 raise
             _uncancel()
             raise StoppedInQueue("the turn was stopped before it was begun") from None
+
+    async def _timeline(self, conversation: Conversation) -> Timeline:
+        """The conversation as it stands: what was folded here before, and what has come since."""
+        timeline = self._timelines.pop(conversation, None) or Timeline()
+        timeline.extend(await self._log.read(conversation, after=timeline.seq))
+        self._timelines[conversation] = timeline
+        while len(self._timelines) > KEPT_TIMELINES:
+            self._timelines.pop(next(iter(self._timelines)))
+        return timeline
 
     async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
@@ -255,10 +267,10 @@ def to_carry_on(timeline: Timeline) -> int:
 
 
 def _check_known(timeline: Timeline) -> None:
-    unknown = next((block for block in timeline if isinstance(block.body, Unknown)), None)
-    if unknown is not None:
+    if timeline.unknown is not None:
+        block = timeline.unknown
         raise StoreVersion(
-            f"block {unknown.seq} is a {unknown.type!r} of a newer loopline, which alone may run "
+            f"block {block.seq} is a {block.type!r} of a newer loopline, which alone may run "
             "this conversation: upgrade, or only read it"
         )
 

@@ -28,6 +28,7 @@ from loopline.timeline.blocks import (
     ToolResult,
     ToolStarted,
     TurnHeader,
+    Unknown,
     UserFollowup,
     UserPrompt,
     UserRecalled,
@@ -116,6 +117,7 @@ class Timeline:
         self.reactions: Reactions = Reactions()
         self.calls: int = 0
         self.last_round: RoundStart | None = None
+        self.unknown: Block | None = None
         self.shown: dict[str, str] = {}
         self.kept: dict[str, TextKept] = {}
         self.artifacts: dict[tuple[int, str], int] = {}
@@ -239,6 +241,8 @@ class Timeline:
                 self._add_source(added)
             case Feedback():
                 self.reactions.take(block)
+            case Unknown():
+                self.unknown = self.unknown or block
             case TextKept() as kept:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):
