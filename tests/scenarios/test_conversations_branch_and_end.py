@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from loopline import ConflictError, Harness, Store, StoreError
-from loopline.models import UserMessage
-from loopline.testing import Call, ScriptedModel
+from loopline.models import Json, JsonObject, UserMessage
+from loopline.reader import DocumentError
+from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Exit, ToolResult, ToolStarted
 from tests.support.playground import bundle
 from tests.support.talking import talking
@@ -69,6 +71,82 @@ async def test_an_export_is_the_document_that_its_ref_names() -> None:
     assert item.text.startswith('{"version":1,"conversation_id":"c","conversation_title":"first"')
     assert document["turn_ids"] == ["turn_1"]
     assert len(str(document["blocks"])) > len(blocks)
+
+
+async def exported(tmp_path: Path) -> JsonObject:
+    """A conversation of two turns, as a document."""
+    note = Call("play.note", name="n", ledger=str(tmp_path / "ledger"))
+    found = Call("play.find", url="https://example.com")
+    plan = Call("react.plan", mode="new", steps=["one"])
+    async with talking([plan, Say("", note, found), "Done [[S:1]].", "And again."]) as talk:
+        await talk.say("first")
+        await talk.say("second")
+        return await talk.export()
+
+
+@pytest.mark.parametrize("store", ["memory:", "sqlite"])
+async def test_what_is_exported_is_imported_block_by_block_and_goes_on(
+    store: str, tmp_path: Path
+) -> None:
+    url = store if store == "memory:" else f"sqlite:///{tmp_path}/talk.db"
+    document = await exported(tmp_path)
+    async with Harness.open(bundle, store=url, model=ScriptedModel(["Gone on."])) as harness:
+        talk = await harness.load(document)
+        again = await talk.export()
+        assert again["blocks"] == document["blocks"]
+        result = await talk.say("third")
+        with pytest.raises(ConflictError, match="begun already"):
+            await harness.load(document)
+        other = await harness.load(document, name="copy")
+        (item,) = await other.read("so:sources_pool[1]")
+    assert (result.turn_id, result.answer) == ("turn_3", "Gone on.")
+    assert "example.com" in item.text
+
+
+def rows(document: JsonObject) -> list[JsonObject]:
+    return cast("list[JsonObject]", document["blocks"])
+
+
+@pytest.mark.parametrize(
+    ("place", "field", "value", "said"),
+    [
+        (0, "seq", 2, r"blocks\[0\]: seq 2"),
+        (0, "body", {"text": 5}, r"blocks\[0\]: it is no user.prompt"),
+        (2, "n", 7, r"blocks\[2\]: n 7"),
+        (3, "term", 9, "comes after 9"),
+        (2, "ts", None, r"blocks\[2\]: a field"),
+        (2, "ts", "yesterday", r"blocks\[2\]: it is no"),
+        (1, "turn_id", "turn_x", "is no turn"),
+    ],
+)
+async def test_a_damaged_document_is_refused_with_the_place(
+    place: int, field: str, value: Json, said: str, tmp_path: Path
+) -> None:
+    document = await exported(tmp_path)
+    rows(document)[place][field] = value
+    await refused(document, said)
+
+
+async def test_a_gap_another_version_and_nothing_at_all_are_refused(tmp_path: Path) -> None:
+    document = await exported(tmp_path)
+    await refused({**document, "version": 2}, "version 2")
+    await refused({**document, "blocks": []}, "there are none")
+    del rows(document)[4]
+    await refused(document, r"blocks\[4\]: seq 6")
+
+
+async def refused(document: JsonObject, said: str) -> None:
+    async with Harness.open(bundle, store="memory:", model=ScriptedModel([])) as harness:
+        with pytest.raises(DocumentError, match=said):
+            await harness.load(document)
+        assert await harness.conversation("c").blocks() == []
+
+
+async def test_a_result_without_its_call_is_refused(tmp_path: Path) -> None:
+    document = await exported(tmp_path)
+    call = next(row for row in rows(document) if row["type"] == "react.tool.call")
+    call["type"], call["body"] = "react.notes", {"text": "lost"}
+    await refused(document, r"out of place|does not number")
 
 
 async def test_a_forgotten_conversation_is_gone_and_its_name_stays_taken(tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ class DyingLog:
         """List."""
         return await self._log.conversations(user=user)
 
+    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+        """Restore."""
+        await self._log.restore(conversation, blocks)
+
     async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
         """Fork."""
         await self._log.fork(conversation, fork, seq)

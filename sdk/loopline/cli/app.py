@@ -12,7 +12,7 @@ from loopline.cli.chatting import chat
 from loopline.cli.checking import check
 from loopline.cli.choices import Choices
 from loopline.cli.door import attend
-from loopline.cli.keeping import backup, export, forget
+from loopline.cli.keeping import backup, export, forget, import_
 from loopline.cli.knowing import build, search
 from loopline.cli.making import bundles, new
 from loopline.cli.reading import read
@@ -181,6 +181,24 @@ def export_command(
     """Print a conversation as a JSON document."""
     choices = Choices(conversation=conversation, store=store, user=user)
     attend(partial(export, choices), verbose=verbose)
+
+
+@app.command("import")
+def import_command(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="What export printed; - is stdin.", show_default=False),
+    ],
+    name: Annotated[
+        str, typer.Option("--as", help="Its name here, instead of its own.", show_default=False)
+    ] = "",
+    store: StoreOption = None,
+    user: UserOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Keep an exported conversation, block by block as it was."""
+    choices = Choices(store=store, user=user)
+    attend(partial(import_, file, name, choices), verbose=verbose)
 
 
 @app.command("backup")

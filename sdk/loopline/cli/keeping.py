@@ -1,19 +1,22 @@
-"""`loopline export`, `backup` and `forget`: what is kept, taken out, copied or removed."""
+"""`loopline export`, `import`, `backup`, `forget`: what is kept, taken out and in, copied, removed."""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from pathlib import Path
 
 from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import latest_kept
-from loopline.cli.door import ANSWERED
+from loopline.cli.door import ANSWERED, UsageError
 from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
+from loopline.cli.steps import counted
 from loopline.cli.words import QUIET, visible
 from loopline.harness import Store
-from loopline.models import dumps
+from loopline.models import dumps, extract_json
 
 
 async def export(choices: Choices, screen: Screen) -> int:
@@ -22,6 +25,23 @@ async def export(choices: Choices, screen: Screen) -> int:
         name = await latest_kept(store, choices, screen)
         screen.raw(dumps(await store.conversation(name, user=choices.whose).export()))
     return ANSWERED
+
+
+async def import_(file: Path, name: str, choices: Choices, screen: Screen) -> int:
+    """Keep an exported conversation in the store, block by block as it was."""
+    document = extract_json(await asyncio.to_thread(_text, file))
+    if document is None:
+        raise UsageError(f"{file}: it holds no JSON object: give it what loopline export prints")
+    async with Store.open(choices.store) as store:
+        talk = await store.load(document, name=name, user=choices.whose)
+        count = len(await talk.blocks())
+    kept = visible(talk.conversation.name)
+    screen.note(Text(f"conversation {kept}: {counted(count, 'block')} imported", style=QUIET))
+    return ANSWERED
+
+
+def _text(file: Path) -> str:
+    return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
 
 
 async def backup(target: Path, choices: Choices, screen: Screen) -> int:

@@ -26,10 +26,10 @@ from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
-from loopline.harness.opened import Opened, conversed, named, others
+from loopline.harness.opened import Opened, conversed, named, others, restore
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import ClockedModel, ClosingModel, Model
+from loopline.models import ClockedModel, ClosingModel, JsonObject, Model
 from loopline.react import (
     Limits,
     TurnPayload,
@@ -218,6 +218,25 @@ class Harness:
             process=self._process,
             reader=self._reader,
         )
+
+    async def load(
+        self,
+        document: JsonObject,
+        *,
+        name: str = "",
+        user: str = DEFAULT_USER,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+    ) -> Talk:
+        """Import an exported conversation, block by block as it was; without a name under its own.
+
+        Raises:
+            DocumentError: it is of another version, or damaged; the message names the place.
+            ConflictError: a conversation of that name has begun already.
+        """
+        asked = Conversation(name=name, user=user, tenant=tenant, project=project)
+        kept = await restore(self._open_now.log, document, asked)
+        return self.conversation(kept.name, user=user, tenant=tenant, project=project)
 
     async def _space(self, loaded: LoadedBundle, properties: Properties) -> KnowledgeSpace | None:
         config = knowledge_config(properties)

@@ -11,8 +11,9 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
 from loopline.harness.logs import back_up, open_log, place
-from loopline.harness.opened import conversed, named, others
+from loopline.harness.opened import conversed, named, others, restore
 from loopline.harness.spaces import reads
+from loopline.models import JsonObject
 from loopline.reader import Reader
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -87,6 +88,25 @@ class Store:
             process=None,
             reader=self._reader,
         )
+
+    async def load(
+        self,
+        document: JsonObject,
+        *,
+        name: str = "",
+        user: str = DEFAULT_USER,
+        tenant: str = DEFAULT_TENANT,
+        project: str = DEFAULT_PROJECT,
+    ) -> Talk:
+        """Import an exported conversation, block by block as it was; without a name under its own.
+
+        Raises:
+            DocumentError: it is of another version, or damaged; the message names the place.
+            ConflictError: a conversation of that name has begun already.
+        """
+        asked = Conversation(name=name, user=user, tenant=tenant, project=project)
+        kept = await restore(self._open_log, document, asked)
+        return self.conversation(kept.name, user=user, tenant=tenant, project=project)
 
     async def forget(
         self,

@@ -7,6 +7,7 @@ from loopline.reader.documents import (
     source_row,
     timeline_document,
 )
+from loopline.reader.importing import DocumentError, read_document
 from loopline.reader.passages import passage_source
 from loopline.reader.reader import (
     Conversed,
@@ -19,6 +20,7 @@ from loopline.reader.texts import text_of
 
 __all__ = [
     "Conversed",
+    "DocumentError",
     "Item",
     "KnowledgeRead",
     "OtherConversation",
@@ -29,6 +31,7 @@ __all__ = [
     "iso",
     "passage_source",
     "pool_document",
+    "read_document",
     "source_row",
     "text_of",
     "timeline_document",

@@ -37,6 +37,7 @@ from loopline.timeline.blocks import (
     UserInput,
     UserPrompt,
     UserRecalled,
+    as_entry,
     stored_type,
     turn_id,
 )
@@ -126,6 +127,7 @@ __all__ = [
     "UserRecalled",
     "Verification",
     "admit",
+    "as_entry",
     "body_types",
     "check",
     "citations",

@@ -405,6 +405,11 @@ class Block:
                 return BlockRef(turn_id=self.turn_id, type=self.type, n=self.n)
 
 
+def as_entry(block: Block) -> Entry:
+    """The block as it was before it had its place."""
+    return Entry(body=block.body, turn=block.turn, round=block.round)
+
+
 def stored_type(body: Body) -> str:
     """The word by which a body's type is stored."""
     return body.stored_type if isinstance(body, Unknown) else body.type

@@ -94,6 +94,16 @@ class TimelineLog(Protocol):
         """Every conversation, of that user or of all, the one active last first."""
         ...
 
+    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+        """Begin a conversation with blocks that were kept elsewhere, each as it is, all or none.
+
+        The blocks are taken to be a whole conversation from its first place on, in order.
+
+        Raises:
+            ConflictError: a conversation of that name has begun already.
+        """
+        ...
+
     async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
         """Begin another conversation of the same owner with the blocks up to `seq`.
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
-from loopline.timeline.blocks import NEW_TURN, Block, Entry, stored_type
+from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry, stored_type
 from loopline.timeline.log import (
     Conversation,
     ConversationSummary,
@@ -118,6 +118,22 @@ class MemoryLog:
         """Every conversation, the one active last first."""
         found = [_summary(c, k) for c, k in self._kept.items() if user in (None, c.user)]
         return sorted(found, key=lambda summary: summary.last_activity_at, reverse=True)
+
+    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+        """Begin a conversation with blocks that were kept elsewhere."""
+        check_known(conversation, self._forgotten.get(conversation))
+        if conversation in self._kept:
+            raise ConflictError(
+                f"conversation {conversation.name!r} has begun already: take another name"
+            )
+        title = title_of([as_entry(block) for block in blocks])
+        kept = _Kept(uid=self._clock.new_id(), title=title, blocks=list(blocks))
+        kept.turns = max(block.turn for block in blocks)
+        for block in blocks:
+            kept.counts[block.turn, block.type] = block.n
+        self._kept[conversation] = kept
+        newest = max(block.term for block in blocks)
+        self._terms[conversation] = max(self._terms[conversation], newest)
 
     async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""

@@ -7,7 +7,7 @@ lock. It refuses before it writes, so that several appends may come to share a t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, bindparam, func, select
 
 from loopline.adapters.sql import forgetting, forks, owners
-from loopline.adapters.sql.asked import Append
+from loopline.adapters.sql.asked import Append, Stored
 from loopline.adapters.sql.numbers import REMEMBERED, Counts, Numbers
 from loopline.adapters.sql.owners import Claim, Owner
 from loopline.adapters.sql.rows import Rows, is_named, milliseconds_of, moment_of, names, row_of
@@ -31,8 +31,16 @@ from loopline.adapters.sql.schema import (
     version_of,
 )
 from loopline.clock import Clock
-from loopline.errors import LooplineError
-from loopline.timeline import NEW_TURN, Block, Conversation, admit, stored_type, title_of
+from loopline.errors import ConflictError, LooplineError
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Conversation,
+    admit,
+    as_entry,
+    stored_type,
+    title_of,
+)
 from loopline.timeline.blobs import BlobStore
 from loopline.timeline.log import check_forget, check_fork, check_known
 
@@ -164,6 +172,7 @@ class Ledger:
             return owner
         place.term += 1
         connection.execute(_TERM, {"row": row, "term": place.term})
+        self._places.pop(conversation)
         return place.term
 
     def put_off(
@@ -204,6 +213,38 @@ class Ledger:
             forgetting.bury(connection, row, now)
         self._places.clear()
         self._numbers.forget()
+
+    def restore(
+        self,
+        connection: Connection,
+        conversation: Conversation,
+        kept: Sequence[tuple[Block, Stored]],
+    ) -> None:
+        """Begin a conversation with these blocks, within the transaction.
+
+        Raises:
+            ConflictError: it has begun already.
+        """
+        self._refresh(connection)
+        place = self._place(connection, conversation)
+        check_known(conversation, place.forgotten)
+        if place.head:
+            raise ConflictError(
+                f"conversation {conversation.name!r} has begun already: take another name"
+            )
+        row = self._row(connection, conversation, place)
+        place.head, place.turns = kept[-1][0].seq, max(block.turn for block, _ in kept)
+        place.term = max(place.term, *(block.term for block, _ in kept))
+        connection.execute(_KEEP_BLOCKS, [row_of(row, block, stored) for block, stored in kept])
+        opened: _Row = {
+            "row": row,
+            "turns": place.turns,
+            "title": title_of([as_entry(block) for block, _ in kept]),
+            "started": milliseconds_of(kept[0][0].ts),
+        }
+        connection.execute(_OPEN, opened)
+        connection.execute(_TERM, {"row": row, "term": place.term})
+        self._places.pop(conversation)
 
     def _refresh(self, connection: Connection) -> None:
         """Check the schema, and forget the places, if another connection has written since."""

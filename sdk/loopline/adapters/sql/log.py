@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql import copying, forgetting
-from loopline.adapters.sql.asked import Append
+from loopline.adapters.sql.asked import Append, Stored
 from loopline.adapters.sql.files import path_of
 from loopline.adapters.sql.group import Group
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
@@ -157,6 +157,20 @@ class SqlLog:
     async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
         """Every conversation, the one active last first."""
         return await self._read(partial(self._rows.summaries, user=user))
+
+    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+        """Begin a conversation with blocks that were kept elsewhere."""
+        writer = self._writing().writer
+        has_blobs = self._blobs is not None
+        kept = [(block, Stored.of(block.body, has_blobs=has_blobs)) for block in blocks]
+
+        def begin() -> None:
+            with writer.transaction(survives_power=True) as connection:
+                if self._blobs is not None:
+                    _put(self._blobs, [one.large for _, one in kept if one.blob])
+                self._ledger.restore(connection, conversation, kept)
+
+        await writer.do(begin)
 
     async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
