@@ -24,12 +24,13 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
+from loopline.harness.conversing import Conversing
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
-from loopline.harness.opened import Opened, conversed, named, others, restore
+from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import ClockedModel, ClosingModel, JsonObject, Model
+from loopline.models import ClockedModel, ClosingModel, Model
 from loopline.react import (
     Limits,
     TurnPayload,
@@ -38,9 +39,6 @@ from loopline.react import (
 )
 from loopline.reader import Reader
 from loopline.timeline import (
-    DEFAULT_PROJECT,
-    DEFAULT_TENANT,
-    DEFAULT_USER,
     Conversation,
     Notice,
     Recorder,
@@ -51,7 +49,7 @@ from loopline.timeline import (
 )
 
 
-class Harness:
+class Harness(Conversing):
     """A bundle that is ready to converse. Open it with `async with Harness.open(...)`."""
 
     def __init__(
@@ -201,42 +199,15 @@ class Harness:
         """Where the conversations are kept."""
         return self._open_now.log
 
-    def conversation(
-        self,
-        name: str,
-        *,
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
-    ) -> Talk:
-        """One conversation of one user; it begins with the first thing said."""
+    def _talk(self, conversation: Conversation) -> Talk:
         opened = self._open_now
         return Talk(
             opened.log,
-            named(name, user=user, tenant=tenant, project=project),
+            conversation,
             turns=opened.turns,
             process=self._process,
             reader=self._reader,
         )
-
-    async def load(
-        self,
-        document: JsonObject,
-        *,
-        name: str = "",
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
-    ) -> Talk:
-        """Import an exported conversation, block by block as it was; without a name under its own.
-
-        Raises:
-            DocumentError: it is of another version, or damaged; the message names the place.
-            ConflictError: a conversation of that name has begun already.
-        """
-        asked = Conversation(name=name, user=user, tenant=tenant, project=project)
-        kept = await restore(self._open_now.log, document, asked)
-        return self.conversation(kept.name, user=user, tenant=tenant, project=project)
 
     async def _space(self, loaded: LoadedBundle, properties: Properties) -> KnowledgeSpace | None:
         config = knowledge_config(properties)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 
 from loopline.bundle import LoadedBundle, Properties, load_skills, load_tools, wired
 from loopline.conversations import Turns
 from loopline.errors import LooplineError
 from loopline.knowledge import KnowledgeSpace
-from loopline.models import JsonObject, well_formed
-from loopline.reader import Conversed, OtherConversation, read_document
+from loopline.models import well_formed
+from loopline.reader import Conversed, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import Conversation, Timeline, TimelineLog
 from loopline.tools import ToolSet
@@ -65,22 +64,6 @@ async def conversed(log: TimelineLog, conversation: Conversation, timeline: Time
     summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
     return Conversed(timeline, summary, forgotten)
-
-
-async def restore(
-    log: TimelineLog, document: JsonObject, conversation: Conversation
-) -> Conversation:
-    """Keep an exported conversation under the name of `conversation`, or else its own."""
-    blocks = await asyncio.to_thread(read_document, document)
-    name = conversation.name or str(document.get("conversation_id") or "")
-    wanted = named(
-        name,
-        user=conversation.user,
-        tenant=conversation.tenant,
-        project=conversation.project,
-    )
-    await log.restore(wanted, blocks)
-    return wanted
 
 
 def others(log: TimelineLog, conversation: Conversation) -> OtherConversation:

@@ -10,10 +10,10 @@ from typing import Self
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
+from loopline.harness.conversing import Conversing
 from loopline.harness.logs import back_up, open_log, place
-from loopline.harness.opened import conversed, named, others, restore
+from loopline.harness.opened import conversed, named, others
 from loopline.harness.spaces import reads
-from loopline.models import JsonObject
 from loopline.reader import Reader
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -26,7 +26,7 @@ from loopline.timeline import (
 from loopline.timeline.log import TimelineLog
 
 
-class Store:
+class Store(Conversing):
     """Conversations as they are kept. Open it with `async with Store.open(...)`."""
 
     def __init__(self, url: str | None, *, read_only: bool, clock: Clock) -> None:
@@ -57,56 +57,31 @@ class Store:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._open_log.close()
+        await self.log.close()
         self._log = None
 
     @property
-    def _open_log(self) -> TimelineLog:
+    def log(self) -> TimelineLog:
+        """Where the conversations are kept."""
         if self._log is None:
             raise LooplineError("the store is not open: async with Store.open(…) as store")
         return self._log
 
     async def conversations(self, *, user: str | None = None) -> AsyncIterator[ConversationSummary]:
         """Every conversation, of that user or of all, the one active last first."""
-        for summary in await self._open_log.conversations(user=user):
+        for summary in await self.log.conversations(user=user):
             yield summary
 
-    def conversation(
-        self,
-        name: str,
-        *,
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
-    ) -> Talk:
-        """One conversation: it can be read and judged, and there is no bundle to run it."""
-        log = self._open_log
+    def _talk(self, conversation: Conversation) -> Talk:
+        """It can be read and judged, and there is no bundle to run it."""
+        log = self.log
         return Talk(
             log,
-            named(name, user=user, tenant=tenant, project=project),
+            conversation,
             turns=Turns(log, self._clock),
             process=None,
             reader=self._reader,
         )
-
-    async def load(
-        self,
-        document: JsonObject,
-        *,
-        name: str = "",
-        user: str = DEFAULT_USER,
-        tenant: str = DEFAULT_TENANT,
-        project: str = DEFAULT_PROJECT,
-    ) -> Talk:
-        """Import an exported conversation, block by block as it was; without a name under its own.
-
-        Raises:
-            DocumentError: it is of another version, or damaged; the message names the place.
-            ConflictError: a conversation of that name has begun already.
-        """
-        asked = Conversation(name=name, user=user, tenant=tenant, project=project)
-        kept = await restore(self._open_log, document, asked)
-        return self.conversation(kept.name, user=user, tenant=tenant, project=project)
 
     async def forget(
         self,
@@ -123,7 +98,7 @@ class Store:
             ConflictError: forks still show some of it, and `cascade` is False.
         """
         conversation = named(name, user=user, tenant=tenant, project=project)
-        await self._open_log.forget(conversation, cascade=cascade)
+        await self.log.forget(conversation, cascade=cascade)
 
     async def backup(self, target: str | Path) -> None:
         """Copy the store to a new file, and its blobs beside it, while others write to it.
@@ -131,10 +106,10 @@ class Store:
         Raises:
             StoreError: nothing is kept, something is at the target already, or it cannot be written.
         """
-        await back_up(self._open_log, Path(target))
+        await back_up(self.log, Path(target))
 
     async def _reader(self, conversation: Conversation) -> Reader:
-        log = self._open_log
+        log = self.log
         timeline = Timeline(await log.read(conversation))
         return Reader(
             here=await conversed(log, conversation, timeline),

@@ -118,10 +118,9 @@ class React:
         manual = self._protocol.manual(tools.specs)
         self._system = "\n\n".join(part for part in (system, manual) if part)
         self._native = self._protocol.name == "native"
-        self._tools_sha256 = _digest("\n".join(dumps(s.parameters) + str(s) for s in tools.specs))
-        self._fixed_tokens = estimate(self._system) + sum(
-            estimate(dumps(spec.parameters) + str(spec)) for spec in tools.specs
-        )
+        described = "\n".join(dumps(spec.parameters) + str(spec) for spec in tools.specs)
+        self._tools_sha256 = _digest(described)
+        self._fixed_tokens = estimate(self._system) + estimate(described)
         before = recorder.timeline.last_round
         self._known = before.saw if before is not None else 0
         self._view = View(self._protocol)
