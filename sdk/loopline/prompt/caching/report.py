@@ -1,0 +1,179 @@
+"""Requests played through a provider's cache: what was read of each, and why not more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from loopline.prompt.caching.rules import Cached, CacheRules, Limit
+from loopline.prompt.caching.sent import Difference, Sent, first_difference
+
+NOT_RECORDED = "not recorded"
+"""The cause of a broken prefix of which the request says none."""
+
+MissReason = Literal[Limit, "broken", "unmarked"]
+"""Why held tokens were not read.
+
+Either the request no longer begins with them, or with all that was written together with them
+(broken), or it does and they had left the cache (expired), were too far behind the next cache point
+(look-back), were too few or less than a step (minimum), or no cache point was placed so that they
+were written and found (unmarked).
+"""
+
+_LIMITS: tuple[Limit, ...] = ("expired", "look-back", "minimum")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """Tokens that the request before held as stable and that this one did not read.
+
+    `difference` and `cause` are of a broken prefix alone.
+    """
+
+    reason: MissReason
+    tokens: int
+    difference: Difference | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRow:
+    """One request, in tokens: what was read, written and neither.
+
+    `held` is what the request before already held as stable; what of it was not read is in
+    `misses`, each reason at most once.
+    """
+
+    seq: int
+    cause: str
+    read: int
+    written: int
+    fresh: int
+    held: int
+    misses: tuple[Miss, ...]
+
+    @property
+    def missed(self) -> int:
+        """The held tokens that were not read."""
+        return sum(miss.tokens for miss in self.misses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheReport:
+    """A row for each request, in order, and the totals; a share of nothing is 1."""
+
+    rows: tuple[CacheRow, ...]
+    read_price: float
+    write_price: float
+
+    @property
+    def read(self) -> int:
+        """The tokens that were read."""
+        return sum(row.read for row in self.rows)
+
+    @property
+    def written(self) -> int:
+        """The tokens that were written."""
+        return sum(row.written for row in self.rows)
+
+    @property
+    def fresh(self) -> int:
+        """The tokens that were neither read nor written."""
+        return sum(row.fresh for row in self.rows)
+
+    @property
+    def held(self) -> int:
+        """The tokens that the request before each held as stable."""
+        return sum(row.held for row in self.rows)
+
+    @property
+    def missed(self) -> int:
+        """The held tokens that were not read."""
+        return sum(row.missed for row in self.rows)
+
+    def missed_for(self, reason: MissReason) -> int:
+        """The held tokens that were not read for this reason."""
+        misses = (miss for row in self.rows for miss in row.misses)
+        return sum(miss.tokens for miss in misses if miss.reason == reason)
+
+    @property
+    def read_of_held(self) -> float:
+        """The share of the held tokens that was read, minimum tokens and steps set aside."""
+        return _share(self.held - self.missed, self.held - self.missed_for("minimum"))
+
+    @property
+    def read_of_all(self) -> float:
+        """The share of all prompt tokens that was read."""
+        return _share(self.read, self.read + self.written + self.fresh)
+
+    @property
+    def cost_factor(self) -> float:
+        """What the prompts cost, relative to their cost without a cache."""
+        cost = self.read * self.read_price + self.written * self.write_price + self.fresh
+        return _share(cost, self.read + self.written + self.fresh)
+
+
+def simulate(requests: Iterable[Sent], rules: CacheRules) -> CacheReport:
+    """Play the requests of one conversation, in order, through an empty cache with these rules.
+
+    All are taken to be sent to one model, since no model reads what another has written.
+
+    Raises:
+        ModelError: The provider would refuse a request.
+    """
+    return CacheReport(
+        rows=tuple(_rows(requests, rules)),
+        read_price=rules.read_price,
+        write_price=rules.write_price,
+    )
+
+
+def _rows(requests: Iterable[Sent], rules: CacheRules) -> Iterator[CacheRow]:
+    # What a limit costs is what is read once it, too, is lifted: so each is blamed for no more.
+    caches = [rules.without(*_LIMITS[:lifted]) for lifted in range(len(_LIMITS) + 1)]
+    before: Sent | None = None
+    for sent in requests:
+        outcomes = [cache.send(sent) for cache in caches]
+        yield _row(before, sent, outcomes)
+        before = sent
+
+
+def _row(before: Sent | None, sent: Sent, outcomes: list[Cached]) -> CacheRow:
+    reads = [outcome.read for outcome in outcomes]
+    held, misses = _compare(before, sent, reads) if before else (0, ())
+    return CacheRow(
+        seq=sent.seq,
+        cause=sent.cause,
+        read=outcomes[0].read,
+        written=outcomes[0].written,
+        fresh=outcomes[0].uncached,
+        held=held,
+        misses=misses,
+    )
+
+
+def _compare(before: Sent, sent: Sent, reads: list[int]) -> tuple[int, tuple[Miss, ...]]:
+    """The tokens held, and the misses; `reads` are by the rules and with each limit lifted too."""
+    difference = first_difference(before, sent)
+    intact = difference.index if difference else before.stable
+    # Parts in both are counted by the later estimate, which is the one that was read.
+    reachable = sum(part.tokens for part in sent.parts[:intact])
+    held = reachable + sum(part.tokens for part in before.parts[intact : before.stable])
+    within = [min(read, reachable) for read in reads]
+    misses = [
+        Miss(reason=limit, tokens=lifted - strict)
+        for limit, (strict, lifted) in zip(_LIMITS, pairwise(within), strict=True)
+    ]
+    rest = held - within[-1]
+    if difference:
+        cause = sent.cause or NOT_RECORDED
+        misses.append(Miss(reason="broken", tokens=rest, difference=difference, cause=cause))
+    else:
+        misses.append(Miss(reason="unmarked", tokens=rest))
+    return held, tuple(miss for miss in misses if miss.tokens)
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 1.0
