@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from loopline.models import Json
+from loopline.prompt import Native, View
 from loopline.reader import Conversed, Reader
 from loopline.timeline import Moment, Timeline
 from loopline.tools import Call, ToolContext
@@ -68,5 +69,9 @@ def a_call(properties: Mapping[str, Json] | None = None) -> Call:
     timeline = Timeline()
     moment = Moment(ts=datetime(2026, 1, 1, tzinfo=UTC), turn_id="turn_1")
     return Call(
-        context=context, timeline=timeline, reader=Reader(here=Conversed(timeline)), moment=moment
+        context=context,
+        timeline=timeline,
+        view=View(Native()),
+        reader=Reader(here=Conversed(timeline)),
+        moment=moment,
     )

@@ -12,7 +12,16 @@ from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.errors import BundleError
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed, well_formed_json
-from loopline.react import Actor, Limits, React, TurnPayload, TurnResult, completion, result
+from loopline.react import (
+    Actor,
+    Context,
+    Limits,
+    React,
+    TurnPayload,
+    TurnResult,
+    completion,
+    result,
+)
 from loopline.reader import Conversed, Reader
 from loopline.timeline import (
     ArtifactKept,
@@ -101,8 +110,19 @@ class BaseWorkflow:
         toolset = await self._toolset(
             tools_module, tools, guarded_search(search) if search else None
         )
+        wanted = self.instructions if instructions is None else instructions
+        context = Context(
+            recorder=services.recorder,
+            model=model or services.model,
+            tools=toolset,
+            system=system_text(wanted, services.source, toolset, skills),
+            clock=services.clock,
+            listen=services.listen,
+            limits={**limits, **services.limits},
+        )
         actor = Actor(
             recorder=services.recorder,
+            view=context.view,
             tools=toolset,
             reader=reader,
             clock=services.clock,
@@ -110,12 +130,10 @@ class BaseWorkflow:
             properties=self.properties.flat(),
             scratchpad=self.scratchpad if scratchpad is None else scratchpad,
         )
-        wanted = self.instructions if instructions is None else instructions
         return React(
             recorder=services.recorder,
             model=model or services.model,
-            tools=toolset,
-            system=system_text(wanted, services.source, toolset, skills),
+            context=context,
             actor=actor,
             clock=services.clock,
             listen=services.listen,

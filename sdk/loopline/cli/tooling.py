@@ -17,6 +17,7 @@ from loopline.cli.words import QUIET, visible
 from loopline.clock import SystemClock
 from loopline.errors import PropertyError, ToolError
 from loopline.models import Json, JsonObject, dumps
+from loopline.prompt import Native, View
 from loopline.reader import Conversed, Reader
 from loopline.timeline import Moment, Source, Timeline
 from loopline.tools import Call, Outcome, Tool, ToolContext, ToolSet
@@ -106,6 +107,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
     return Call(
         context=context,
         timeline=timeline,
+        view=View(Native()),
         reader=Reader(here=Conversed(timeline)),
         moment=Moment(clock.now(), TURN),
     )

@@ -13,11 +13,11 @@ from loopline.timeline import Block
 class Delta:
     """Something on its way. A completed block stands for the deltas before it.
 
-    `reset` says that what this channel showed of the current attempt is void.
+    `compaction` says that the context is being made smaller, and how. `reset` says that what this channel showed of the current attempt is void.
     """
 
-    type: Literal["delta", "reset", "progress"]
-    channel: Literal["answer", "notes", "thinking", "tool", "knowledge"]
+    type: Literal["delta", "reset", "progress", "compaction"]
+    channel: Literal["answer", "notes", "thinking", "tool", "knowledge", "context"]
     text: str = ""
     attempt: int = 1
 

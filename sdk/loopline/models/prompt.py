@@ -90,7 +90,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One request. `tail` is the volatile last message, gone from the next request."""
+    """One request. `tail` is the volatile last message, gone from the next request.
+
+    `cache_points` are numbers of messages, rising: up to there the provider is asked to keep the prompt.
+    """
 
     system: str
     tools: tuple[ToolSpec, ...] = ()
@@ -98,6 +101,7 @@ class Prompt:
     tail: str = ""
     options: Options = field(default_factory=Options)
     purpose: Purpose = "decision"
+    cache_points: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         parts = [self.system, *map(str, self.tools), *map(str, self.messages), self.tail]

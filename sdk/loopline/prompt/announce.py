@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from loopline.refs import SourcesRef
 from loopline.timeline import PlanSnapshot
 
 OPEN_PLANS_SHOWN = 4
+SOURCES_SHOWN = 6
 
 
 def announce(
@@ -18,11 +20,13 @@ def announce(
     turn_id: str,
     plans: Sequence[PlanSnapshot],
     feedback: Sequence[str] = (),
+    unseen: Sequence[tuple[int, str]] = (),
 ) -> str:
     """The tail of the prompt for round `iteration` of `limit`.
 
     `plans` are the open ones, the one changed last at the end; the last four are shown. `feedback` is a
-    line for each reaction that the turn before did not know of.
+    line for each reaction that no turn shows in its place. `unseen` are the sources that nothing above
+    names, by number, with what they are called: the newest get a line, the rest their ref.
     """
     left = max(limit - iteration, 0)
     last = " — answer now, further calls are not possible after this" if left == 0 else ""
@@ -38,4 +42,23 @@ def announce(
         lines += [f"plan_id={plan.plan_id}{current}", *plan.lines()]
     if feedback:
         lines += ["[NEW FEEDBACK]", *feedback]
+    if unseen:
+        lines += ["[SOURCES NOT SHOWN ABOVE]", *_named(unseen)]
     return "\n".join(lines)
+
+
+def _named(unseen: Sequence[tuple[int, str]]) -> list[str]:
+    newest = [f"[[S:{sid}]] {name}" for sid, name in unseen[-SOURCES_SHOWN:]]
+    older = [sid for sid, _ in unseen[:-SOURCES_SHOWN]]
+    return [*([str(SourcesRef(ranges=_ranges(older)))] if older else []), *newest]
+
+
+def _ranges(sids: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Rising numbers as ranges, both ends included."""
+    ranges = list[tuple[int, int]]()
+    for sid in sids:
+        if ranges and ranges[-1][1] == sid - 1:
+            ranges[-1] = (ranges[-1][0], sid)
+        else:
+            ranges.append((sid, sid))
+    return tuple(ranges)

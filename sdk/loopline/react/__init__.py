@@ -2,6 +2,7 @@
 
 from loopline.react.acting import Actor
 from loopline.react.answering import completion, fallback
+from loopline.react.context import Context
 from loopline.react.limits import (
     MAX_ITERATIONS,
     Limits,
@@ -16,6 +17,7 @@ from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input
 __all__ = [
     "MAX_ITERATIONS",
     "Actor",
+    "Context",
     "Limits",
     "PendingCall",
     "React",

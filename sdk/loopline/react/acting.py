@@ -13,6 +13,7 @@ from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.events import Delta, Listen
 from loopline.models import Json, dumps, well_formed
+from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import (
     ArtifactKept,
@@ -71,6 +72,7 @@ class Actor:
         self,
         *,
         recorder: Recorder,
+        view: View,
         tools: ToolSet,
         reader: Reader,
         clock: Clock,
@@ -79,6 +81,7 @@ class Actor:
         scratchpad: MutableMapping[str, Any],
     ) -> None:
         self._recorder = recorder
+        self._view = view
         self._tools = tools
         self._reader = reader
         self._clock = clock
@@ -207,7 +210,13 @@ class Actor:
             on_progress=progress,
         )
         moment = Moment(self._clock.now(), turn_id)
-        return Call(context=context, timeline=recorder.timeline, reader=self._reader, moment=moment)
+        return Call(
+            context=context,
+            timeline=recorder.timeline,
+            view=self._view,
+            reader=self._reader,
+            moment=moment,
+        )
 
 
 def recorded(

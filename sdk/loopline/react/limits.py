@@ -1,10 +1,10 @@
-"""Limits: what a turn may use, and how its decisions travel."""
+"""Limits: what a turn may use, what it is shown of the past, and how its decisions travel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 from loopline.errors import LooplineError
 from loopline.models import Model
@@ -14,13 +14,37 @@ MAX_ITERATIONS = 15
 
 
 class Limits(TypedDict, total=False):
-    """What a turn may use, and how decisions travel.
+    """What a turn may use, what it is shown of the past, and how decisions travel.
 
     `max_iterations` counts decisions. `protocol` "auto" is native where the model can call tools.
+    `cache_ttl_seconds` is how long the provider keeps a prompt that is not asked for again, 0 for no
+    clipping when that is over; `keep_recent_turns` are not clipped then, and `keep_recent_intact_turns`
+    keep what they looked up. The point before the tail lies `cache_point_offset_rounds` back, once
+    there are `cache_point_min_rounds`. `editable_tail_size_in_tokens` is how far back `react.hide`
+    reaches. `summary_hint` picks what a summary is asked to keep.
     """
 
     max_iterations: int
     protocol: Literal["auto", "native", "json"]
+    cache_ttl_seconds: int
+    keep_recent_turns: int
+    keep_recent_intact_turns: int
+    cache_point_min_rounds: int
+    cache_point_offset_rounds: int
+    editable_tail_size_in_tokens: int
+    summary_hint: str
+
+
+_LEAST: Mapping[str, int] = {
+    "max_iterations": 1,
+    "cache_ttl_seconds": 0,
+    "keep_recent_turns": 1,
+    "keep_recent_intact_turns": 1,
+    "cache_point_min_rounds": 1,
+    "cache_point_offset_rounds": 0,
+    "editable_tail_size_in_tokens": 0,
+}
+"""The limits that are whole numbers, and the least that each may be."""
 
 
 def checked(limits: Limits) -> Limits:
@@ -30,13 +54,13 @@ def checked(limits: Limits) -> Limits:
         LooplineError: a limit is unknown or out of its range.
     """
     known = list(Limits.__annotations__)
-    for name in limits:
+    for name, value in limits.items():
         if name not in known:
             nearest = get_close_matches(name, known, 1, 0.0)[0]
             raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
-    count: object = limits.get("max_iterations", 1)
-    if type(count) is not int or count < 1:
-        raise LooplineError(f"max_iterations must be 1 or more, a whole number, not {count!r}")
+        least = _LEAST.get(name)
+        if least is not None and (type(value) is not int or value < least):
+            raise LooplineError(f"{name} must be {least} or more, a whole number, not {value!r}")
     if limits.get("protocol", "auto") not in ("auto", "native", "json"):
         raise LooplineError(f"no protocol {limits.get('protocol')!r}: auto, native or json")
     return limits
@@ -44,28 +68,13 @@ def checked(limits: Limits) -> Limits:
 
 def recorded(limits: Limits) -> dict[str, int | str]:
     """The limits as a turn's prompt keeps them."""
-    kept: dict[str, int | str] = {}
-    if "max_iterations" in limits:
-        kept["max_iterations"] = limits["max_iterations"]
-    if "protocol" in limits:
-        kept["protocol"] = limits["protocol"]
-    return kept
+    return {name: cast("int | str", value) for name, value in limits.items()}
 
 
 def recalled(kept: Mapping[str, int | str]) -> Limits:
-    """The limits that a turn's prompt keeps."""
-    limits = Limits()
-    match kept.get("max_iterations"):
-        case int(count):
-            limits["max_iterations"] = count
-        case _:
-            pass
-    match kept.get("protocol"):
-        case "auto" | "native" | "json" as name:
-            limits["protocol"] = name
-        case _:
-            pass
-    return limits
+    """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
+    known = {name: value for name, value in kept.items() if name in Limits.__annotations__}
+    return checked(cast("Limits", known))
 
 
 def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:

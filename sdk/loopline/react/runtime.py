@@ -6,27 +6,18 @@ the same loop over what the log holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from hashlib import sha256
-from typing import Literal
+from dataclasses import dataclass
 
 from loopline.clock import Clock
-from loopline.errors import ModelError, StoreError
+from loopline.errors import ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Options, Prompt, Reply, TextDelta, ToolCall, dumps, well_formed
-from loopline.models.tokens import estimate
-from loopline.prompt import (
-    RENDERER,
-    Answer,
-    Calls,
-    Decided,
-    Malformed,
-    View,
-    announce,
-)
+from loopline.models import Model, Reply, TextDelta, ToolCall, well_formed
+from loopline.prompt import Answer, Calls, Decided, Malformed
 from loopline.react.acting import Actor
 from loopline.react.answering import completion, fallback
-from loopline.react.limits import MAX_ITERATIONS, Limits, checked, chosen_protocol
+from loopline.react.asking import ask
+from loopline.react.context import Context, Iteration, RoundPurpose
+from loopline.react.limits import MAX_ITERATIONS, Limits, checked
 from loopline.react.turn import TurnPayload, TurnResult, result
 from loopline.timeline import (
     Body,
@@ -40,14 +31,12 @@ from loopline.timeline import (
     Plan,
     PlanAck,
     Recorder,
-    RoundStart,
     StepStatus,
     Thinking,
     ToolCalled,
     Turn,
     plan,
 )
-from loopline.tools import ToolSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +89,7 @@ class React:
         *,
         recorder: Recorder,
         model: Model,
-        tools: ToolSet,
-        system: str,
+        context: Context,
         actor: Actor,
         clock: Clock,
         listen: Listen,
@@ -109,21 +97,13 @@ class React:
     ) -> None:
         self._recorder = recorder
         self._model = model
-        self._tools = tools
         self._actor = actor
         self._clock = clock
         self._listen = listen
         self._limit = checked(limits).get("max_iterations", MAX_ITERATIONS)
-        self._protocol = chosen_protocol(limits, model)
-        manual = self._protocol.manual(tools.specs)
-        self._system = "\n\n".join(part for part in (system, manual) if part)
+        self._context = context
+        self._protocol = context.protocol
         self._native = self._protocol.name == "native"
-        described = "\n".join(dumps(spec.parameters) + str(spec) for spec in tools.specs)
-        self._tools_sha256 = _digest(described)
-        self._fixed_tokens = estimate(self._system) + estimate(described)
-        before = recorder.timeline.last_round
-        self._known = before.saw if before is not None else 0
-        self._view = View(self._protocol)
 
     @property
     def state(self) -> ReactStateV2:
@@ -153,9 +133,9 @@ class React:
         if state.exhausted:
             return await self._forced()
         try:
-            if not await self._begin_round(state, "decision"):
+            if not await self._begin(state, "decision"):
                 return Ended("stopped", "what the turn was to answer was recalled")
-            reply = await self._ask(self._prompt(state, "decision"))
+            reply = await self._ask("decision")
         except ModelError as error:
             return await self._without_model(error)
         return await self._route(state, reply)
@@ -183,113 +163,18 @@ class React:
                 await self._record_malformed(reply, raw, problem)
         return None
 
-    async def _begin_round(
-        self, state: ReactStateV2, purpose: Literal["decision", "answer"]
-    ) -> bool:
-        """Begin the round; False when there is nothing to answer, for the user took it back.
-
-        A round that was begun before a cut stands when it would begin the same way now.
-        """
-        recorder = self._recorder
-        await recorder.catch_up()
-        recorder.round = state.iteration + 1
-        begun, fresh = recorder.turn.undecided, self._round_start(state, purpose)
-        if begun is None or _differs(begun, fresh):
-            await recorder.record(fresh)
-        self._view.extend(recorder.timeline.blocks[self._view.seq :])
-        prompt = recorder.turn.prompt
-        return prompt is None or prompt.seq not in recorder.timeline.recalled
-
-    def _round_start(
-        self, state: ReactStateV2, purpose: Literal["decision", "answer"]
-    ) -> RoundStart:
-        recorder = self._recorder
-        self._view.extend(recorder.timeline.blocks[self._view.seq :])
-        inputs = recorder.timeline.inputs_for(recorder.number)
-        first = state.iteration == 0
-        begun = RoundStart(
-            saw=recorder.timeline.seq,
-            takes=tuple(block.seq for block in inputs) if first or not state.last else (),
-            epoch=1,
-            opened_by="",
-            protocol=self._protocol.name,
-            model=self._model.name,
-            renderer=RENDERER,
-            system_sha256=_digest(self._system),
-            tools_sha256=self._tools_sha256,
-            stable_sha256=self._view.sha256,
-            tail=self._tail(state),
-            limit=self._limit,
-            purpose=purpose,
-        )
-        return in_epoch(begun, recorder.timeline.last_round)
-
-    def _prompt(self, state: ReactStateV2, purpose: Literal["decision", "answer"]) -> Prompt:
-        begun = self._recorder.turn.undecided
-        return Prompt(
-            system=self._system,
-            tools=tuple(self._tools.specs) if self._native else (),
-            messages=tuple(self._view.messages),
-            tail=begun.tail if begun else self._tail(state),
-            options=Options(
-                allow_calls=purpose == "decision",
-                json_action=not self._native,
-                json_object=not self._native and self._model.abilities.json_mode,
-                output_limit=self._model.abilities.output_limit,
-            ),
-            purpose=purpose,
+    async def _begin(self, state: ReactStateV2, purpose: RoundPurpose) -> bool:
+        limit = self._limit
+        return await self._context.begin(
+            Iteration(made=state.iteration, limit=limit, purpose=purpose)
         )
 
-    def _tail(self, state: ReactStateV2) -> str:
-        recorder = self._recorder
-        return announce(
-            iteration=min(state.iteration + 1, self._limit),
-            limit=self._limit,
-            now=self._clock.now(),
-            turn_id=f"turn_{recorder.number}",
-            plans=recorder.timeline.plans.open,
-            feedback=recorder.timeline.reactions.new_since(self._known),
-        )
+    async def _ask(self, purpose: RoundPurpose) -> Reply:
+        return await ask(self._model, self._context.prompt(purpose), self._hear)
 
-    def _check_fits(self, prompt: Prompt) -> None:
-        """Nothing is sent whose estimate exceeds the window less what the answer may need.
-
-        Raises:
-            ModelError: it would not fit.
-        """
-        abilities = self._model.abilities
-        needed = self._view.tokens + self._fixed_tokens + estimate(prompt.tail)
-        room = abilities.window - abilities.output_limit
-        if needed > room:
-            raise ModelError(
-                f"the prompt needs about {needed} tokens and {self._model.name} has room for {room}: "
-                "begin another conversation, or use a model with a larger window"
-            )
-
-    async def _ask(self, prompt: Prompt) -> Reply:
-        self._check_fits(prompt)
-        try:
-            reply = await self._streamed(prompt)
-        except (StoreError, ModelError):
-            raise
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise ModelError(f"{self._model.name}: {cause}") from error
-        if reply is None:
-            raise ModelError(f"{self._model.name}: the stream ended without a reply")
-        return reply
-
-    async def _streamed(self, prompt: Prompt) -> Reply | None:
-        reply: Reply | None = None
-        async for piece in self._model.stream(prompt):
-            match piece:
-                case TextDelta(text=text, channel=channel) if self._native:
-                    self._listen(Delta(type="delta", channel=channel, text=text))
-                case TextDelta():
-                    pass  # half a JSON object is nothing to show
-                case Reply():
-                    reply = piece
-        return reply
+    def _hear(self, piece: TextDelta) -> None:
+        if self._native:  # half a JSON object is nothing to show
+            self._listen(Delta(type="delta", channel=piece.channel, text=piece.text))
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> None:
         recorder = self._recorder
@@ -375,8 +260,8 @@ class React:
         """An answer although the limit is reached: asked for without calls, else what there is."""
         timeline = self._recorder.timeline
         try:
-            await self._begin_round(self.state, "answer")
-            reply = await self._ask(self._prompt(self.state, "answer"))
+            await self._begin(self.state, "answer")
+            reply = await self._ask("answer")
         except ModelError as error:
             return await self._without_model(error)
         if reply.stop_reason == "refusal":
@@ -410,41 +295,8 @@ def answered(turn: Turn, answers: int) -> Ended | None:
     return Ended(answer.reason, answer.error)
 
 
-def _differs(begun: RoundStart, fresh: RoundStart) -> bool:
-    """Whether a round that was begun before a cut would be another one now."""
-    now = replace(
-        fresh,
-        saw=begun.saw,
-        takes=begun.takes,
-        epoch=begun.epoch,
-        opened_by=begun.opened_by,
-        stable_sha256=begun.stable_sha256,
-        tail=begun.tail,
-    )
-    return now != begun
-
-
 def _said(decided: Decided) -> str:
     """The words of a decision, whatever it is."""
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
             return text
-
-
-def in_epoch(begun: RoundStart, before: RoundStart | None) -> RoundStart:
-    """The round in the epoch of the one before, or in the next one when the prompt cannot only grow."""
-    if before is None:
-        return replace(begun, opened_by="start")
-    causes = {
-        "model": begun.model != before.model,
-        "protocol": begun.protocol != before.protocol,
-        "renderer": begun.renderer != before.renderer,
-        "instructions": begun.system_sha256 != before.system_sha256,
-        "tools": begun.tools_sha256 != before.tools_sha256,
-    }
-    changed = ",".join(cause for cause, is_one in causes.items() if is_one)
-    return replace(begun, epoch=before.epoch + bool(changed), opened_by=changed)
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()

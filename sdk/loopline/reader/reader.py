@@ -39,6 +39,10 @@ KnowledgeRead = Callable[[str], Awaitable[Passage]]
 UNLIMITED = 1 << 62
 
 
+Named = BlockRef | CallRef | ArtifactRef | SummaryRef
+"""The refs of blocks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Conversed:
     """A conversation as a reader finds it."""
@@ -87,7 +91,7 @@ class Reader:
 
     async def _read(self, ref: Ref, asked: str, room: int) -> Item:
         match ref:
-            case BlockRef() | CallRef() | ArtifactRef():
+            case BlockRef() | CallRef() | ArtifactRef() | SummaryRef():
                 return self._block(ref, asked, room)
             case PlanRef(plan_id=plan_id):
                 return self._plan(ref, plan_id, asked, room)
@@ -101,10 +105,10 @@ class Reader:
                 return await self._elsewhere(ref, asked, room)
             case DocumentRef():
                 return self._document(ref, asked, room)
-            case FileRef() | SummaryRef() | HostedRef():
+            case FileRef() | HostedRef():
                 raise RefError(_absent(ref))
 
-    def _block(self, ref: BlockRef | CallRef | ArtifactRef, asked: str, room: int) -> Item:
+    def _block(self, ref: Named, asked: str, room: int) -> Item:
         block = self.here.timeline.find(ref)
         if block is None:
             raise RefError(self._possible(ref))
@@ -182,32 +186,30 @@ class Reader:
         pinned = ConversationRef(conversation=ref.conversation, ref=parse(item.ref))
         return replace(item, ref=str(pinned)) if item.found else item
 
-    def _possible(self, ref: BlockRef | CallRef | ArtifactRef) -> str:
+    def _possible(self, ref: Named) -> str:
         """Why there is nothing by that name, and what there is."""
         timeline = self.here.timeline
         turns = [f"turn_{number}" for number in timeline.turns]
         if ref.turn_id not in turns:
             return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
         refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
-        kind = "tc:" if isinstance(ref, CallRef) else "ar:"
+        kind = str(ref)[:3]
         near = [name for name in refs if name.startswith(kind)]
         best = get_close_matches(str(ref), near, n=4, cutoff=0) or near[:4]
         return f"nothing here answers to {str(ref)!r}; near it are {', '.join(best) or 'none'}"
 
 
-def _absent(ref: FileRef | SummaryRef | HostedRef) -> str:
+def _absent(ref: FileRef | HostedRef) -> str:
     match ref:
         case FileRef():
             return f"no file {str(ref)!r}: this conversation has no files"
-        case SummaryRef():
-            return f"no summary {str(ref)!r}: this conversation was never compacted"
         case HostedRef():
             return f"{str(ref)!r} names a hosted file: hosting is absent here"
 
 
-def _pinned(block: Block, asked: BlockRef | CallRef | ArtifactRef) -> Spanned:
+def _pinned(block: Block, asked: Named) -> Spanned:
     match block.name, asked:
-        case (BlockRef() | CallRef() | ArtifactRef()) as name, _:
+        case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef()) as name, _:
             return spanned(name, asked.span)
         case _, BlockRef():
             return replace(asked, n=block.n)

@@ -17,6 +17,9 @@ from loopline.timeline import (
     Feedback,
     Notes,
     Notice,
+    PlanHistory,
+    RangeSummary,
+    SystemMessage,
     TextKept,
     Thinking,
     ToolCalled,
@@ -24,6 +27,7 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
     encode,
+    summary_text,
 )
 
 MARKDOWN = "text/markdown"
@@ -43,6 +47,10 @@ def text_of(block: Block) -> tuple[str, str]:
             return text, mime
         case ToolCalled(tool=tool, arguments=arguments):
             return dumps({"tool": tool, "arguments": arguments}), JSON
+        case RangeSummary():
+            return summary_text(block.body), MARKDOWN
+        case PlanHistory(text=text) | SystemMessage(text=text):
+            return text, "text/plain"
         case Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
         case body:

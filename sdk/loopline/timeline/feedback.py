@@ -43,7 +43,7 @@ class Reactions:
     """What was thought of each turn, by its number.
 
     Of the user's feedback the newest of a turn counts, and None takes theirs back. A machine's is
-    additive: it replaces nothing, and nothing replaces it.
+    additive: it replaces nothing, and nothing replaces it. `newest` is the seq of the last feedback.
     """
 
     _users: defaultdict[int, list[Given]] = field(
@@ -51,8 +51,18 @@ class Reactions:
     )
     _machines: list[Given] = field(default_factory=list[Given])
 
+    newest: int = 0
+
     def take(self, block: Block) -> None:
         """Fold one more block in; one that is no feedback changes nothing."""
+        match block.body:
+            case Feedback():
+                self.newest = block.seq
+                self._count(block)
+            case _:
+                pass
+
+    def _count(self, block: Block) -> None:
         match block.body:
             case Feedback(origin="user") as feedback:
                 self._users[block.turn].append(Given(block, feedback))
@@ -73,6 +83,12 @@ class Reactions:
     def machines(self) -> list[Given]:
         """The feedback of machines, in order."""
         return list(self._machines)
+
+    def about(self, turn: int) -> list[Given]:
+        """What is in force of one turn, in order."""
+        users = [self.users[turn]] if turn in self.users else []
+        machines = [one for one in self._machines if one.block.turn == turn]
+        return sorted([*users, *machines], key=lambda one: one.block.seq)
 
     @property
     def rate(self) -> float | None:

@@ -7,11 +7,13 @@ same wherever it stands.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from loopline.refs import ArtifactRef, BlockRef, CallRef, PlanRef, Ref
+from loopline.refs import ArtifactRef, BlockRef, CallRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.blocks import (
     ArtifactKept,
     Block,
@@ -36,6 +38,8 @@ from loopline.timeline.blocks import (
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plans
 from loopline.timeline.sources import Pool
+
+F = TypeVar("F")
 
 
 @dataclass(slots=True)
@@ -121,6 +125,10 @@ class Timeline:
         self.shown: dict[str, str] = {}
         self.kept: dict[str, TextKept] = {}
         self.artifacts: dict[tuple[int, str], int] = {}
+        self.system_texts: dict[str, str] = {}
+        self.tool_texts: dict[str, str] = {}
+        self.last_asked: Block | None = None
+        self._folds: dict[str, object] = {}
         self._plan_refs: dict[str, Block] = {}
         self._named: dict[str, Block] = {}
         self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
@@ -131,11 +139,25 @@ class Timeline:
         """The place of the last block, 0 when there is none."""
         return self.blocks[-1].seq if self.blocks else 0
 
+    def after(self, seq: int) -> Sequence[Block]:
+        """The blocks after that place."""
+        return self.blocks[bisect_right(self.blocks, seq, key=lambda block: block.seq) :]
+
     def __iter__(self) -> Iterator[Block]:
         return iter(self.blocks)
 
     def __len__(self) -> int:
         return len(self.blocks)
+
+    def folded(self, kind: type[F], name: str, make: Callable[[], F]) -> F:
+        """Another fold of these blocks, which is kept with them under a name and made when there is none.
+
+        Whoever asks extends it; like everything here it could be made again.
+        """
+        found = self._folds.get(name)
+        fold = found if isinstance(found, kind) else make()
+        self._folds[name] = fold
+        return fold
 
     def turn(self, number: int) -> Turn:
         """The turn of that number, begun or not."""
@@ -175,6 +197,9 @@ class Timeline:
     def find(self, ref: Ref) -> Block | None:
         """The block that a ref names, its span aside; None when there is none."""
         match ref:
+            case SummaryRef(turn_id=turn_id, n=n):
+                kind = "conv.range.summary"
+                return self.find(BlockRef(turn_id=turn_id, type=kind, n=n))
             case BlockRef(turn_id=turn_id, type=kind, n=None):
                 number = _turn_number(turn_id)
                 newest = self._counts.get((number, kind), 0)
@@ -213,9 +238,16 @@ class Timeline:
                 for seq in begun.takes:
                     self.pending.pop(seq, None)
                 if begun.model:
-                    self.last_round = begun
+                    self._fold_round(block, begun)
             case _:
                 self.pending[block.seq] = block
+
+    def _fold_round(self, block: Block, begun: RoundStart) -> None:
+        self.last_round, self.last_asked = begun, block
+        if begun.system:
+            self.system_texts[begun.system_sha256] = begun.system
+        if begun.tools:
+            self.tool_texts[begun.tools_sha256] = begun.tools
 
     def _add_source(self, added: SourceAdded) -> None:
         self.pool.take(added)

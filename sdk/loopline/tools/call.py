@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loopline.models import Json
+from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import Moment, Timeline
 
@@ -40,5 +41,6 @@ class Call:
 
     context: ToolContext
     timeline: Timeline
+    view: View
     reader: Reader
     moment: Moment

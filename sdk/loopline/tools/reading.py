@@ -55,7 +55,7 @@ class ReadTool:
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The status, then a section for each text that is not visible already."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
-        shown = call.timeline.shown
+        shown = call.view.now.shown
         seen = [one.ref for one in reading if one.found and shown.get(one.ref) == one.sha256]
         fresh = [item for item in reading if item.ref not in seen]
         return Outcome(

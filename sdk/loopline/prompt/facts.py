@@ -1,0 +1,123 @@
+"""What has to be known of a conversation to render any stretch of it, whatever is shown of the rest."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from loopline.timeline import (
+    Block,
+    CachePoint,
+    Decision,
+    Feedback,
+    Hide,
+    PlanHistory,
+    RangeSummary,
+    Reactions,
+    RoundStart,
+    ToolStarted,
+    UserFollowup,
+    UserPrompt,
+    UserRecalled,
+)
+
+REMEMBERED = 8
+"""How many of the newest reports of a model the estimate goes by."""
+
+
+class Facts:
+    """User input and who took it, effects of calls, hides, summaries, feedback, reports of usage."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[int, Block] = {}
+        self.taken: dict[int, int] = {}
+        self.started: set[str] = set()
+        self.hides: dict[str, list[Block]] = {}
+        self.last_hide: int = 0
+        self.summaries: dict[int, Block] = {}
+        self.histories: dict[int, Block] = {}
+        self.feedback: list[Block] = []
+        self.factor: float = 1.0
+        self._recalled: set[int] = set()
+        self._points: tuple[CachePoint, ...] = ()
+        self._kept = (0, 0)
+        self._summary = 0
+        self._asked: tuple[str, float] = ("", 0.0)
+        self._model = ""
+        self._ratios: deque[float] = deque(maxlen=REMEMBERED)
+
+    def take(self, block: Block) -> None:
+        """Fold one more block in."""
+        match block.body:
+            case UserPrompt() | UserFollowup():
+                self.inputs[block.seq] = block
+            case UserRecalled(said=said):
+                if said not in self.taken:
+                    self._recalled.add(said)
+            case RoundStart() as begun:
+                self._begin(block, begun)
+            case Decision(usage=usage):
+                self._learn(usage.input_tokens)
+            case ToolStarted(call_id=call_id):
+                self.started.add(call_id)
+            case _:
+                self._take_view(block)
+
+    def _take_view(self, block: Block) -> None:
+        match block.body:
+            case Hide(path=path):
+                self.hides.setdefault(path, []).append(block)
+                self.last_hide = block.seq
+                kept = [point.messages for point in self._points if point.name == "pre_tail"]
+                self._kept = (block.turn, kept[0] if kept else 0)
+            case RangeSummary():
+                self._summary = block.seq
+                self.summaries[block.seq] = block
+            case PlanHistory():
+                self.histories[self._summary] = block
+            case Feedback():
+                self.feedback.append(block)
+            case _:
+                pass
+
+    def hidden(self, ref: str, until: int) -> Hide | None:
+        """The newest hide of that block up to a place."""
+        for block in reversed(self.hides.get(ref, ())):
+            if block.seq <= until and isinstance(block.body, Hide):
+                return block.body
+        return None
+
+    def kept_before(self, turn: int) -> int:
+        """How many messages this turn kept as they were when it hid something; 0 when it has not."""
+        return self._kept[1] if self._kept[0] == turn else 0
+
+    def reactions(self, until: int) -> Reactions:
+        """What was thought of the turns, as known at that place."""
+        reactions = Reactions()
+        for block in self.feedback:
+            if block.seq <= until:
+                reactions.take(block)
+        return reactions
+
+    @property
+    def newest_summary(self) -> Block | None:
+        """The summary that was recorded last."""
+        return self.summaries.get(self._summary)
+
+    def _begin(self, block: Block, begun: RoundStart) -> None:
+        for seq in begun.takes:
+            if seq in self.inputs and seq not in self._recalled:
+                self.taken.setdefault(seq, block.seq)
+        if begun.model and begun.model != self._model:
+            self._model, self.factor = begun.model, 1.0
+            self._ratios.clear()
+        self._asked = (begun.model, begun.tokens / self.factor)
+        self._points = begun.points
+        if begun.window is not None and begun.opened_by != "hide":
+            self._kept = (0, 0)
+
+    def _learn(self, reported: int) -> None:
+        """What a provider counted, held against what was estimated before any learning."""
+        estimated = self._asked[1]
+        if reported and estimated:
+            self._ratios.append(reported / estimated)
+            self.factor = max(1.0, *self._ratios)

@@ -1,0 +1,146 @@
+"""Fitting: which window makes a prompt fit its budget, the cheapest change first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil
+
+from loopline.prompt.rendering import Cut, Rendering
+from loopline.prompt.view import View
+from loopline.timeline import Window
+
+TRIGGER = 0.9
+"""The share of the budget above which the context is compacted."""
+TARGET = 0.7
+"""The share of the budget that a compaction leaves at most."""
+KEEP_TURNS = 10
+"""So many of the newest turns are not clipped by age."""
+KEEP_INTACT_TURNS = 2
+"""So many of the newest turns keep everything that they looked up."""
+SHORTEST = 500
+"""Characters below which no text is cut for room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a request may cost, in tokens.
+
+    `total` is the model's window less its output limit; `fixed` is what system text, tools, tail and the
+    inputs that the round takes cost, before any learning; `factor` is what was learned.
+    """
+
+    total: int
+    fixed: int
+    factor: float = 1.0
+
+    def cost(self, tokens: int) -> int:
+        """The estimate of a whole request whose messages cost so many tokens before any learning."""
+        return ceil((tokens + self.fixed) * self.factor)
+
+    def over(self, tokens: int, share: float = 1.0) -> bool:
+        """Whether it would exceed that share of the budget."""
+        return self.cost(tokens) > share * self.total
+
+    @property
+    def room(self) -> int:
+        """What messages may cost at the target, before any learning."""
+        return max(int(TARGET * self.total / self.factor) - self.fixed, 0)
+
+
+def aged(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Window:
+    """The window that an epoch opens with whose prefix is new anyway: what is old is clipped.
+
+    The turns before the newest `keep` are clipped by kind; of those before the newest `intact` what
+    they looked up is named. It never shows more than the window before.
+    """
+    return replace(
+        window,
+        old_before=max(window.old_before, turn - keep + 1, 0),
+        spent_before=max(window.spent_before, turn - intact + 1, 0),
+        feedback=feedback,
+    )
+
+
+def lightened(view: View, window: Window, budget: Budget) -> tuple[Window, bool]:
+    """The least that has to be cleared to reach the target, and whether it is reached.
+
+    First results of reads are named instead of shown, then those of all calls, the oldest first and
+    never those of the newest round.
+    """
+    now = view.under(window)
+    if not budget.over(now.tokens, TARGET):
+        return window, True
+    places = [cut.seq for cut in now.cuts]
+    if not places:
+        return window, False
+
+    def reads(place: int) -> Window:
+        return replace(window, reads_cleared=max(window.reads_cleared, places[place]))
+
+    def all_results(place: int) -> Window:
+        return replace(
+            reads(len(places) - 1), results_cleared=max(window.results_cleared, places[place])
+        )
+
+    for layer in (reads, all_results):
+        enough = _first(len(places), partial(_reaches, view, budget, layer))
+        if enough is not None:
+            return layer(enough), True
+    return all_results(len(places) - 1), False
+
+
+def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], place: int) -> bool:
+    return not budget.over(view.under(layer(place)).tokens, TARGET)
+
+
+def shortened(view: View, window: Window, budget: Budget) -> Window:
+    """The window with so short texts and results that the prompt fits, as far as that can be."""
+    limit = window.result_limit
+    while budget.over(view.under(window).tokens) and limit > SHORTEST:
+        limit = max(limit // 2, SHORTEST)
+        window = replace(window, result_limit=limit)
+    limit = 2 * budget.total if window.text_limit is None else window.text_limit
+    while budget.over(view.under(window).tokens) and limit > SHORTEST:
+        limit = max(limit // 2, SHORTEST)
+        window = replace(window, text_limit=limit)
+    return window
+
+
+def place_to_cut(
+    now: Rendering, room: int, summed: Callable[[Cut], int], *, covers_something: int
+) -> Cut | None:
+    """The first place between rounds so that what follows it fits beside its summary.
+
+    `summed` is what the summary of all before a place may cost. The newest round is always kept. Where
+    the beginning of a turn lies not much later, it is taken. None when there is nothing to sum up.
+    """
+    places = [cut for cut in now.cuts if cut.messages > covers_something]
+    if not places:
+        return None
+
+    def fits(at: int) -> bool:
+        kept = now.tokens - now.cost(places[at].messages)
+        return kept + summed(places[at]) <= room
+
+    first = next((at for at in range(len(places)) if fits(at)), len(places) - 1)
+    kept = now.tokens - now.cost(places[first].messages)
+    for cut in places[first:]:
+        if cut.opens_turn and 2 * (now.tokens - now.cost(cut.messages)) >= kept:
+            return cut
+    return places[first]
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int | None:
+    """The first place at which something holds that goes on holding; None when it never does."""
+    if not holds(count - 1):
+        return None
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

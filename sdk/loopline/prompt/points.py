@@ -1,0 +1,72 @@
+"""Cache points: at most three places, computed on rounds over what is rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from loopline.prompt.rendering import Rendering
+from loopline.prompt.view import View
+from loopline.timeline import Block, CachePoint
+
+MIN_ROUNDS = 2
+"""So many rounds must be over before there is a point before the tail."""
+OFFSET_ROUNDS = 4
+"""How many rounds that point lies before the tail."""
+REACH = 18
+"""Parts beyond which a provider may not find the last point written when it looks back from the tail."""
+
+Name = Literal["prev_turn", "pre_tail", "tail"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pointing:
+    """How the points of a request are placed. `fixed` are the tokens of system text and tools."""
+
+    fixed: int = 0
+    min_rounds: int = MIN_ROUNDS
+    offset_rounds: int = OFFSET_ROUNDS
+
+
+def cache_points(
+    view: View, now: Rendering, turn: int, takes: Sequence[Block], pointing: Pointing
+) -> tuple[CachePoint, ...]:
+    """The points of the request that shows `now`, begins a round of this turn and takes these inputs.
+
+    They are the end of the turn before, a place some rounds back, and the end of the stable messages.
+    Where so much has come since the last point written that a provider would not find it from the
+    tail, that point takes the place some rounds back. When the turn has hidden something, the first one
+    moves up to the place before the tail that was kept then.
+    """
+    tail = len(now.messages) + len(takes)
+    pre_tail = _pre_tail(now, pointing)
+    if (
+        now.last_tail
+        and now.parts(tail - len(takes)) + len(takes) > now.parts(now.last_tail) + REACH
+    ):
+        pre_tail = now.last_tail
+    turn_start = now.turn_start if turn == now.turn else len(now.messages)
+    places: dict[int, Name] = {
+        max(turn_start, view.facts.kept_before(turn)): "prev_turn",
+        pre_tail: "pre_tail",
+        tail: "tail",
+    }
+    costs = {
+        at: now.cost(at) if at <= len(now.messages) else now.tokens + view.said(takes)
+        for at in places
+    }
+    return tuple(
+        CachePoint(name=places[at], messages=at, tokens=view.priced(pointing.fixed + costs[at]))
+        for at in sorted(places)
+        if at
+    )
+
+
+def _pre_tail(now: Rendering, pointing: Pointing) -> int:
+    """Where the round ended that lies so many rounds before the newest one; 0 when there is none."""
+    cuts = now.cuts
+    if len(cuts) < pointing.min_rounds:
+        return 0
+    following = max(len(cuts) - pointing.offset_rounds, 1)
+    return cuts[following].messages if following < len(cuts) else len(now.messages)

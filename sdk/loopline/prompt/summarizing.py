@@ -1,0 +1,165 @@
+"""Summaries: what a model is asked for one, and the summary that is made of its reply, or without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from loopline.models import Usage
+from loopline.models.tokens import estimate
+from loopline.prompt.coverage import left_out
+from loopline.prompt.ledger import ledger, told
+from loopline.prompt.rendering import Cut
+from loopline.timeline import (
+    Block,
+    Completion,
+    LedgerLine,
+    Notes,
+    RangeSummary,
+    SummaryHint,
+    Timeline,
+    memory_notes,
+    summary_text,
+)
+
+TEXT_TOKENS = 800
+"""What a model's text may cost."""
+LEDGER_SHARE = 0.6
+"""The most of the room for messages that a summary may take."""
+SOURCES = 40
+"""Cited sources that a summary names, the newest."""
+_PER_LINE = 30
+
+_ASK = """Everything above, up to here, is about to be replaced by your summary. Write it for whoever carries \
+the work on with nothing else. Do not carry it on yourself and call no tool. {focus}
+Use these headings: Goal; Constraints and preferences; Progress (done ✓, in progress …, not started □, blocked); \
+Key decisions; Next steps; Critical context. Keep paths, names, numbers, error texts and refs such as \
+tc:turn_1.c2.result exactly as they are. Leave out what later rounds will not need. At most 400 words."""
+
+_FOCUS: Mapping[SummaryHint, str] = {
+    "general": "Keep what was asked, what was decided and why, and what is still to come.",
+    "react_iteration": (
+        "The work is in the middle of a turn: keep the request as it was made, what each round tried "
+        "and found, what failed and why, and the reason for what was to come next."
+    ),
+    "planner_input": (
+        "It will be read to make a plan: keep aims, limits, means at hand, options that were weighed, "
+        "what depends on what, and open questions."
+    ),
+    "step_dependency": (
+        "Later steps build on these results: for each keep what it is, its exact values, and the ref "
+        "where it stands whole."
+    ),
+}
+
+
+def instructions(hint: SummaryHint) -> str:
+    """What a model is told to write."""
+    return _ASK.format(focus=_FOCUS[hint])
+
+
+def hint_named(name: str) -> SummaryHint:
+    """The hint of that name; a name that is none is `general`."""
+    return next((hint for hint in _FOCUS if hint == name), "general")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a model wrote for a summary, and what that cost; `why` says why there is nothing."""
+
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covered:
+    """What a summary is to stand for: blocks, up to a place, after an earlier summary.
+
+    `later` is the text of what is kept after it, `room` what messages may cost in tokens.
+    """
+
+    blocks: Sequence[Block]
+    cut: Cut
+    before: RangeSummary | None
+    before_ref: str
+    later: Sequence[str]
+    room: int
+
+
+def needed(blocks: Sequence[Block], before: RangeSummary | None, room: int) -> int:
+    """The tokens that a summary of these blocks is given: what its lines need, within its share."""
+    lines = len(told(blocks)) + (len(before.ledger) if before else 0)
+    return min(int(room * LEDGER_SHARE), TEXT_TOKENS + _PER_LINE * lines)
+
+
+def summarized(
+    covered: Covered, written: Written, hint: SummaryHint, timeline: Timeline
+) -> RangeSummary:
+    """The summary: the model's text when it serves, and beside it what must not be lost.
+
+    A text that is longer than its share, or than what it covers, is not taken. What later rounds refer
+    to and the text left out is carried as lines of its own.
+    """
+    before, new = covered.before, told(covered.blocks)
+    text, why = written.text.strip(), written.why
+    limit = min(2 * TEXT_TOKENS, sum(estimate(one.text) for one in new))
+    if text and estimate(text) > limit:
+        text, why = "", f"the model's summary was longer than {limit} tokens"
+    first = before.first_turn if before else covered.blocks[0].turn
+    split = not covered.cut.opens_turn
+    summary = RangeSummary(
+        covers=covered.cut.seq,
+        first_turn=first,
+        last_turn=covered.cut.turn if split else max(covered.cut.turn - 1, first),
+        split=split,
+        hint=hint,
+        text=text,
+        notes=_notes(covered),
+        sources=_sources(covered, timeline),
+        usage=written.usage,
+        why=why,
+    )
+    plain = summary_text(summary)
+    old = (*before.carried, *before.ledger) if before else ()
+    room = int(covered.room * LEDGER_SHARE) - estimate(plain)
+    lines = ledger(_distinct(old), new, max(room, 0))
+    older = covered.before_ref if lines.dropped else (before.older if before else "")
+    every = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
+    carried = left_out(every, new, covered.later)
+    return replace(summary, carried=tuple(carried), ledger=lines.lines, older=older)
+
+
+def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
+    """A line for each ref, the longest of its lines."""
+    longest: dict[str, LedgerLine] = {}
+    for line in lines:
+        known = longest.get(line.ref)
+        if known is None or len(line.words) > len(known.words):
+            longest[line.ref] = line
+    return list(longest.values())
+
+
+def _notes(covered: Covered) -> tuple[LedgerLine, ...]:
+    """The memory notes so far, each once."""
+    notes = {line.words: line for line in covered.before.notes} if covered.before else {}
+    found = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
+    for note in found.notes:
+        notes.setdefault(note.line(), LedgerLine(ref=note.ref, words=note.line()))
+    return tuple(notes.values())
+
+
+def _sources(covered: Covered, timeline: Timeline) -> tuple[LedgerLine, ...]:
+    """The sources that answers cited, the newest last."""
+    lines = {line.ref: line for line in covered.before.sources} if covered.before else {}
+    for block in covered.blocks:
+        match block.body:
+            case Completion(sources_used=sids):
+                for sid in sids:
+                    source = timeline.pool.sources[sid]
+                    ref = f"so:sources_pool[{sid}]"
+                    words = f"[[S:{sid}]] {source.title or source.url}"
+                    lines[ref] = LedgerLine(ref=ref, words=words[:160])
+            case _:
+                pass
+    return tuple(list(lines.values())[-SOURCES:])
