@@ -16,7 +16,8 @@ _RULES = """You work in rounds: in each you either call tools or give the final 
 - Cite sources in the final answer right after the sentence they support, as [[S:1]] or [[S:2,3]], \
 with the numbers that tool results give.
 - With react.plan you can keep a plan; acknowledge its steps in the text beside your calls, in lines \
-that begin ✓ [n], ✗ [n], … [n] or □ [n]."""
+that begin ✓ [n], ✗ [n], … [n] or □ [n].
+- Old rounds may be shown in part, named in a line or summed up; the refs there restore them. What must never be lost goes into lines of that text which begin [P] preference, [D] decision, [S] structure, [A] achievement or [K] key artifact."""
 
 
 def system_text(instructions: str, source: str, tools: ToolSet, skills: Skills) -> str:

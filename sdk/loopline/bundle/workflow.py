@@ -32,7 +32,16 @@ from loopline.timeline import (
     RoundStart,
     Timeline,
 )
-from loopline.tools import KnowledgeSearch, PlanTool, ReadTool, SearchTool, Tool, ToolSet
+from loopline.tools import (
+    EDITABLE_TAIL_TOKENS,
+    HideTool,
+    KnowledgeSearch,
+    PlanTool,
+    ReadTool,
+    SearchTool,
+    Tool,
+    ToolSet,
+)
 
 
 class BaseWorkflow:
@@ -107,8 +116,12 @@ class BaseWorkflow:
             knowledge=guarded_read(read) if read else None,
             other=services.other,
         )
+        in_force: Limits = {**limits, **services.limits}
         toolset = await self._toolset(
-            tools_module, tools, guarded_search(search) if search else None
+            tools_module,
+            tools,
+            guarded_search(search) if search else None,
+            in_force.get("editable_tail_size_in_tokens", EDITABLE_TAIL_TOKENS),
         )
         wanted = self.instructions if instructions is None else instructions
         context = Context(
@@ -118,7 +131,7 @@ class BaseWorkflow:
             system=system_text(wanted, services.source, toolset, skills),
             clock=services.clock,
             listen=services.listen,
-            limits={**limits, **services.limits},
+            limits=in_force,
         )
         actor = Actor(
             recorder=services.recorder,
@@ -137,16 +150,20 @@ class BaseWorkflow:
             actor=actor,
             clock=services.clock,
             listen=services.listen,
-            limits={**limits, **services.limits},
+            limits=in_force,
         )
 
     async def _toolset(
-        self, module: str, allowed: Iterable[str] | None, search: KnowledgeSearch | None
+        self,
+        module: str,
+        allowed: Iterable[str] | None,
+        search: KnowledgeSearch | None,
+        editable: int,
     ) -> ToolSet:
         own = await asyncio.to_thread(self._services.toolset, module)
         if allowed is not None:
             own = own.allow(allowed)
-        built_in: list[Tool] = [PlanTool(), ReadTool()]
+        built_in: list[Tool] = [PlanTool(), ReadTool(), HideTool(editable)]
         if search is not None:
             built_in.append(SearchTool(search))
         return ToolSet([*built_in, *own.values()])

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import cast
 
 from loopline.models import Json, JsonObject, dumps
+from loopline.prompt.distilling import distilled
 
 TEXT_LIMIT = 4_000
 """Characters of what a user or an assistant said."""
@@ -22,9 +23,12 @@ LIST_LIMIT = 50
 KEYS_LIMIT = 80
 BASE64_LIMIT = 4_000
 
+LONG_ARGUMENTS = 120
+"""Characters of JSON above which only the names of the arguments are shown."""
 NAMED_LIMIT = 240
 """A result of so many characters costs no more whole than named."""
-_BEGINNING = 100
+WORDS = 120
+"""Characters of the words that say what is not shown."""
 _MOST_SOURCES = 12
 
 _BASE64 = re.compile(
@@ -35,11 +39,17 @@ _SOURCE = re.compile(r"^(?:so:sources_pool\[[0-9]+\] )?\[\[S:([0-9]{1,9})\]\] (.
 
 
 def cut(text: str, limit: int, ref: str) -> str:
-    """The first `limit` characters of a text, and the ref of the rest; a shorter text as it is."""
+    """The first `limit` characters of a text, and the ref of the rest with a few of its words.
+
+    A text that is not longer stays as it is.
+    """
     if len(text) <= limit:
         return text
     count = f"{len(text) - limit} of {len(text)} characters"
-    return f"{text[:limit]}\n[TRUNCATED] {count}; the rest is {ref}#C{limit + 1}-C{len(text)}"
+    kept, rest = text[:limit], text[limit:]
+    count = f"{len(rest)} of {len(text)} characters"
+    words = distilled(rest, WORDS)
+    return f"{kept}\n[TRUNCATED] {count}, such as: {words}\nthe rest is {ref}#C{limit + 1}-C{len(text)}"
 
 
 def without_base64(text: str, ref: str) -> str:
@@ -73,13 +83,12 @@ def old_arguments(arguments: JsonObject, ref: str) -> JsonObject:
     return arguments if small == arguments else {**small, "truncated": ref}
 
 
-def named(text: str, ref: str, shows: tuple[tuple[str, str], ...]) -> str:
-    """What stands for a result that is not shown: how it begins, what it held, and its ref."""
+def named(text: str, ref: str, call: str, shows: tuple[tuple[str, str], ...]) -> str:
+    """What stands for a result that is not shown: of which call, in a few words, what it held, its ref."""
     if len(text) <= NAMED_LIMIT:
         return text
-    beginning = " ".join(text[: 2 * _BEGINNING].split())[:_BEGINNING]
     showed = ", ".join(dict.fromkeys(name for name, _ in shows))
-    lines = [f"[CLEARED] {len(text)} characters: {ref}", f"it began: {beginning}…"]
+    lines = [f"[CLEARED] {ref} {call}, {len(text)} characters, such as: {distilled(text, WORDS)}"]
     if showed:
         lines.append(f"it showed, and react.read shows again: {showed}")
     return _with_sources("\n".join(lines), text)
@@ -93,6 +102,12 @@ def _with_sources(shown: str, whole: str) -> str:
         numbers = ",".join(line[1] for line in rest[_MOST_SOURCES:])
         lines.append(f"and so:sources_pool[{numbers}]")
     return "\n".join([shown, *lines])
+
+
+def short(arguments: JsonObject) -> str:
+    """The arguments of a call in a few words: long ones by their names alone."""
+    shown = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    return shown if len(shown) <= LONG_ARGUMENTS else ", ".join(arguments)
 
 
 def marked(text: str) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from loopline.timeline import (
     Block,
@@ -40,6 +41,7 @@ class Facts:
         self._recalled: set[int] = set()
         self._points: tuple[CachePoint, ...] = ()
         self._kept = (0, 0)
+        self._named: dict[int, str] = {}
         self._summary = 0
         self._asked: tuple[str, float] = ("", 0.0)
         self._model = ""
@@ -97,6 +99,12 @@ class Facts:
             if block.seq <= until:
                 reactions.take(block)
         return reactions
+
+    def named_once(self, seq: int, name: Callable[[], str]) -> str:
+        """What stands for the result at a place where it is not shown, made when first asked for."""
+        if seq not in self._named:
+            self._named[seq] = name()
+        return self._named[seq]
 
     @property
     def newest_summary(self) -> Block | None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import log
+from dataclasses import dataclass, replace
 
-from loopline.models import JsonObject, dumps
+from loopline.models import dumps
 from loopline.models.tokens import estimate
+from loopline.prompt.clipping import LONG_ARGUMENTS, short
+from loopline.prompt.distilling import bare, distilled, is_strong, rarity
 from loopline.timeline import (
     ArtifactKept,
     Block,
     Completion,
+    Draft,
     Feedback,
     LedgerLine,
     Notes,
@@ -25,16 +25,17 @@ from loopline.timeline import (
     plan,
 )
 
-WIDTHS = (160, 120, 90, 70, 55, 40, 30)
+WIDTHS = (160, 120, 90, 70, 60, 50, 40, 34)
 """Characters that a line's words may have, tried until all lines fit."""
-_LONG_ARGUMENTS = 120
-_SAID = re.compile(r"[^\W_]+")
+_ALL_ABOVE = 70
+"""The width from which on lines that others nearly say are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A block that a ledger has to name; `primary` ones are dropped last."""
+    """A block that a ledger has to name; one that is not `primary` says little that is new."""
 
+    seq: int
     ref: str
     text: str
     primary: bool = True
@@ -52,39 +53,41 @@ def told(blocks: Iterable[Block]) -> list[Told]:
         if isinstance(block.body, ToolCalled):
             calls[block.body.call_id] = block.body
         for one in _of(block, calls):
-            words = set(_SAID.findall(one.text.casefold()))
-            if one.primary or len(words - known) > len(words) // 3:
+            words = one.text.split()
+            new = {bare(word) for word in words} - known
+            strong = any(bare(word) in new and is_strong(word) for word in words)
+            if one.primary or strong:
+                found.append(replace(one, primary=True))
+            elif 3 * len(new) > len(words):
                 found.append(one)
-            known |= words
+            known |= new
     return found
 
 
 def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
     match block.body:
         case UserPrompt(text=text) | UserFollowup(text=text):
-            yield Told(block.ref, text)
-        case ToolCalled(arguments=arguments) if len(dumps(arguments)) > _LONG_ARGUMENTS:
-            yield Told(block.ref, f"{block.body.tool} {dumps(arguments)}")
+            yield Told(block.seq, block.ref, text)
+        case ToolCalled(tool=tool, arguments=arguments):
+            if len(dumps(arguments)) > LONG_ARGUMENTS:
+                values = " ".join(f"{name}={value}" for name, value in arguments.items())
+                yield Told(block.seq, block.ref, f"{tool} {values}")
         case ToolResult(call_id=call_id, tool=tool, text=text):
             call = calls.get(call_id)
-            yield Told(block.ref, f"{tool}({_short(call.arguments) if call else ''}) {text}")
-        case Completion(text=text):
-            yield Told(block.ref, text, primary=False)
+            said = f"{tool}({short(call.arguments) if call else ''}) {text}"
+            yield Told(block.seq, block.ref, said)
+        case Completion(text=text) | Draft(text=text):
+            yield Told(block.seq, block.ref, text, primary=False)
         case Notes(text=text):
             rest = _beside_marks(text)
             if rest:
-                yield Told(block.ref, rest, primary=False)
+                yield Told(block.seq, block.ref, rest, primary=False)
         case ArtifactKept(name=name, text=text):
-            yield Told(block.ref, f"{name}: {text}")
+            yield Told(block.seq, block.ref, f"{name}: {text}")
         case Feedback(reaction=reaction, text=text):
-            yield Told(block.ref, f"feedback {reaction}: {text}")
+            yield Told(block.seq, block.ref, f"feedback {reaction}: {text}")
         case _:
             pass
-
-
-def _short(arguments: JsonObject) -> str:
-    shown = dumps(arguments)
-    return shown[1:-1] if len(shown) <= _LONG_ARGUMENTS else ", ".join(arguments)
 
 
 def _beside_marks(notes: str) -> str:
@@ -106,65 +109,22 @@ def ledger(before: Sequence[LedgerLine], new: Sequence[Told], room: int) -> Ledg
 
     When even few words are too many, lines that others nearly say go first, then the oldest.
     """
-    every = [Told(line.ref, line.words) for line in before] + list(new)
-    rare = _rarity(every)
+    every = [Told(0, line.ref, line.words) for line in before] + list(new)
+    rare = rarity([one.text for one in every])
+    lines = list[LedgerLine]()
     for width in WIDTHS:
-        lines = [LedgerLine(ref=one.ref, words=distilled(one.text, width, rare)) for one in every]
-        if _cost(lines) <= room:
+        shown = every if width >= _ALL_ABOVE else [one for one in every if one.primary]
+        lines = [LedgerLine(ref=one.ref, words=distilled(one.text, width, rare)) for one in shown]
+        if cost(lines) <= room:
             return Ledger(tuple(lines))
-    primary = [
-        LedgerLine(ref=one.ref, words=distilled(one.text, WIDTHS[-1], rare))
-        for one in every
-        if one.primary
-    ]
-    costs = [_cost([line]) for line in primary]
+    costs = [cost([line]) for line in lines]
     total, first = sum(costs), 0
-    while total > room and first < len(primary):
+    while total > room and first < len(lines):
         total -= costs[first]
         first += 1
-    return Ledger(tuple(primary[first:]), first)
+    return Ledger(tuple(lines[first:]), first)
 
 
-def distilled(text: str, width: int, rare: dict[str, float]) -> str:
-    """The words of a text that say most of what it is, in their order, in about `width` characters."""
-    words = text.split()
-    whole = " ".join(words)
-    if len(whole) <= width:
-        return whole
-    weights = [_weight(word, place, rare) for place, word in enumerate(words)]
-    order = sorted(range(len(words)), key=lambda place: (-weights[place], place))
-    chosen, left = set[int](), width
-    seen = set[str]()
-    for place in order:
-        word = words[place]
-        if len(word) + 1 <= left and word.casefold() not in seen:
-            chosen.add(place)
-            seen.add(word.casefold())
-            left -= len(word) + 1
-    return " ".join(words[place] for place in sorted(chosen)) or whole[:width]
-
-
-def _weight(word: str, place: int, rare: dict[str, float]) -> float:
-    """How much a word says: numbers, names and paths most, what every block says least."""
-    bare = word.strip(".,;:!?()[]{}\"'`")
-    kind = 0.3 if len(bare) <= 3 else 1.0
-    if any(char.isdigit() for char in bare):
-        kind = 4.0
-    elif any(char in bare for char in "/_.@"):
-        kind = 3.0
-    elif place and bare[:1].isupper():
-        kind = 2.5
-    early = 1.5 if place < 8 else 1.0
-    return kind * early * rare.get(bare.casefold(), 1.0)
-
-
-def _rarity(every: Sequence[Told]) -> dict[str, float]:
-    """For each word the logarithm of how few of the texts hold it."""
-    counts: Counter[str] = Counter()
-    for one in every:
-        counts.update({word.strip(".,;:!?()[]{}\"'`").casefold() for word in one.text.split()})
-    return {word: log((len(every) + 1) / count) + 0.1 for word, count in counts.items()}
-
-
-def _cost(lines: Sequence[LedgerLine]) -> int:
+def cost(lines: Sequence[LedgerLine]) -> int:
+    """What these lines cost in a prompt, in tokens."""
     return sum(estimate(f"{line.ref} {line.words}") + 1 for line in lines)

@@ -22,9 +22,14 @@ Name = Literal["prev_turn", "pre_tail", "tail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointing:
-    """How the points of a request are placed. `fixed` are the tokens of system text and tools."""
+    """How the points of a request are placed.
+
+    `fixed` are the tokens of system text and tools. `anew` says that the request opens an epoch, so that
+    no point written before counts.
+    """
 
     fixed: int = 0
+    anew: bool = False
     min_rounds: int = MIN_ROUNDS
     offset_rounds: int = OFFSET_ROUNDS
 
@@ -41,11 +46,9 @@ def cache_points(
     """
     tail = len(now.messages) + len(takes)
     pre_tail = _pre_tail(now, pointing)
-    if (
-        now.last_tail
-        and now.parts(tail - len(takes)) + len(takes) > now.parts(now.last_tail) + REACH
-    ):
-        pre_tail = now.last_tail
+    last = 0 if pointing.anew else now.last_tail
+    if last and now.parts(len(now.messages)) + len(takes) > now.parts(last) + REACH:
+        pre_tail = last
     turn_start = now.turn_start if turn == now.turn else len(now.messages)
     places: dict[int, Name] = {
         max(turn_start, view.facts.kept_before(turn)): "prev_turn",

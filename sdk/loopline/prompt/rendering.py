@@ -215,7 +215,7 @@ class Rendering:
         self._add(self._protocol.called(current.notes, calls), current.calls[0][0].ref)
         for call in calls:
             block, result = current.results[call.call_id]
-            self._add(self._protocol.result(self._result(block, result)), block.ref)
+            self._add(self._protocol.result(self._result(block, result, call)), block.ref)
         self._round = None
 
     def _tell(self, block: Block) -> None:
@@ -274,8 +274,8 @@ class Rendering:
             return clipping.old_arguments(call.arguments, block.ref)
         return call.arguments
 
-    def _result(self, block: Block, result: ToolResult) -> ToolMessage:
-        text = self._seen(block, result)
+    def _result(self, block: Block, result: ToolResult, call: ToolCall) -> ToolMessage:
+        text = self._seen(block, result, f"of {call.name}({clipping.short(call.arguments)})")
         self.marked.update(clipping.marked(text))
         return ToolMessage(
             call_id=result.call_id,
@@ -284,7 +284,7 @@ class Rendering:
             ok=result.status == "ok",
         )
 
-    def _seen(self, block: Block, result: ToolResult) -> str:
+    def _seen(self, block: Block, result: ToolResult, call: str) -> str:
         window, ref = self.window, block.ref
         hidden = self._facts.hidden(ref, window.hides)
         if hidden is not None:
@@ -293,7 +293,9 @@ class Rendering:
         read = result.call_id not in self._facts.started
         spent = block.seq <= window.reads_cleared or block.turn < window.spent_before
         if block.seq <= window.results_cleared or (read and spent):
-            return clipping.named(text, ref, result.shows)
+            return self._facts.named_once(
+                block.seq, lambda: clipping.named(text, ref, call, result.shows)
+            )
         if block.turn < window.old_before:
             return clipping.old_result(text, ref)
         if text == result.text and len(text) <= window.result_limit:

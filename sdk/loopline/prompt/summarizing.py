@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loopline.models import Usage
@@ -24,7 +25,7 @@ from loopline.timeline import (
 
 TEXT_TOKENS = 800
 """What a model's text may cost."""
-LEDGER_SHARE = 0.6
+LEDGER_SHARE = 0.75
 """The most of the room for messages that a summary may take."""
 SOURCES = 40
 """Cited sources that a summary names, the newest."""
@@ -87,10 +88,19 @@ class Covered:
     room: int
 
 
-def needed(blocks: Sequence[Block], before: RangeSummary | None, room: int) -> int:
-    """The tokens that a summary of these blocks is given: what its lines need, within its share."""
-    lines = len(told(blocks)) + (len(before.ledger) if before else 0)
-    return min(int(room * LEDGER_SHARE), TEXT_TOKENS + _PER_LINE * lines)
+def needed(blocks: Sequence[Block], before: RangeSummary | None, room: int) -> Callable[[Cut], int]:
+    """For a place among these blocks, the tokens that a summary of all before it is given.
+
+    It is what its lines need, within its share of the room.
+    """
+    places = [one.seq for one in told(blocks)]
+    known = len(before.ledger) if before else 0
+
+    def tokens(cut: Cut) -> int:
+        lines = known + bisect_right(places, cut.seq)
+        return min(int(room * LEDGER_SHARE), TEXT_TOKENS + _PER_LINE * lines)
+
+    return tokens
 
 
 def summarized(

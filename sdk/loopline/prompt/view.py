@@ -79,6 +79,7 @@ class View:
         for block in self._blocks:
             if block.seq > window.start:
                 rendering.take(block)
+        rendering.last_tail = 0  # nothing of another epoch has been written yet
         return rendering
 
     def covered(self, until: int) -> Sequence[Block]:
@@ -99,7 +100,6 @@ class View:
             case RoundStart(window=Window() as window):
                 self._blocks = [block for block in self._blocks if block.seq > window.start]
                 self.now = self.under(window)
-                self.now.last_tail = 0  # nothing of this epoch has been written yet
             case _:
                 pass
 

@@ -183,6 +183,7 @@ class Context:
         now = self.view.under(window) if changed else self.view.now
         pointing = Pointing(
             fixed=self._fixed,
+            anew=bool(causes),
             min_rounds=self._limits.get("cache_point_min_rounds", MIN_ROUNDS),
             offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
         )
@@ -336,12 +337,13 @@ class Context:
         now = view.under(window)
         earlier = view.facts.summaries.get(window.summary)
         known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
-        opening = now.cuts[0].messages if now.cuts else 0
+        if not now.cuts:
+            return None
         cut = place_to_cut(
             now,
             budget.room,
-            lambda place: needed(view.covered(place.seq), known, budget.room),
-            covers_something=opening,
+            needed(view.covered(now.cuts[-1].seq), known, budget.room),
+            covers_something=now.cuts[0].messages,
         )
         if cut is None:
             return None

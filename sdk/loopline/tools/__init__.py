@@ -1,6 +1,7 @@
 """The hands of an agent: tools, what comes of them, and the tools of the loop itself."""
 
 from loopline.tools.call import Call, ToolContext
+from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
 from loopline.tools.reading import ReadTool
@@ -9,7 +10,9 @@ from loopline.tools.tool import Tool, ToolFunction, tool
 from loopline.tools.toolset import ToolSet, WireNames, wire_names
 
 __all__ = [
+    "EDITABLE_TAIL_TOKENS",
     "Call",
+    "HideTool",
     "KnowledgeSearch",
     "Outcome",
     "Output",
