@@ -15,6 +15,7 @@ from loopline.cli.door import attend
 from loopline.cli.keeping import backup, export, forget, import_
 from loopline.cli.knowing import build, search
 from loopline.cli.making import bundles, new
+from loopline.cli.prompting import CacheName, Which, prompt
 from loopline.cli.reading import read
 from loopline.cli.running import Asked, run
 from loopline.cli.timelines import Wanted, conversations, timeline
@@ -164,6 +165,36 @@ def timeline_command(
     wanted = Wanted(turn=turn, type=kind)
     work = partial(conversations, choices) if listed else partial(timeline, wanted, choices)
     attend(work, verbose=verbose)
+
+
+@app.command("prompt")
+def prompt_command(
+    conversation: ConversationOption = None,
+    turn: Annotated[
+        int | None, typer.Option(min=1, help="The turn; else the last one.", show_default=False)
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--round", min=1, help="The round of the turn; else its last one.", show_default=False
+        ),
+    ] = None,
+    cache: Annotated[
+        CacheName | None,
+        typer.Option(
+            help="Instead, what a provider's cache would have read of every round.",
+            show_default=False,
+        ),
+    ] = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show exactly what a round asked its model, cache points marked."""
+    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
+    which = Which(turn=turn, round=number, cache=cache)
+    attend(partial(prompt, which, choices), verbose=verbose)
 
 
 @app.command("export")

@@ -14,6 +14,7 @@ from loopline.prompt.fitting import (
 )
 from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points
 from loopline.prompt.protocols import (
+    NATIVE,
     Answer,
     Calls,
     Decided,
@@ -25,7 +26,7 @@ from loopline.prompt.protocols import (
     protocol,
 )
 from loopline.prompt.rendering import RENDERER, Cut, Rendering
-from loopline.prompt.requests import Request, requests, tools_text
+from loopline.prompt.requests import Request, request_of, requests, tools_text
 from loopline.prompt.summarizing import (
     Covered,
     Written,
@@ -40,6 +41,7 @@ __all__ = [
     "KEEP_INTACT_TURNS",
     "KEEP_TURNS",
     "MIN_ROUNDS",
+    "NATIVE",
     "OFFSET_ROUNDS",
     "RENDERER",
     "TARGET",
@@ -69,6 +71,7 @@ __all__ = [
     "needed",
     "place_to_cut",
     "protocol",
+    "request_of",
     "requests",
     "shortened",
     "summarized",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from loopline.errors import LooplineError
 from loopline.models import (
     AssistantMessage,
     JsonObject,
@@ -184,3 +185,19 @@ def _sound(call: ToolCall) -> ToolCall:
 def protocol(name: ProtocolName) -> DecisionProtocol:
     """The protocol of that name."""
     return Native() if name == "native" else JsonAction()
+
+
+NATIVE = "native"
+
+
+def protocol_named(name: str) -> DecisionProtocol:
+    """The protocol that a log names.
+
+    Raises:
+        LooplineError: this loopline does not know it.
+    """
+    match name:
+        case "native" | "json" as known:
+            return protocol(known)
+        case _:
+            raise LooplineError(f"no protocol {name!r} here: a newer loopline wrote this")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
-from loopline.models import Message, ToolSpec, dumps
-from loopline.prompt.protocols import protocol
+from loopline.errors import LooplineError
+from loopline.models import AssistantMessage, Message, ToolSpec, dumps
+from loopline.models.tokens import estimate
+from loopline.prompt.caching import Part, PartKind, Sent
+from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER
 from loopline.prompt.view import View
 from loopline.timeline import Block, RoundStart, Timeline
@@ -16,8 +20,8 @@ from loopline.timeline import Block, RoundStart, Timeline
 class Request:
     """What a round asked: `refs` names, for each message, the block it was made of.
 
-    `tools` is the JSON of the tools as they were offered. `exact` is False where this loopline renders
-    otherwise than the one that sent it, or a text was never kept.
+    `tools` is the JSON of the tools that travelled beside the text, empty in a protocol that has them
+    in it. `inexact` says why this may not be what was sent, empty when it is, to the character.
     """
 
     block: Block
@@ -26,7 +30,27 @@ class Request:
     tools: str
     messages: tuple[Message, ...]
     refs: tuple[str, ...]
-    exact: bool
+    inexact: str = ""
+
+    @property
+    def sent(self) -> Sent:
+        """The request as a prompt cache sees it."""
+        first: list[tuple[PartKind, str]] = [("tools", self.tools), ("system", self.system)]
+        parts = [_part(kind, text) for kind, text in first if text]
+        ends = [len(parts)]
+        for message, ref in zip(self.messages, self.refs, strict=True):
+            parts += _parts(message, ref)
+            ends.append(len(parts))
+        points = sorted({ends[point.messages] for point in self.begun.points} - {0})
+        tail = [_part("message", self.begun.tail, self.block.ref)] if self.begun.tail else []
+        return Sent(
+            parts=(*parts, *tail),
+            stable=len(parts),
+            points=tuple(points),
+            at=self.block.ts,
+            seq=self.block.seq,
+            cause="" if self.begun.opened_by == "start" else self.begun.opened_by,
+        )
 
 
 def requests(timeline: Timeline) -> Iterator[Request]:
@@ -35,13 +59,33 @@ def requests(timeline: Timeline) -> Iterator[Request]:
     for place, block in enumerate(timeline.blocks):
         match block.body:
             case RoundStart(model=model) as begun if model:
-                view = views.setdefault(begun.protocol, _view(begun))
-                view.extend(timeline.blocks[_seen(view) : place])
-                same = _stable(view, begun) == begun.stable_sha256
+                if begun.protocol not in views:
+                    views[begun.protocol] = View(protocol_named(begun.protocol))
+                view = views[begun.protocol]
+                view.extend(timeline.blocks[_at(timeline, view.seq) : place])
+                stable = view.now if begun.window is None else view.under(begun.window)
+                digest = stable.sha256
                 view.extend([block])
-                yield _request(timeline, block, begun, view, same=same)
+                yield _request(timeline, block, begun, view, digest)
             case _:
                 pass
+
+
+def request_of(timeline: Timeline, turn: int, number: int | None) -> Request:
+    """The request of a round of a turn, of its last one when `number` is None.
+
+    Raises:
+        LooplineError: there is no such round; the message says which there are.
+    """
+    found = {one.block.round: one for one in requests(timeline) if one.block.turn == turn}
+    if not found:
+        raise LooplineError(f"turn_{turn} asked no model")
+    wanted = max(found) if number is None else number
+    if wanted not in found:
+        raise LooplineError(
+            f"turn_{turn} has no round {wanted}: it has {min(found)} to {max(found)}"
+        )
+    return found[wanted]
 
 
 def tools_text(specs: Sequence[ToolSpec]) -> str:
@@ -54,34 +98,45 @@ def tools_text(specs: Sequence[ToolSpec]) -> str:
     )
 
 
-def _view(begun: RoundStart) -> View:
-    match begun.protocol:
-        case "native" | "json" as name:
-            return View(protocol(name))
-        case other:
-            raise ValueError(f"no protocol {other!r}")
-
-
-def _seen(view: View) -> int:
-    return view.seq
-
-
-def _stable(view: View, begun: RoundStart) -> str:
-    return view.sha256 if begun.window is None else view.under(begun.window).sha256
+def _at(timeline: Timeline, seq: int) -> int:
+    return len(timeline.blocks) - len(timeline.after(seq))
 
 
 def _request(
-    timeline: Timeline, block: Block, begun: RoundStart, view: View, *, same: bool
+    timeline: Timeline, block: Block, begun: RoundStart, view: View, digest: str
 ) -> Request:
     system = timeline.system_texts.get(begun.system_sha256)
     tools = timeline.tool_texts.get(begun.tools_sha256)
-    kept = system is not None and tools is not None
     return Request(
         block=block,
         begun=begun,
         system=system or "",
-        tools=tools or "",
+        tools=(tools or "") if begun.protocol == NATIVE else "",
         messages=tuple(view.messages),
         refs=tuple(view.now.refs),
-        exact=same and kept and begun.renderer == RENDERER,
+        inexact=_inexact(begun, digest, kept=system is not None and tools is not None),
     )
+
+
+def _inexact(begun: RoundStart, digest: str, *, kept: bool) -> str:
+    if begun.renderer != RENDERER:
+        return f"it was rendered by version {begun.renderer}, this loopline has {RENDERER}"
+    if not kept:
+        return "the log keeps no text of its instructions or tools"
+    if digest != begun.stable_sha256:
+        return "the messages are not those whose digest was recorded"
+    return ""
+
+
+def _parts(message: Message, ref: str) -> list[Part]:
+    match message:
+        case AssistantMessage(text=text, calls=calls):
+            texts = [text] if text else []
+            return [_part("message", part, ref) for part in [*texts, *map(repr, calls)]]
+        case _:
+            return [_part("message", repr(message), ref)]
+
+
+def _part(kind: PartKind, text: str, ref: str = "") -> Part:
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return Part(kind=kind, digest=digest, tokens=estimate(text), ref=ref)

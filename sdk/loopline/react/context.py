@@ -18,6 +18,7 @@ from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
     MIN_ROUNDS,
+    NATIVE,
     OFFSET_ROUNDS,
     RENDERER,
     TRIGGER,
@@ -97,7 +98,7 @@ class Context:
         self._clock = clock
         self._listen = listen
         self._limits = checked(limits)
-        self._native = self.protocol.name == "native"
+        self._native = self.protocol.name == NATIVE
         self._specs = tuple(tools.specs) if self._native else ()
         manual = self.protocol.manual(tools.specs)
         self._system = "\n\n".join(part for part in (system, manual) if part)

@@ -1,0 +1,228 @@
+"""`loopline prompt`: exactly what a round asked its model, and what a provider's cache made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from rich.text import Text
+
+from loopline.cli.choices import Choices
+from loopline.cli.columns import Columns
+from loopline.cli.conversing import latest_kept
+from loopline.cli.door import ANSWERED
+from loopline.cli.reading import stored
+from loopline.cli.screen import Screen
+from loopline.cli.words import QUIET, REF, visible
+from loopline.errors import LooplineError
+from loopline.models import AssistantMessage, Json, JsonObject, Message, ToolMessage, dumps
+from loopline.prompt import Request, request_of, requests
+from loopline.prompt.caching import (
+    AnthropicCache,
+    CacheReport,
+    CacheRow,
+    CacheRules,
+    OpenAICache,
+    simulate,
+)
+from loopline.timeline import CachePoint, Timeline
+
+CacheName = Literal["anthropic", "openai"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Which round: None is the last one. With a `cache` all rounds are played through its rules."""
+
+    turn: int | None = None
+    round: int | None = None
+    cache: CacheName | None = None
+
+
+async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
+    """Print the request of a round, or what a cache would have read of all of them."""
+    timeline = await _timeline(choices, screen)
+    if which.cache is not None:
+        _show_cache(which.cache, list(requests(timeline)), choices, screen)
+        return ANSWERED
+    asked = timeline.last_asked
+    if asked is None:
+        raise LooplineError("no model was asked in this conversation")
+    request = request_of(timeline, which.turn or asked.turn, which.round)
+    if request.inexact:
+        screen.note(Text(f"this may not be what was sent: {request.inexact}", style="yellow"))
+    if choices.as_json:
+        screen.raw(dumps(_document(request)))
+        return ANSWERED
+    screen.note(_heading(request))
+    shown = Text("\n").join(_pieces(request))
+    screen.answer(shown)
+    return ANSWERED
+
+
+async def _timeline(choices: Choices, screen: Screen) -> Timeline:
+    async with stored(choices) as store:
+        name = await latest_kept(store, choices, screen)
+        blocks = await store.conversation(name, user=choices.whose).blocks()
+    if not blocks:
+        raise LooplineError(
+            f"no conversation {name!r} of the user {choices.whose!r}: "
+            "loopline timeline --list shows which there are"
+        )
+    return Timeline(blocks)
+
+
+def _heading(request: Request) -> Text:
+    begun = request.begun
+    opened = f", opened by {begun.opened_by}" if begun.opened_by else ""
+    parts = [
+        f"{request.block.turn_id} round {request.block.round}",
+        f"{begun.model}, {begun.protocol}",
+        f"epoch {begun.epoch}{opened}",
+        f"about {begun.tokens:,} tokens",
+    ]
+    return Text(" · ".join(parts), style=QUIET)
+
+
+def _pieces(request: Request) -> Iterator[Text]:
+    yield _rule("system")
+    yield Text(visible(request.system))
+    if request.tools:
+        yield _rule("tools")
+        yield Text(visible(request.tools))
+    points = {point.messages: point for point in request.begun.points}
+    for place, message in enumerate(request.messages):
+        yield _rule(f"{place + 1} {_role(message)}", request.refs[place])
+        yield Text(visible(_written(message)))
+        if place + 1 in points:
+            yield _marked(points[place + 1])
+    yield _rule("tail")
+    yield Text(visible(request.begun.tail))
+
+
+def _rule(name: str, ref: str = "") -> Text:
+    return Text.assemble((f"── {name} ", "bold"), (visible(ref), REF))
+
+
+def _marked(point: CachePoint) -> Text:
+    return Text(f"══ cache point {point.name}: {point.tokens:,} tokens before it", style="green")
+
+
+def _role(message: Message) -> str:
+    match message:
+        case AssistantMessage():
+            return "assistant"
+        case ToolMessage(name=name):
+            return f"tool {name}"
+        case _:
+            return "user"
+
+
+def _written(message: Message) -> str:
+    match message:
+        case AssistantMessage(text=text, calls=calls):
+            made = [f"{call.call_id} {call.name} {dumps(call.arguments)}" for call in calls]
+            return "\n".join([*([text] if text else []), *made])
+        case _:
+            return message.text
+
+
+def _document(request: Request) -> JsonObject:
+    messages: list[Json] = [
+        {"role": _role(message), "ref": ref, "text": _written(message)}
+        for message, ref in zip(request.messages, request.refs, strict=True)
+    ]
+    points: list[Json] = [
+        {"name": point.name, "messages": point.messages, "tokens": point.tokens}
+        for point in request.begun.points
+    ]
+    return {
+        "turn_id": request.block.turn_id,
+        "round": request.block.round,
+        "ref": request.block.ref,
+        "model": request.begun.model,
+        "protocol": request.begun.protocol,
+        "epoch": request.begun.epoch,
+        "opened_by": request.begun.opened_by,
+        "tokens": request.begun.tokens,
+        "exact": not request.inexact,
+        "system": request.system,
+        "tools": request.tools,
+        "messages": messages,
+        "cache_points": points,
+        "tail": request.begun.tail,
+    }
+
+
+def _show_cache(
+    name: CacheName, asked: Sequence[Request], choices: Choices, screen: Screen
+) -> None:
+    rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
+    report = simulate((request.sent for request in asked), rules)
+    if choices.as_json:
+        screen.raw(dumps(_report(report, asked)))
+        return
+    rows = [_row(request, row) for request, row in zip(asked, report.rows, strict=True)]
+    columns = Columns(rows=[_HEADINGS, *rows], cut=6, right=frozenset({1, 2, 3, 4}))
+    plain = "\n".join("\t".join(cell.plain for cell in row) for row in rows)
+    screen.answer_whole(columns, plain)
+    held, every = report.read_of_held, report.read_of_all
+    screen.note(
+        Text(
+            f"read {held:.1%} of what the request before held, {every:.1%} of all; "
+            f"the prompts cost {report.cost_factor:.2f} of what they cost without a cache",
+            style=QUIET,
+        )
+    )
+
+
+_HEADINGS = tuple(
+    Text(name, style=QUIET)
+    for name in ("round", "read", "written", "fresh", "missed", "epoch", "why")
+)
+
+
+def _row(request: Request, row: CacheRow) -> tuple[Text, ...]:
+    return (
+        Text(f"{request.block.turn}.{request.block.round}"),
+        Text(f"{row.read:,}", style="green" if row.read else QUIET),
+        Text(f"{row.written:,}"),
+        Text(f"{row.fresh:,}"),
+        Text(f"{row.missed:,}", style="yellow" if row.missed else QUIET),
+        Text(request.begun.opened_by, style=QUIET),
+        Text(_why(row)),
+    )
+
+
+def _why(row: CacheRow) -> str:
+    said = list[str]()
+    for miss in row.misses:
+        where = miss.difference
+        at = f" at part {where.index} ({where.ref or 'no block'})" if where else ""
+        cause = f", {miss.cause}" if miss.cause else ""
+        said.append(f"{miss.reason} {miss.tokens:,}{at}{cause}")
+    return "; ".join(said)
+
+
+def _report(report: CacheReport, asked: Sequence[Request]) -> JsonObject:
+    rows: list[Json] = [
+        {
+            "turn_id": request.block.turn_id,
+            "round": request.block.round,
+            "opened_by": request.begun.opened_by,
+            "read": row.read,
+            "written": row.written,
+            "fresh": row.fresh,
+            "held": row.held,
+            "missed": row.missed,
+            "why": _why(row),
+        }
+        for request, row in zip(asked, report.rows, strict=True)
+    ]
+    totals = {
+        "read_of_held": report.read_of_held,
+        "read_of_all": report.read_of_all,
+        "cost_factor": report.cost_factor,
+    }
+    return {"rows": rows, **cast("JsonObject", totals)}
