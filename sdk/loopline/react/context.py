@@ -179,7 +179,8 @@ class Context:
     async def _open(self, iteration: Iteration) -> None:
         timeline = self._recorder.timeline
         inputs = timeline.inputs_for(self._recorder.number) if iteration.takes_input else []
-        window, causes = await self._window(iteration, inputs)
+        tail = self._tail(iteration, self.view.now)
+        window, causes = await self._window(inputs, tail)
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.now
         pointing = Pointing(
@@ -188,7 +189,8 @@ class Context:
             min_rounds=self._limits.get("cache_point_min_rounds", MIN_ROUNDS),
             offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
         )
-        tail = self._tail(iteration, now)
+        if changed:
+            tail = self._tail(iteration, now)
         tokens = now.tokens + self.view.said(inputs) + self._fixed + estimate(tail)
         known = timeline.system_texts, timeline.tool_texts
         before = timeline.last_round
@@ -218,7 +220,7 @@ class Context:
     def _tail(self, iteration: Iteration, now: Rendering) -> str:
         timeline = self._recorder.timeline
         sources = timeline.pool.sources
-        unseen = [] if len(now.marked) >= len(sources) else sorted(set(sources) - now.marked)
+        unseen = [sid for sid in sources if sid not in now.marked]
         return announce(
             iteration=min(iteration.made + 1, iteration.limit),
             limit=iteration.limit,
@@ -229,18 +231,15 @@ class Context:
             unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
         )
 
-    def _budget(self, iteration: Iteration, inputs: Sequence[Block]) -> Budget:
+    def _budget(self, inputs: Sequence[Block], tail: str) -> Budget:
         abilities = self._model.abilities
-        tail = estimate(self._tail(iteration, self.view.now))
         return Budget(
             total=abilities.window - abilities.output_limit,
-            fixed=self._fixed + tail + self.view.said(inputs),
+            fixed=self._fixed + estimate(tail) + self.view.said(inputs),
             factor=self.view.facts.factor,
         )
 
-    async def _window(
-        self, iteration: Iteration, inputs: Sequence[Block]
-    ) -> tuple[Window, list[str]]:
+    async def _window(self, inputs: Sequence[Block], tail: str) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
         view = self.view
         window, causes = view.window, self._changes()
@@ -253,7 +252,7 @@ class Context:
             pruned = self._aged(window)
             if self._is_worth_it(pruned):
                 window, causes = pruned, ["prune"]
-        budget = self._budget(iteration, inputs)
+        budget = self._budget(inputs, tail)
         now = view.now if window == view.window else view.under(window)
         if budget.over(now.tokens, TRIGGER):
             smaller = await self._compacted(self._aged(window), budget)

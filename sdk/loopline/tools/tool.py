@@ -161,6 +161,7 @@ class Parameters:
     schema: JsonObject
     fields: Mapping[str, str]
     contexts: tuple[str, ...]
+    optional: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,15 +230,11 @@ class BoundTool:
 
     def _values(self, given: BaseModel) -> dict[str, Any]:
         """The arguments by parameter; one that was left out keeps the function's own default."""
-        own = {
-            name
-            for name, parameter in inspect.signature(self.function.function).parameters.items()
-            if parameter.default is not parameter.empty
-        }
+        parameters = self.function.parameters
         return {
             name: getattr(given, field)
-            for name, field in self.function.parameters.fields.items()
-            if field in given.model_fields_set or name not in own
+            for name, field in parameters.fields.items()
+            if field in given.model_fields_set or name not in parameters.optional
         }
 
     def _failure(self, error: BaseException) -> ToolError:
@@ -363,7 +360,10 @@ def _modelled(function: ToolFunction[..., Any]) -> Parameters:
     }
     config = ConfigDict(extra="forbid", protected_namespaces=())
     model = create_model(function.name, __config__=config, **definitions)
-    return Parameters(model, _schema(model), fields, contexts)
+    optional = frozenset(
+        name for name in taken if signature[name].default is not inspect.Parameter.empty
+    )
+    return Parameters(model, _schema(model), fields, contexts, optional)
 
 
 def _is_context(hint: object) -> bool:
