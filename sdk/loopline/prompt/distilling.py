@@ -30,7 +30,10 @@ def distilled(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> s
     if len(whole) <= width:
         return whole
     bares = [bare(word) for word in words]
-    weights = _weights(words, bares, rare)
+    weights = [
+        weight if 2 * len(word) <= width else weight / 2
+        for word, weight in zip(words, _weights(words, bares, rare), strict=True)
+    ]
     chosen, seen, left = set[int](), set[str](), width
     for place in sorted(range(len(words)), key=lambda place: (-weights[place], place)):
         if weights[place] < _WEAKEST or left <= 0:

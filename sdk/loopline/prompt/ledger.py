@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from loopline.models import dumps
 from loopline.models.tokens import estimate
@@ -25,20 +26,39 @@ from loopline.timeline import (
     plan,
 )
 
-WIDTHS = (160, 120, 90, 70, 60, 50, 40, 34)
-"""Characters that a line's words may have, tried until all lines fit."""
-_ALL_ABOVE = 70
-"""The width from which on lines that others nearly say are left out."""
+Rank = Literal[0, 1, 2]
+
+WIDTHS: tuple[tuple[int, Rank], ...] = (
+    (160, 0),
+    (120, 0),
+    (90, 1),
+    (70, 1),
+    (60, 2),
+    (50, 2),
+    (42, 2),
+    (36, 2),
+)
+"""Characters that a line's words may have, and the least rank of a line, tried until all lines fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A block that a ledger has to name; one that is not `primary` says little that is new."""
+    """A block that a ledger has to name.
+
+    Of rank 2 are what users said, and whatever has numbers, names or paths of its own; of rank 1 other
+    results; of rank 0 other words of the model. `about` is how a result came about.
+    """
 
     seq: int
     ref: str
     text: str
-    primary: bool = True
+    rank: Rank = 2
+    about: str = ""
+
+    @property
+    def whole(self) -> str:
+        """All that a line is distilled from."""
+        return f"{self.about} {self.text}" if self.about else self.text
 
 
 def told(blocks: Iterable[Block]) -> list[Told]:
@@ -52,16 +72,22 @@ def told(blocks: Iterable[Block]) -> list[Told]:
             turn, known = block.turn, set()
         if isinstance(block.body, ToolCalled):
             calls[block.body.call_id] = block.body
+            known |= set(map(bare, _values(block.body).split()))
         for one in _of(block, calls):
             words = one.text.split()
             new = {bare(word) for word in words} - known
-            strong = any(bare(word) in new and is_strong(word) for word in words)
-            if one.primary or strong:
-                found.append(replace(one, primary=True))
-            elif 3 * len(new) > len(words):
-                found.append(one)
+            strong = any(
+                bare(word) in new and is_strong(word, first=place == 0)
+                for place, word in enumerate(words)
+            )
+            if strong or one.rank or 3 * len(new) > len(words):
+                found.append(replace(one, rank=2) if strong else one)
             known |= new
     return found
+
+
+def _values(call: ToolCalled) -> str:
+    return " ".join(f"{name}={value} {value}" for name, value in call.arguments.items())
 
 
 def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
@@ -74,14 +100,14 @@ def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
                 yield Told(block.seq, block.ref, f"{tool} {values}")
         case ToolResult(call_id=call_id, tool=tool, text=text):
             call = calls.get(call_id)
-            said = f"{tool}({short(call.arguments) if call else ''}) {text}"
-            yield Told(block.seq, block.ref, said)
+            about = f"{tool}({short(call.arguments) if call else ''})"
+            yield Told(block.seq, block.ref, text, 1, about)
         case Completion(text=text) | Draft(text=text):
-            yield Told(block.seq, block.ref, text, primary=False)
+            yield Told(block.seq, block.ref, text, 0)
         case Notes(text=text):
             rest = _beside_marks(text)
             if rest:
-                yield Told(block.seq, block.ref, rest, primary=False)
+                yield Told(block.seq, block.ref, rest, 0)
         case ArtifactKept(name=name, text=text):
             yield Told(block.seq, block.ref, f"{name}: {text}")
         case Feedback(reaction=reaction, text=text):
@@ -107,14 +133,17 @@ class Ledger:
 def ledger(before: Sequence[LedgerLine], new: Sequence[Told], room: int) -> Ledger:
     """The lines of an earlier ledger and of further blocks, in words as few as `room` tokens ask for.
 
-    When even few words are too many, lines that others nearly say go first, then the oldest.
+    When even few words are too many, lines of a low rank go first, then the oldest.
     """
-    every = [Told(0, line.ref, line.words) for line in before] + list(new)
-    rare = rarity([one.text for one in every])
+    every = [Told(0, line.ref, line.words, line.rank) for line in before] + list(new)
+    rare = rarity([one.whole for one in every])
     lines = list[LedgerLine]()
-    for width in WIDTHS:
-        shown = every if width >= _ALL_ABOVE else [one for one in every if one.primary]
-        lines = [LedgerLine(ref=one.ref, words=distilled(one.text, width, rare)) for one in shown]
+    for width, rank in WIDTHS:
+        lines = [
+            LedgerLine(ref=one.ref, words=distilled(one.whole, width, rare), rank=one.rank)
+            for one in every
+            if one.rank >= rank
+        ]
         if cost(lines) <= room:
             return Ledger(tuple(lines))
     costs = [cost([line]) for line in lines]

@@ -264,10 +264,14 @@ class Hide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """One block that a summary stands for: its ref, and words that say what it is."""
+    """One block that a summary stands for: its ref, and words that say what it is.
+
+    Where there is no room for all lines, those of a low `rank` go first.
+    """
 
     ref: str
     words: str
+    rank: Literal[0, 1, 2] = 2
 
 
 SummaryHint = Literal["general", "react_iteration", "planner_input", "step_dependency"]

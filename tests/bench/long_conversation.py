@@ -1,0 +1,91 @@
+"""What a long conversation in a small window keeps within reach, and what a provider's cache reads of it.
+
+`python -m tests.bench.long_conversation [--json]`. 300 turns with a call and an answer each, and a fact
+planted in one block of every turn: in what the user says, a result, an argument, a note or an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from loopline.prompt import requests
+from loopline.prompt.caching import AnthropicCache, OpenAICache, simulate
+from loopline.timeline import RangeSummary, RoundStart, Timeline
+from tests.support.planted import OUTPUT_LIMIT, live
+
+TURNS = 300
+WINDOWS = (32_000, 24_000, 16_000)
+ROUNDS = 50
+
+
+@dataclass(frozen=True)
+class Row:
+    """One conversation. Sizes are in tokens, shares from 0 to 1."""
+
+    budget: int
+    largest_request: int
+    summaries: int
+    word_for_word: int
+    by_ref: int
+    lost: int
+    read_of_held_50_anthropic: float
+    read_of_held_50_openai: float
+    read_of_held: float
+    read_of_all: float
+    cost_factor: float
+    ms_a_turn: float
+
+
+def measured(window: int) -> Row:
+    """A conversation in a window of that size."""
+    start = time.perf_counter()
+    lived = live(TURNS, window=window)
+    elapsed = time.perf_counter() - start
+    starts = [block.body for block in lived.blocks if isinstance(block.body, RoundStart)]
+    sent = [one.sent for one in requests(Timeline(lived.blocks))]
+    every = simulate(sent, AnthropicCache())
+    return Row(
+        budget=window - OUTPUT_LIMIT,
+        largest_request=max(one.tokens for one in starts),
+        summaries=sum(isinstance(block.body, RangeSummary) for block in lived.blocks),
+        word_for_word=lived.held.word_for_word,
+        by_ref=lived.held.by_ref,
+        lost=len(lived.held.lost),
+        read_of_held_50_anthropic=simulate(sent[:ROUNDS], AnthropicCache()).read_of_held,
+        read_of_held_50_openai=simulate(sent[:ROUNDS], OpenAICache()).read_of_held,
+        read_of_held=every.read_of_held,
+        read_of_all=every.read_of_all,
+        cost_factor=every.cost_factor,
+        ms_a_turn=elapsed / TURNS * 1_000,
+    )
+
+
+def main() -> None:
+    """Measure, and print a table or JSON."""
+    rows = list[Row]()
+    for window in WINDOWS:
+        sys.stderr.write(f"a window of {window:,} tokens\n")
+        rows.append(measured(window))
+    if "--json" in sys.argv[1:]:
+        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+        return
+    table = Table("what", *(f"budget {row.budget:,}" for row in rows))
+    for name in asdict(rows[0]):
+        if name != "budget":
+            values = [asdict(row)[name] for row in rows]
+            table.add_row(name.replace("_", " "), *(_shown(value) for value in values))
+    Console().print(table)
+
+
+def _shown(value: float) -> str:
+    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+
+
+if __name__ == "__main__":
+    main()
