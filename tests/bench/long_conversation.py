@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def _shown(value: float) -> str:
-    return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
+    return f"{value:,}" if value == int(value) and value > 1 else f"{value:,.3f}"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -124,7 +124,7 @@ def _beside_marks(notes: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Lines that fit, and how many older ones had no room."""
+    """Lines that fit, and how many had no room."""
 
     lines: tuple[LedgerLine, ...]
     dropped: int = 0
@@ -133,7 +133,8 @@ class Ledger:
 def ledger(before: Sequence[LedgerLine], new: Sequence[Told], room: int) -> Ledger:
     """The lines of an earlier ledger and of further blocks, in words as few as `room` tokens ask for.
 
-    When even few words are too many, lines of a low rank go first, then the oldest.
+    When even few words are too many, lines of a low rank go first, then those that say least that no
+    other line says.
     """
     every = [Told(0, line.ref, line.words, line.rank) for line in before] + list(new)
     rare = rarity([one.whole for one in every])
@@ -146,12 +147,18 @@ def ledger(before: Sequence[LedgerLine], new: Sequence[Told], room: int) -> Ledg
         ]
         if cost(lines) <= room:
             return Ledger(tuple(lines))
-    costs = [cost([line]) for line in lines]
-    total, first = sum(costs), 0
-    while total > room and first < len(lines):
-        total -= costs[first]
-        first += 1
-    return Ledger(tuple(lines[first:]), first)
+    kept, total = set(range(len(lines))), cost(lines)
+    for place in sorted(kept, key=lambda place: (_news(lines[place].words, rare), place)):
+        if total <= room:
+            break
+        kept.remove(place)
+        total -= cost([lines[place]])
+    return Ledger(tuple(lines[place] for place in sorted(kept)), len(lines) - len(kept))
+
+
+def _news(words: str, rare: Mapping[str, float]) -> float:
+    """How much a line says that others do not."""
+    return sum(rare.get(word, 1.0) for word in set(map(bare, words.split())))
 
 
 def cost(lines: Sequence[LedgerLine]) -> int:

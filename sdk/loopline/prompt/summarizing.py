@@ -137,7 +137,13 @@ def summarized(
     older = covered.before_ref if lines.dropped else (before.older if before else "")
     every = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
     carried = left_out(every, new, covered.later)
-    return replace(summary, carried=tuple(carried), ledger=lines.lines, older=older)
+    return replace(
+        summary,
+        carried=tuple(carried),
+        ledger=lines.lines,
+        dropped=lines.dropped + (before.dropped if before else 0),
+        older=older,
+    )
 
 
 def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:

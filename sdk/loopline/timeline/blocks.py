@@ -284,8 +284,8 @@ class RangeSummary:
     `first_turn` to `last_turn` are covered, the last one in part when it is `split`. `text` was written
     by a model, or is empty. `carried` are the lines that later rounds refer to and the text left out,
     `ledger` a line for each block that can be read again, `notes` the memory notes, `sources` the
-    numbers of those that were cited, each with its name. `older` is the ref of the summary before,
-    where this ledger had no room for its lines. `usage` is what the text cost, `why` why there is none.
+    numbers of those that were cited, each with its name. `dropped` counts the blocks for which the
+    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `usage` is what the text cost, `why` why there is none.
     """
 
     covers: int
@@ -298,6 +298,7 @@ class RangeSummary:
     ledger: tuple[LedgerLine, ...] = ()
     notes: tuple[LedgerLine, ...] = ()
     sources: tuple[LedgerLine, ...] = ()
+    dropped: int = 0
     older: str = ""
     usage: Usage = field(default_factory=Usage)
     why: str = ""

@@ -22,8 +22,12 @@ def _lines(summary: RangeSummary) -> Iterator[str]:
     yield from _section("[REFERRED TO LATER]", summary.carried)
     yield from _section("[SOURCES CITED]", summary.sources)
     yield from _section("[BLOCKS]", summary.ledger)
-    if summary.older:
-        yield f"Lines for still older blocks are in {summary.older}"
+    if summary.dropped:
+        older = f", and {summary.older} has lines for some" if summary.older else ""
+        yield (
+            f"{summary.dropped} blocks that say little had no room: "
+            f"artifact:conv.timeline.v1 has every block{older}."
+        )
 
 
 def _section(heading: str, lines: Sequence[LedgerLine]) -> Iterator[str]:
