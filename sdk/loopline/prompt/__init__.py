@@ -2,28 +2,36 @@
 
 from loopline.prompt.announce import announce
 from loopline.prompt.protocols import (
+    DELEGATE,
     Answer,
     Calls,
+    ChannelSplitter,
     Decided,
     DecisionProtocol,
     JsonAction,
     Malformed,
     Native,
     ProtocolName,
+    Tagged,
+    ThoughtAction,
     protocol,
 )
 from loopline.prompt.view import RENDERER, View
 
 __all__ = [
+    "DELEGATE",
     "RENDERER",
     "Answer",
     "Calls",
+    "ChannelSplitter",
     "Decided",
     "DecisionProtocol",
     "JsonAction",
     "Malformed",
     "Native",
     "ProtocolName",
+    "Tagged",
+    "ThoughtAction",
     "View",
     "announce",
     "protocol",

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, get_args
 
 from loopline.errors import LooplineError
-from loopline.models import Model
-from loopline.prompt import DecisionProtocol, protocol
+from loopline.models import Abilities, Model
+from loopline.prompt import DecisionProtocol, ProtocolName, protocol
 
 MAX_ITERATIONS = 15
+
+ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
+_CHOICES: tuple[ProtocolChoice, ...] = get_args(ProtocolChoice)
 
 
 class Limits(TypedDict, total=False):
     """What a turn may use, and how decisions travel.
 
-    `max_iterations` counts decisions. `protocol` "auto" is native where the model can call tools.
+    `max_iterations` counts decisions. `protocol` "auto" goes by what the model can do.
     """
 
     max_iterations: int
-    protocol: Literal["auto", "native", "json"]
+    protocol: ProtocolChoice
 
 
 def checked(limits: Limits) -> Limits:
@@ -37,8 +40,8 @@ def checked(limits: Limits) -> Limits:
     count: object = limits.get("max_iterations", 1)
     if type(count) is not int or count < 1:
         raise LooplineError(f"max_iterations must be 1 or more, a whole number, not {count!r}")
-    if limits.get("protocol", "auto") not in ("auto", "native", "json"):
-        raise LooplineError(f"no protocol {limits.get('protocol')!r}: auto, native or json")
+    if limits.get("protocol", "auto") not in _CHOICES:
+        raise LooplineError(f"no protocol {limits.get('protocol')!r}: one of {', '.join(_CHOICES)}")
     return limits
 
 
@@ -61,7 +64,7 @@ def recalled(kept: Mapping[str, int | str]) -> Limits:
         case _:
             pass
     match kept.get("protocol"):
-        case "auto" | "native" | "json" as name:
+        case "auto" | "native" | "json" | "tagged" | "thought_action" as name:
             limits["protocol"] = name
         case _:
             pass
@@ -69,8 +72,17 @@ def recalled(kept: Mapping[str, int | str]) -> Limits:
 
 
 def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:
-    """The protocol that the limits ask for; "auto" goes by what the model can do."""
-    asked = limits.get("protocol", "auto")
-    if asked == "auto":
-        return protocol("native" if model.abilities.tool_call else "json")
-    return protocol(asked)
+    """The protocol that the limits ask for, unless the model cannot keep it; "auto" is the best it can."""
+    match limits.get("protocol", "auto"):
+        case "auto":
+            return protocol(_best(model.abilities))
+        case "native" if not model.abilities.tool_call:
+            return protocol(_best(model.abilities))
+        case name:
+            return protocol(name)
+
+
+def _best(abilities: Abilities) -> ProtocolName:
+    if abilities.tool_call:
+        return "native"
+    return "json" if abilities.json_mode else "tagged"

@@ -233,8 +233,8 @@ class React:
             tail=begun.tail if begun else self._tail(state),
             options=Options(
                 allow_calls=purpose == "decision",
-                json_action=not self._native,
-                json_object=not self._native and self._model.abilities.json_mode,
+                protocol=self._protocol.name,
+                json_object=self._protocol.name == "json" and self._model.abilities.json_mode,
                 output_limit=self._model.abilities.output_limit,
             ),
             purpose=purpose,
