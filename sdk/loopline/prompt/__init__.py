@@ -14,6 +14,7 @@ from loopline.prompt.protocols import (
     ProtocolName,
     Tagged,
     ThoughtAction,
+    ThoughtSplitter,
     protocol,
 )
 from loopline.prompt.view import RENDERER, View
@@ -32,6 +33,7 @@ __all__ = [
     "ProtocolName",
     "Tagged",
     "ThoughtAction",
+    "ThoughtSplitter",
     "View",
     "announce",
     "protocol",

@@ -14,7 +14,7 @@ from loopline.prompt.protocols.protocol import (
     Malformed,
 )
 from loopline.prompt.protocols.tagged import DELEGATE, Tagged
-from loopline.prompt.protocols.thought_action import ThoughtAction
+from loopline.prompt.protocols.thought_action import ThoughtAction, ThoughtSplitter
 
 __all__ = [
     "DELEGATE",
@@ -29,6 +29,7 @@ __all__ = [
     "ProtocolName",
     "Tagged",
     "ThoughtAction",
+    "ThoughtSplitter",
     "protocol",
 ]
 

@@ -23,6 +23,7 @@ Literals = Generator[bool, str, None]
 _CALLS = {"<tool_call": "tool_call", "<agent_call": "agent_call"}
 _CHANNEL = "<channel:"
 _WORDS = (*_CALLS, _CHANNEL, "</tool_call", "</agent_call", "</channel:")
+_BEGINNINGS = {word[:length] for word in _WORDS for length in range(1, len(word) + 1)}
 _TAG = re.compile(r"<(\\*)(?=/?(?:channel:|tool_call|agent_call))", re.IGNORECASE)
 _ESCAPED = re.compile(r"<\\+/?(?:channel:|tool_call|agent_call)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_-]")
@@ -185,9 +186,8 @@ class _Reading:
             tag, character = yield from _word()
             if closing.startswith(tag.lower()):
                 tag, character = yield from _rest(tag, character, closing)
-                if character == ">":
+                if tag.endswith(">"):
                     self._element.closed = True
-                    character = yield
                     break
             if literals is None:
                 self._said.append(_unescaped(tag))
@@ -206,7 +206,7 @@ def _word() -> Walk[tuple[str, str]]:
     while character == "\\":
         escapes += character
         character = yield
-    while character and any(one.startswith(f"<{word}{character}".lower()) for one in _WORDS):
+    while character and f"<{word}{character}".lower() in _BEGINNINGS:
         word += character
         character = yield
     return f"<{escapes}{word}", character
@@ -226,16 +226,18 @@ def _attributes(character: str) -> Walk[tuple[str, str]]:
 
 
 def _rest(tag: str, character: str, closing: str) -> Walk[tuple[str, str]]:
-    """The rest of a closing tag, up to its `>`; and the character at which it ends or is none."""
+    """The rest of a tag that begins like this closing one, `>` and all if it is one; what is behind it."""
     for expected in closing[len(tag) :]:
         if character.lower() != expected:
             return tag, character
         tag += character
         character = yield
     space, character = yield from _space(character)
+    tag += space
     if character == ">":
-        return tag, character
-    return tag + space, character
+        tag += character
+        character = yield
+    return tag, character
 
 
 def _space(character: str) -> Walk[tuple[str, str]]:

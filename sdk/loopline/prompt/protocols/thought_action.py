@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal
 
 from loopline.models import (
@@ -44,6 +45,9 @@ _WORD = (
 _MARK = re.compile(rf"^[ \t]*{_WORD}[ \t]*", re.MULTILINE)
 _PLAIN = re.compile(rf"^([ \t]*)(\\*)(?={_WORD})", re.MULTILINE)
 _ESCAPED = re.compile(rf"^([ \t]*)\\(\\*)(?={_WORD})", re.MULTILINE)
+_MAYBE = re.compile(r"[ \t]*\*{0,2}[A-Za-z ]{0,12}[ \t]*\*{0,2}:?\*{0,2}[ \t]*")
+_LONGEST_MARK = 64
+_SHOWN = {"Thought": "thinking", "Final Answer": "answer"}
 _BEFORE_INPUT = re.compile(r"\s*(?:```\w*\s*)?")
 _NO_INPUT = re.compile(r"(?:null|None)\b")
 
@@ -137,7 +141,7 @@ class _Lines:
         self._named = None
 
     def _check_complete(self) -> None:
-        if self._named is not None:
+        if self._named is not None and not self._problem:
             self._problem = f"The Action {self._named!r} has no Action Input."
 
     def _outcome(self) -> Decided:
@@ -151,3 +155,55 @@ class _Lines:
         if self._answer:
             return Answer(notes, self._answer)
         return Malformed(self._raw, f"The reply has neither an Action nor a Final Answer. {_FORMS}")
+
+
+class ThoughtSplitter:
+    """Tells a final answer from what stands before it, while the text comes in line by line.
+
+    `feed` and `close` give pairs of "thinking" or "answer", and the next text of that. Marks and the
+    lines of actions are passed over. A line is held back as long as it may still become a mark.
+    """
+
+    def __init__(self) -> None:
+        self._line: str | None = ""
+        self._channel = "thinking"
+        self._pieces: list[tuple[str, str]] = []
+
+    def feed(self, text: str) -> list[tuple[str, str]]:
+        """What the next piece of the text adds to which channel."""
+        for character in text:
+            self._take(character)
+        return self._given()
+
+    def close(self) -> list[tuple[str, str]]:
+        """What is left when nothing more comes."""
+        self._decide()
+        return self._given()
+
+    def _take(self, character: str) -> None:
+        if self._line is None:
+            self._say(character)
+            return
+        self._line += character
+        if len(self._line) > _LONGEST_MARK or not _MAYBE.fullmatch(self._line):
+            self._decide()
+
+    def _decide(self) -> None:
+        """The beginning of the line is a mark or it is none; what is behind that is text."""
+        line, self._line = self._line or "", None
+        mark = _MARK.match(line)
+        if mark is not None:
+            self._channel = _SHOWN.get(mark["word"], "")
+        for character in line[mark.end() if mark else 0 :]:
+            self._say(character)
+
+    def _say(self, character: str) -> None:
+        if self._channel:
+            self._pieces.append((self._channel, character))
+        if character == "\n" and self._channel != "answer":
+            self._line = ""
+
+    def _given(self) -> list[tuple[str, str]]:
+        pieces, self._pieces = self._pieces, []
+        runs = groupby(pieces, key=lambda piece: piece[0])
+        return [(channel, "".join(text for _, text in run)) for channel, run in runs]
