@@ -6,7 +6,7 @@ from loopline.models import ProtocolName
 from loopline.prompt.protocols.channels import ChannelSplitter
 from loopline.prompt.protocols.json_action import JsonAction
 from loopline.prompt.protocols.native import Native
-from loopline.prompt.protocols.protocol import (
+from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Decided,

@@ -20,7 +20,7 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.prompt.protocols.protocol import (
+from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Decided,

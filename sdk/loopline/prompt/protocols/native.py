@@ -15,7 +15,7 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.prompt.protocols.protocol import Answer, Calls, Decided, Malformed
+from loopline.prompt.protocols.decision import Answer, Calls, Decided, Malformed
 
 
 class Native:

@@ -25,7 +25,7 @@ from loopline.models import (
 )
 from loopline.prompt.protocols.channels import Element, elements, escaped
 from loopline.prompt.protocols.json_action import decided
-from loopline.prompt.protocols.protocol import (
+from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Decided,

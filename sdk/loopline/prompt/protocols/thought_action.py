@@ -22,7 +22,7 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.prompt.protocols.protocol import Answer, Calls, Decided, Malformed, listed
+from loopline.prompt.protocols.decision import Answer, Calls, Decided, Malformed, listed
 
 _MANUAL = """Reply with these lines, to call a tool:
 Thought: what you know, and what you do next
