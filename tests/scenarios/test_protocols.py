@@ -227,7 +227,7 @@ def test_a_reply_is_read(name: ProtocolName, text: str, decided: Decided) -> Non
         ("thought_action", 'Action: a\nAction Input: {"x": 1', "no whole JSON object"),
         ("thought_action", "Action: a\nAction Input: tea", "no whole JSON object"),
         ("json", '{"action": "call_tool", "arguments": {"action": "final_answer", "answer": "x"},}',
-         "broken: Expecting property name"),
+         "is broken: "),
         ("json", '{"action": "call_tool", "text": "a "quote" {"action": "final_answer", "answer": "x"}"}',
          "broken"),
         ("json", '{"action": "call_tool", "arguments": {"action": "final_answer", "answer": "x"}',
