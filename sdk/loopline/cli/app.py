@@ -22,7 +22,7 @@ from loopline.cli.timelines import Wanted, conversations, timeline
 from loopline.cli.tooling import ToolCall, tool
 from loopline.react import Limits
 
-Protocol = Literal["auto", "native", "json"]
+Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
 
 BundleArgument = Annotated[
     str,

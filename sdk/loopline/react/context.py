@@ -148,8 +148,8 @@ class Context:
         abilities = self._model.abilities
         return Options(
             allow_calls=calls,
-            json_action=not self._native,
-            json_object=not self._native and abilities.json_mode,
+            protocol=self.protocol.name,
+            json_object=self.protocol.name == "json" and abilities.json_mode,
             output_limit=abilities.output_limit,
         )
 

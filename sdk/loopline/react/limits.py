@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Literal, TypedDict, cast
+from typing import Literal, TypedDict, cast, get_args
 
 from loopline.errors import LooplineError
-from loopline.models import Model
-from loopline.prompt import DecisionProtocol, protocol
+from loopline.models import Abilities, Model
+from loopline.prompt import DecisionProtocol, ProtocolName, protocol
 
 MAX_ITERATIONS = 15
+
+ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
+_CHOICES: tuple[ProtocolChoice, ...] = get_args(ProtocolChoice)
 
 
 class Limits(TypedDict, total=False):
     """What a turn may use, what it is shown of the past, and how decisions travel.
 
-    `max_iterations` counts decisions. `protocol` "auto" is native where the model can call tools.
+    `max_iterations` counts decisions. `protocol` "auto" goes by what the model can do.
     `cache_ttl_seconds` is how long the provider keeps a prompt that is not asked for again, 0 for no
     clipping when that is over; `keep_recent_turns` are not clipped then, and `keep_recent_intact_turns`
     keep what they looked up. The point before the tail lies `cache_point_offset_rounds` back, once
@@ -25,7 +28,7 @@ class Limits(TypedDict, total=False):
     """
 
     max_iterations: int
-    protocol: Literal["auto", "native", "json"]
+    protocol: ProtocolChoice
     cache_ttl_seconds: int
     keep_recent_turns: int
     keep_recent_intact_turns: int
@@ -61,8 +64,8 @@ def checked(limits: Limits) -> Limits:
         least = _LEAST.get(name)
         if least is not None and (type(value) is not int or value < least):
             raise LooplineError(f"{name} must be {least} or more, a whole number, not {value!r}")
-    if limits.get("protocol", "auto") not in ("auto", "native", "json"):
-        raise LooplineError(f"no protocol {limits.get('protocol')!r}: auto, native or json")
+    if limits.get("protocol", "auto") not in _CHOICES:
+        raise LooplineError(f"no protocol {limits.get('protocol')!r}: one of {', '.join(_CHOICES)}")
     return limits
 
 
@@ -78,8 +81,17 @@ def recalled(kept: Mapping[str, int | str]) -> Limits:
 
 
 def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:
-    """The protocol that the limits ask for; "auto" goes by what the model can do."""
-    asked = limits.get("protocol", "auto")
-    if asked == "auto":
-        return protocol("native" if model.abilities.tool_call else "json")
-    return protocol(asked)
+    """The protocol that the limits ask for, unless the model cannot keep it; "auto" is the best it can."""
+    match limits.get("protocol", "auto"):
+        case "auto":
+            return protocol(_best(model.abilities))
+        case "native" if not model.abilities.tool_call:
+            return protocol(_best(model.abilities))
+        case name:
+            return protocol(name)
+
+
+def _best(abilities: Abilities) -> ProtocolName:
+    if abilities.tool_call:
+        return "native"
+    return "json" if abilities.json_mode else "tagged"
