@@ -22,7 +22,7 @@ from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.ledger import Ledger
 from loopline.adapters.sql.locks import Locks
 from loopline.adapters.sql.opening import open_to_read, open_to_write
-from loopline.adapters.sql.rows import Rows
+from loopline.adapters.sql.rows import Listing, Rows
 from loopline.adapters.sql.threads import Readers, Writer, settled
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
@@ -134,11 +134,24 @@ class SqlLog:
         return await group.keep(asked)
 
     async def read(
-        self, conversation: Conversation, *, after: int = 0, limit: int | None = None
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> Sequence[Block]:
         """The blocks after `after`."""
         return await self._read(
-            partial(self._rows.blocks, conversation=conversation, after=after, limit=limit)
+            partial(
+                self._rows.blocks,
+                conversation=conversation,
+                after=after,
+                limit=limit,
+                types=types,
+                turn=turn,
+            )
         )
 
     @asynccontextmanager
@@ -154,9 +167,23 @@ class SqlLog:
         """What is known of the conversation."""
         return await self._read(partial(self._rows.summary, conversation=conversation))
 
-    async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
-        """Every conversation, the one active last first."""
-        return await self._read(partial(self._rows.summaries, user=user))
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
+        """The conversations, the one active last first."""
+        wanted = Listing(user, project, tenant, after, before, limit)
+        return await self._read(partial(self._rows.summaries, wanted=wanted))
+
+    async def holds(self, conversation: Conversation, term: int) -> bool:
+        """Whether the lease of that term stands."""
+        return await self._leases.stands(conversation, term)
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere."""
