@@ -13,7 +13,8 @@ from loopline.timeline import Block
 class Delta:
     """Something on its way. A completed block stands for the deltas before it.
 
-    `reset` says that what this channel showed of the current attempt is void.
+    `reset` says that what this channel showed of the current attempt is void. In the answer channel
+    citations are resolved: `[1]` is the first of the sources that the answer cites, `[?]` is none.
     """
 
     type: Literal["delta", "reset", "progress"]

@@ -11,6 +11,7 @@ from loopline.react.limits import (
     recorded,
 )
 from loopline.react.runtime import React, ReactStateV2
+from loopline.react.streaming import Resolved
 from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input, result
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "PendingCall",
     "React",
     "ReactStateV2",
+    "Resolved",
     "TurnPayload",
     "TurnResult",
     "checked",

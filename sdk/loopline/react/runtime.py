@@ -27,6 +27,7 @@ from loopline.prompt import (
 from loopline.react.acting import Actor
 from loopline.react.answering import completion, fallback
 from loopline.react.limits import MAX_ITERATIONS, Limits, checked, chosen_protocol
+from loopline.react.streaming import Resolved
 from loopline.react.turn import TurnPayload, TurnResult, result
 from loopline.timeline import (
     Body,
@@ -281,14 +282,16 @@ class React:
 
     async def _streamed(self, prompt: Prompt) -> Reply | None:
         reply: Reply | None = None
+        listen = Resolved(self._listen, self._recorder.timeline.pool)
         async for piece in self._model.stream(prompt):
             match piece:
                 case TextDelta(text=text, channel=channel) if self._native:
-                    self._listen(Delta(type="delta", channel=channel, text=text))
+                    listen(Delta(type="delta", channel=channel, text=text))
                 case TextDelta():
                     pass  # half a JSON object is nothing to show
                 case Reply():
                     reply = piece
+        listen.close()
         return reply
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> None:
