@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
 
@@ -24,6 +25,23 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
         "last_activity_at": iso(last.ts) if last else "",
         "turn_ids": [f"turn_{number}" for number in timeline.turns],
         "blocks": blocks,
+    }
+
+
+def page_document(
+    blocks: Sequence[Block], summary: ConversationSummary, next_after: int | None
+) -> JsonObject:
+    """Some blocks of a conversation, and after which place there are more; None when there are none."""
+    page: list[Json] = [block_object(block) for block in blocks]
+    return {
+        "version": VERSION,
+        "conversation_id": summary.conversation.name,
+        "conversation_title": summary.title,
+        "conversation_started_at": iso(summary.started_at),
+        "last_activity_at": iso(summary.last_activity_at),
+        "turn_ids": [f"turn_{number}" for number in range(1, summary.turns + 1)],
+        "blocks": page,
+        "next_after": next_after,
     }
 
 
