@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from loopline.adapters.sql import copying, forgetting
+from loopline.adapters.sql import collecting, copying, forgetting
 from loopline.adapters.sql.asked import Append, Stored
 from loopline.adapters.sql.files import path_of
 from loopline.adapters.sql.group import Group
@@ -23,6 +24,7 @@ from loopline.adapters.sql.ledger import Ledger
 from loopline.adapters.sql.locks import Locks
 from loopline.adapters.sql.opening import open_to_read, open_to_write
 from loopline.adapters.sql.rows import Listing, Rows
+from loopline.adapters.sql.still import StillReaders
 from loopline.adapters.sql.threads import Readers, Writer, settled
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
@@ -30,6 +32,8 @@ from loopline.timeline import Block, Conversation, ConversationSummary, Entry
 from loopline.timeline.blobs import BlobStore
 
 T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 ORPHANS_STAY = timedelta(days=1)
 READERS = 4
@@ -58,11 +62,12 @@ class SqlLog:
         self._blobs = blobs
         self._rows = Rows(path, blobs)
         self._ledger = ledger = Ledger(path, clock, blobs)
-        self._readers = Readers(path, readers, READERS)
+        self._readers = (StillReaders if writer is None else Readers)(path, readers, READERS)
         self._writer = None if writer is None else Writer(path, writer, ledger.forget)
         self._group = None if self._writer is None else Group(self._writer, ledger)
         self._leases = Leases(Locks(path), self._rows, self._readers, self._writing, lease_seconds)
         self._process = os.getpid()
+        self._collecting: asyncio.Task[None] | None = None
         self._closed = False
 
     @classmethod
@@ -235,6 +240,28 @@ class SqlLog:
         referenced = partial(self._readers.read_here, forgetting.referenced)
         return await self._apart(partial(blobs.collect, referenced, older_than))
 
+    def collect_daily(self) -> None:
+        """Begin to collect, unless somebody has within a day; it goes on beside what is asked for.
+
+        What comes of it is logged, and `close` waits for it.
+        """
+        if self._blobs is not None and self._collecting is None:
+            self._collecting = asyncio.create_task(self._collect_daily())
+
+    async def _collect_daily(self) -> None:
+        writer = self._writing().writer
+
+        def is_due() -> bool:
+            with writer.transaction() as connection:
+                return collecting.is_due(connection, self._path, self._clock.now())
+
+        try:
+            if await writer.do(is_due):
+                count = await self.collect()
+                logger.info("blobs of %s that nothing refers to, removed: %d", self._path, count)
+        except (StoreError, OSError) as error:
+            logger.warning("the blobs of %s were not collected: %s", self._path, error)
+
     async def backup(self, target: Path, blobs: BlobStore | None) -> None:
         """Copy the store to a file that is not there yet, and what its rows name into `blobs`.
 
@@ -257,6 +284,8 @@ class SqlLog:
         """Finish what was asked for and let go of the file; in a forked child, do nothing."""
         if os.getpid() != self._process:
             return
+        if self._collecting is not None:
+            await settled(asyncio.ensure_future(asyncio.wait([self._collecting])))
         self._closed = True
         await self._leases.close()
         if self._group is not None:
