@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -62,7 +63,9 @@ class SqlLog:
         self._blobs = blobs
         self._rows = Rows(path, blobs)
         self._ledger = ledger = Ledger(path, clock, blobs)
-        self._readers = (StillReaders if writer is None else Readers)(path, readers, READERS)
+        self._readers: Readers = (StillReaders if writer is None else Readers)(
+            path, readers, READERS
+        )
         self._writer = None if writer is None else Writer(path, writer, ledger.forget)
         self._group = None if self._writer is None else Group(self._writer, ledger)
         self._leases = Leases(Locks(path), self._rows, self._readers, self._writing, lease_seconds)
@@ -191,18 +194,28 @@ class SqlLog:
         return await self._leases.stands(conversation, term)
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were kept elsewhere."""
+        """Begin a conversation with blocks that were kept elsewhere; cancelled in time, with none."""
         writer = self._writing().writer
         has_blobs = self._blobs is not None
         kept = [(block, Stored.of(block.body, has_blobs=has_blobs)) for block in blocks]
+
+        given_up = threading.Event()
 
         def begin() -> None:
             with writer.transaction(survives_power=True) as connection:
                 if self._blobs is not None:
                     _put(self._blobs, [one.large for _, one in kept if one.blob])
                 self._ledger.restore(connection, conversation, kept)
+                if given_up.is_set():
+                    raise StoreError(f"{conversation.name!r} was given up: nothing was kept")
 
-        await writer.do(begin)
+        outcome = writer.begin(begin)
+        try:
+            await asyncio.shield(outcome)
+        finally:
+            given_up.set()
+            with suppress(StoreError):
+                await settled(outcome)
 
     async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
