@@ -1,6 +1,6 @@
 """The conversation: its blocks, the folds over them, and the log that keeps them."""
 
-from loopline.timeline import citations, feedback, memory_notes, plan
+from loopline.timeline import citations, feedback, kinds, memory_notes, plan
 from loopline.timeline.blobs import BlobStore, MemoryBlobs
 from loopline.timeline.blocks import (
     NEW_TURN,
@@ -152,6 +152,7 @@ __all__ = [
     "encode",
     "feedback",
     "identity",
+    "kinds",
     "memory_notes",
     "plan",
     "stored_type",

@@ -69,9 +69,19 @@ class TimelineLog(Protocol):
         ...
 
     async def read(
-        self, conversation: Conversation, *, after: int = 0, limit: int | None = None
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> Sequence[Block]:
-        """The blocks whose seq is greater than `after`, in order; none for one that never began."""
+        """The blocks whose seq is greater than `after`, in order; none for one that never began.
+
+        With `types` only those of these types and of types below them, with `turn` only those of that
+        turn, and of those that are left the first `limit`, which is 0 or more.
+        """
         ...
 
     def lease(
@@ -90,8 +100,29 @@ class TimelineLog(Protocol):
         """What is known of the conversation; None when it never began."""
         ...
 
-    async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
-        """Every conversation, of that user or of all, the one active last first."""
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
+        """The conversations of that user, project and tenant, or of all, the one active last first.
+
+        They were active last `after` the one moment and `before` the other; of those that are left the
+        first `limit`, which is 0 or more. Those of the same millisecond are in any order.
+        """
+        ...
+
+    async def holds(self, conversation: Conversation, term: int) -> bool:
+        """Whether the lease of that term stands: no later one has begun, as far as can be known here.
+
+        It costs nothing while the lease cannot have ended. After a pause past its end the store is
+        asked, and what stands is put off at once.
+        """
         ...
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:

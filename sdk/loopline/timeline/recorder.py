@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from loopline.errors import LeaseLost
 from loopline.timeline.blocks import Block, Body, Entry
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.soundness import check
@@ -74,6 +75,17 @@ class Recorder:
         """Fold what other producers have written."""
         async with self._order:
             self._take(await self._log.read(self.conversation, after=self.timeline.seq))
+
+    async def check_lease(self) -> None:
+        """Check that the conversation is this runner's still; directly before what cannot be undone.
+
+        Raises:
+            LeaseLost: another runner has taken it over.
+        """
+        if not await self._log.holds(self.conversation, self._term):
+            raise LeaseLost(
+                f"term {self._term} is over: another runner has the conversation, nothing is begun"
+            )
 
     async def _append(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
         async with self._order:

@@ -176,13 +176,14 @@ class Ledger:
         return place.term
 
     def put_off(
-        self, connection: Connection, held: Iterable[tuple[Conversation, int]], ends: int
-    ) -> None:
-        """Let the leases of these terms end later, unless a newer term has begun."""
+        self, connection: Connection, terms: Iterable[tuple[Conversation, int]], ends: int
+    ) -> list[tuple[Conversation, int]]:
+        """Let the leases of these terms end later, save where a newer one has begun; those that do."""
         self._refresh(connection)
-        places = [(self._place(connection, conversation), term) for conversation, term in held]
-        rows = [place.id for place, term in places if place.id is not None and place.term == term]
-        owners.put_off(connection, rows, ends)
+        places = [(self._place(connection, one[0]), one) for one in terms]
+        standing = [(p.id, one) for p, one in places if p.id is not None and 0 < p.term == one[1]]
+        owners.put_off(connection, [row for row, _ in standing], ends)
+        return [one for _, one in standing]
 
     def fork(
         self, connection: Connection, conversation: Conversation, fork: Conversation, seq: int

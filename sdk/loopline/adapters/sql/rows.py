@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, null, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, null, or_, select
 
 from loopline.adapters.sql.asked import Stored
 from loopline.adapters.sql.owners import Owner, owner_of
@@ -117,9 +118,6 @@ class _Statements:
         self.blocks: Select[*tuple[Any, ...]] = _blocks(blob)
         self.summary: Select[*tuple[Any, ...]] = found.where(is_named)
         self.summaries: Select[*tuple[Any, ...]] = latest_first
-        self.summaries_of_user: Select[*tuple[Any, ...]] = latest_first.where(
-            conversations.c.user == bindparam("user")
-        )
 
 
 _NOW = _Statements(_PARTS, blocks.c.blob, func.coalesce(_last, _last_shown))
@@ -129,6 +127,46 @@ _BEFORE_BLOBS_AND_FORKS = _Statements(_OWN, null(), _last)
 def milliseconds_of(moment: datetime) -> int:
     """Milliseconds since 1970 in UTC."""
     return (moment - _EPOCH) // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which conversations are to be listed; None is no condition."""
+
+    user: str | None
+    project: str | None
+    tenant: str | None
+    after: datetime | None
+    before: datetime | None
+    limit: int | None
+
+    def of(self, query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+        """The query of all, restricted to them."""
+        names_wanted = ((conversations.c.user, self.user), (conversations.c.project, self.project))
+        for column, name in (*names_wanted, (conversations.c.tenant, self.tenant)):
+            if name is not None:
+                query = query.where(column == name)
+        if self.after is not None:
+            query = query.where(blocks.c.ts > milliseconds_of(self.after))
+        if self.before is not None:
+            # Rounded up: a block of the very millisecond that the moment lies in came before it.
+            query = query.where(blocks.c.ts < -((_EPOCH - self.before) // _MILLISECOND))
+        return query.limit(self.limit)
+
+
+def _filtered(
+    query: Select[*tuple[Any, ...]], types: Sequence[str], turn: int | None
+) -> Select[*tuple[Any, ...]]:
+    """The query for blocks, restricted to these types and those below them, and to that turn."""
+    if types:
+        query = query.where(or_(*map(_is_among, types)))
+    return query if turn is None else query.where(blocks.c.turn == turn)
+
+
+def _is_among(kind: str) -> ColumnElement[bool]:
+    """Types are compared by code points, and `/` is the one after the dot."""
+    below = and_(blocks.c.type >= f"{kind}.", blocks.c.type < f"{kind}/")
+    return or_(blocks.c.type == kind, below)
 
 
 def names(conversation: Conversation) -> dict[str, str]:
@@ -173,19 +211,22 @@ class Rows:
         *,
         after: int = 0,
         limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> list[Block]:
-        """The blocks after `after`, in order.
+        """The blocks after `after`, in order, of these types and of that turn.
 
         Raises:
             StoreError: a row holds something else than its type says, or its blob is not as it was.
         """
         statements = self._as_found(connection)
+        query = _filtered(statements.blocks, types, turn)
         found = list[Block]()
         for owner, after_this, until in _parts(connection, statements.parts, conversation):
             left = _ALL if limit is None else limit - len(found)
             part = {"owner": owner, "after": max(after, after_this), "until": until, "limit": left}
             if until > after and left:
-                rows = connection.execute(statements.blocks, part).all()
+                rows = connection.execute(query, part).all()
                 found.extend(self._block(row, conversation) for row in rows)
         return found
 
@@ -197,11 +238,10 @@ class Rows:
         row = connection.execute(statements.summary, names(conversation)).one_or_none()
         return None if row is None else _summary(row)
 
-    def summaries(self, connection: Connection, user: str | None) -> list[ConversationSummary]:
-        """The conversations that have blocks, of that user or of all, the one active last first."""
-        statements = self._as_found(connection)
-        query = statements.summaries if user is None else statements.summaries_of_user
-        return [_summary(row) for row in connection.execute(query, {"user": user}).all()]
+    def summaries(self, connection: Connection, wanted: Listing) -> list[ConversationSummary]:
+        """The wanted conversations that have blocks, the one active last first."""
+        query = wanted.of(self._as_found(connection).summaries)
+        return [_summary(row) for row in connection.execute(query).all()]
 
     def forgotten(self, connection: Connection, conversation: Conversation) -> datetime | None:
         """When the conversation was forgotten."""
