@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """The version of every body type that this loopline writes."""
+_TYPE = {"type"}
 
 
 def encode(body: Body) -> tuple[str, int, str]:
     """The body's stored type, version and JSON."""
     if isinstance(body, Unknown):
         return body.stored_type, body.version, body.stored
-    stored = _adapters()[body.type].dump_json(body, exclude={"type"}, exclude_defaults=True)
+    serializer = _adapters()[body.type].serializer
+    stored = serializer.to_json(body, exclude=_TYPE, exclude_defaults=True)
     return body.type, VERSION, stored.decode()
 
 
@@ -36,7 +38,7 @@ def decode(stored_type: str, version: int, stored: str) -> Body:
     adapter = _adapters().get(stored_type)
     if adapter is None or version > VERSION:
         return Unknown(stored_type=stored_type, version=version, stored=stored)
-    return adapter.validate_json(stored)
+    return adapter.validator.validate_json(stored)
 
 
 @cache

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from loopline.adapters.sql.asked import Append
 from loopline.adapters.sql.ledger import Ledger
-from loopline.adapters.sql.threads import Writer, settled
+from loopline.adapters.sql.threads import Writer
 from loopline.errors import LooplineError, StoreError
 from loopline.timeline import Block
+from loopline.timeline.waiting import settled
 
 MOST_TOGETHER = 256
 """So many appends share a transaction at most; other processes wait for the store meanwhile."""
@@ -32,7 +35,7 @@ class Group:
     writer: Writer
     ledger: Ledger
     _queue: deque[_Waiting] = field(default_factory=deque[_Waiting])
-    _busy: asyncio.Future[_Outcomes] | None = None
+    _busy: asyncio.Future[None] | None = None
 
     async def keep(self, asked: Append) -> list[Block]:
         """Every block after what was seen; a cancellation is raised once the outcome is known."""
@@ -45,7 +48,7 @@ class Group:
         """Wait for what was asked for, and refuse what has not begun by then."""
         until = asyncio.get_running_loop().time() + DRAIN_SECONDS
         while self._busy is not None:
-            await settled(asyncio.ensure_future(asyncio.wait([self._busy])))
+            await settled(self._busy)
             if asyncio.get_running_loop().time() > until:
                 self._refuse(StoreError("the log was closed before this could be kept"))
 
@@ -53,16 +56,19 @@ class Group:
         if self._busy is not None or not self._queue:
             return
         batch = [self._queue.popleft() for _ in range(min(MOST_TOGETHER, len(self._queue)))]
-        self._busy = self.writer.begin(lambda: self._keep([waiting.asked for waiting in batch]))
-        self._busy.add_done_callback(lambda done: self._tell(batch, done))
+        asked = [waiting.asked for waiting in batch]
+        self.writer.begin(partial(self._keep, asked), partial(self._tell, batch))
+        self._busy = asyncio.get_running_loop().create_future()
 
     def _keep(self, batch: list[Append]) -> _Outcomes:
         survives_power = any(asked.survives_power for asked in batch)
         with self.writer.transaction(survives_power=survives_power) as connection:
             return self.ledger.append(connection, batch)
 
-    def _tell(self, batch: list[_Waiting], done: asyncio.Future[_Outcomes]) -> None:
-        self._busy = None
+    def _tell(self, batch: list[_Waiting], done: Future[_Outcomes]) -> None:
+        if self._busy is not None:
+            self._busy.set_result(None)
+            self._busy = None
         failed = done.exception()
         if failed is not None:
             for waiting in batch:

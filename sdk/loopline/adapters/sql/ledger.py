@@ -16,9 +16,18 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from loopline.adapters.sql import forgetting, forks, owners
 from loopline.adapters.sql.asked import Append, Stored
+from loopline.adapters.sql.driver import Statement
 from loopline.adapters.sql.numbers import REMEMBERED, Counts, Numbers
 from loopline.adapters.sql.owners import Claim, Owner
-from loopline.adapters.sql.rows import Rows, is_named, milliseconds_of, moment_of, names, row_of
+from loopline.adapters.sql.rows import (
+    BLOCK_COLUMNS,
+    Rows,
+    is_named,
+    milliseconds_of,
+    moment_of,
+    names,
+    row_of,
+)
 from loopline.adapters.sql.schema import (
     SCHEMA_VERSION,
     appends,
@@ -89,7 +98,7 @@ _PLACE = (
 _REPEATED = select(appends.c.last_seq).where(
     appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
 )
-_KEEP_BLOCKS = blocks.insert().inline()
+_KEEP_BLOCKS = Statement.of(blocks.insert(), BLOCK_COLUMNS)
 _KEEP_KEY = appends.insert().inline()
 _BEGIN = (
     conversations.insert()
@@ -115,8 +124,10 @@ class _Pending:
 
     def write(self, connection: Connection) -> None:
         """Write them, many at a time."""
+        if self.blocks:
+            _KEEP_BLOCKS.write(connection, self.blocks)
+            self.blocks.clear()
         work = (
-            (_KEEP_BLOCKS, self.blocks),
             (_OPEN, self.opened),
             (_TURN, self.turns),
             (_KEEP_KEY, self.keys),
@@ -235,7 +246,7 @@ class Ledger:
         row = self._row(connection, conversation, place)
         place.head, place.turns = kept[-1][0].seq, max(block.turn for block, _ in kept)
         place.term = max(place.term, *(block.term for block, _ in kept))
-        connection.execute(_KEEP_BLOCKS, [row_of(row, block, stored) for block, stored in kept])
+        _KEEP_BLOCKS.write(connection, [row_of(row, block, stored) for block, stored in kept])
         opened: _Row = {
             "row": row,
             "turns": place.turns,

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, null, select
 
 from loopline.adapters.sql.asked import Stored
+from loopline.adapters.sql.driver import Statement
 from loopline.adapters.sql.owners import Owner, owner_of
 from loopline.adapters.sql.schema import blocks, conversations, segments, tombstones, version_of
 from loopline.errors import StoreError
@@ -114,7 +115,7 @@ class _Statements:
         found = _summaries(last)
         latest_first = found.order_by(blocks.c.ts.desc(), blocks.c.id.desc())
         self.parts: Select[*tuple[Any, ...]] = parts
-        self.blocks: Select[*tuple[Any, ...]] = _blocks(blob)
+        self.blocks: Statement = Statement.of(_blocks(blob))
         self.summary: Select[*tuple[Any, ...]] = found.where(is_named)
         self.summaries: Select[*tuple[Any, ...]] = latest_first
         self.summaries_of_user: Select[*tuple[Any, ...]] = latest_first.where(
@@ -139,6 +140,21 @@ def names(conversation: Conversation) -> dict[str, str]:
         "user": conversation.user,
         "name": conversation.name,
     }
+
+
+BLOCK_COLUMNS = (
+    "conversation",
+    "seq",
+    "turn",
+    "round",
+    "n",
+    "ts",
+    "term",
+    "type",
+    "version",
+    "body",
+    "blob",
+)
 
 
 def row_of(conversation: int, block: Block, stored: Stored) -> dict[str, int | str | None]:
@@ -185,7 +201,7 @@ class Rows:
             left = _ALL if limit is None else limit - len(found)
             part = {"owner": owner, "after": max(after, after_this), "until": until, "limit": left}
             if until > after and left:
-                rows = connection.execute(statements.blocks, part).all()
+                rows = statements.blocks.rows(connection, part)
                 found.extend(self._block(row, conversation) for row in rows)
         return found
 
