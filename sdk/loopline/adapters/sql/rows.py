@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,7 @@ def _summary(row: Sequence[Any]) -> ConversationSummary:
     )
 
 
+@lru_cache(maxsize=1024)  # the blocks of an append have one moment
 def moment_of(milliseconds: int) -> datetime:
     """The moment so many milliseconds after 1970 began in UTC."""
     return _EPOCH + milliseconds * _MILLISECOND
