@@ -37,10 +37,9 @@ def measured() -> list[Row]:
     rows = list[Row]()
     for statement, (time_target, memory_target) in IMPORTS.items():
         took, memory = cost(statement)
-        rows.append(Row(f"`{statement}` over Python alone", took - bare_time, "ms", time_target))
-        rows.append(
-            Row(f"`{statement}`, memory over Python alone", memory - bare_memory, "MB", memory_target)
-        )
+        named = f"`{statement}` over Python alone"
+        rows.append(Row(named, took - bare_time, "ms", time_target))
+        rows.append(Row(f"{named}, memory", memory - bare_memory, "MB", memory_target))
     return rows
 
 

@@ -6,6 +6,7 @@ version from a newer loopline comes back as `Unknown`, which encodes to what it 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, get_args
@@ -35,10 +36,10 @@ def decode(stored_type: str, version: int, stored: str) -> Body:
     Raises:
         pydantic.ValidationError: the stored JSON does not hold such a body.
     """
-    adapter = _adapters().get(stored_type)
-    if adapter is None or version > VERSION:
+    read = _readers().get(stored_type)
+    if read is None or version > VERSION:
         return Unknown(stored_type=stored_type, version=version, stored=stored)
-    return adapter.validator.validate_json(stored)
+    return read(stored)
 
 
 @cache
@@ -50,6 +51,11 @@ def body_types() -> dict[str, type[Body]]:
 
 def _word(kind: type[Body]) -> str:
     return next(str(field.default) for field in fields(kind) if field.name == "type")
+
+
+@cache
+def _readers() -> dict[str, Callable[[str], Body]]:
+    return {word: adapter.validator.validate_json for word, adapter in _adapters().items()}
 
 
 @cache

@@ -13,6 +13,8 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
 
+AT_ONCE = 256
+"""Rows that are fetched together: as few as do not cost more, for all of them are objects."""
 _DIALECT = sqlite.dialect(paramstyle="named")
 
 
@@ -41,7 +43,8 @@ class Statement:
         """What it finds, row by row; to be read to the end within the transaction."""
         cursor = connection.connection.cursor()
         cursor.execute(self.text, {**self.fixed, **parameters})
-        yield from iter(cursor.fetchone, None)
+        while rows := cursor.fetchmany(AT_ONCE):
+            yield from rows
         cursor.close()
 
 

@@ -13,7 +13,7 @@ from loopline.adapters.sql.ledger import Ledger
 from loopline.adapters.sql.threads import Writer
 from loopline.errors import LooplineError, StoreError
 from loopline.timeline import Block
-from loopline.timeline.waiting import settled
+from loopline.timeline.waiting import ended, settled
 
 MOST_TOGETHER = 256
 """So many appends share a transaction at most; other processes wait for the store meanwhile."""
@@ -22,10 +22,23 @@ DRAIN_SECONDS = 10.0
 _Outcomes = list[list[Block] | LooplineError]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
+    """An append and who waits for it; `told` once there is an outcome."""
+
     asked: Append
     outcome: asyncio.Future[list[Block]]
+    told: bool = False
+
+    def tell(self, outcome: list[Block] | BaseException) -> None:
+        """Let who waits go on, with what was kept or with why nothing was."""
+        self.told = True
+        if self.outcome.done():  # it was cancelled just now
+            return
+        if isinstance(outcome, BaseException):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
 
 
 @dataclass(slots=True)
@@ -39,10 +52,17 @@ class Group:
 
     async def keep(self, asked: Append) -> list[Block]:
         """Every block after what was seen; a cancellation is raised once the outcome is known."""
-        waiting = _Waiting(asked, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(asked, loop.create_future())
         self._queue.append(waiting)
         self._next()
-        return await settled(waiting.outcome)
+        try:
+            return await waiting.outcome
+        except asyncio.CancelledError:
+            if not waiting.told:  # the cancellation took the future with it: another one is told
+                waiting.outcome = loop.create_future()
+                await ended(waiting.outcome)
+            raise
 
     async def drain(self) -> None:
         """Wait for what was asked for, and refuse what has not begun by then."""
@@ -70,21 +90,11 @@ class Group:
             self._busy.set_result(None)
             self._busy = None
         failed = done.exception()
-        if failed is not None:
-            for waiting in batch:
-                waiting.outcome.set_exception(failed)
-        else:
-            for waiting, outcome in zip(batch, done.result(), strict=True):
-                _settle(waiting.outcome, outcome)
+        outcomes = [failed] * len(batch) if failed is not None else done.result()
+        for waiting, outcome in zip(batch, outcomes, strict=True):
+            waiting.tell(outcome)
         self._next()
 
     def _refuse(self, error: StoreError) -> None:
         while self._queue:
-            self._queue.popleft().outcome.set_exception(error)
-
-
-def _settle(future: asyncio.Future[list[Block]], outcome: list[Block] | LooplineError) -> None:
-    if isinstance(outcome, LooplineError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
+            self._queue.popleft().tell(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -203,7 +203,7 @@ class Rows:
             part = {"owner": owner, "after": max(after, after_this), "until": until, "limit": left}
             if until > after and left:
                 rows = statements.blocks.rows(connection, part)
-                found.extend(self._block(row, conversation) for row in rows)
+                found.extend(self._blocks(rows, conversation))
         return found
 
     def summary(
@@ -239,24 +239,26 @@ class Rows:
             self._statements = _NOW
         return self._statements
 
-    def _block(self, row: Sequence[Any], conversation: Conversation) -> Block:
-        seq, turn, round_number, n, ts, term, kind, version, stored, blob = row
-        try:
-            text = stored if blob is None else self._text(blob)
-            body = decode(kind, version, text)
-        except ValueError as error:
-            raise StoreError(
-                f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
-            ) from error
-        return Block(
-            seq=seq,
-            turn=turn,
-            round=round_number,
-            n=n,
-            ts=moment_of(ts),
-            term=term,
-            body=body,
-        )
+    def _blocks(
+        self, rows: Iterable[Sequence[Any]], conversation: Conversation
+    ) -> Iterator[Block]:
+        for seq, turn, round_number, n, ts, term, kind, version, stored, blob in rows:
+            try:
+                body = decode(kind, version, stored if blob is None else self._text(blob))
+            except ValueError as error:
+                raise StoreError(
+                    f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: "
+                    f"{error}"
+                ) from error
+            yield Block(
+                seq=seq,
+                turn=turn,
+                round=round_number,
+                n=n,
+                ts=moment_of(ts),
+                term=term,
+                body=body,
+            )
 
     def _text(self, blob: str) -> str:
         if self._blobs is None:
