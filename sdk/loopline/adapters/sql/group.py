@@ -77,18 +77,20 @@ class Group:
             return
         batch = [self._queue.popleft() for _ in range(min(MOST_TOGETHER, len(self._queue)))]
         asked = [waiting.asked for waiting in batch]
-        self.writer.begin(partial(self._keep, asked), partial(self._tell, batch))
-        self._busy = asyncio.get_running_loop().create_future()
+        told = asyncio.get_running_loop().create_future()
+        self.writer.begin(partial(self._keep, asked), partial(self._tell, batch, told))
+        self._busy = told
 
     def _keep(self, batch: list[Append]) -> _Outcomes:
         survives_power = any(asked.survives_power for asked in batch)
         with self.writer.transaction(survives_power=survives_power) as connection:
             return self.ledger.append(connection, batch)
 
-    def _tell(self, batch: list[_Waiting], done: Future[_Outcomes]) -> None:
-        if self._busy is not None:
-            self._busy.set_result(None)
-            self._busy = None
+    def _tell(
+        self, batch: list[_Waiting], told: asyncio.Future[None], done: Future[_Outcomes]
+    ) -> None:
+        self._busy = None
+        told.set_result(None)
         failed = done.exception()
         outcomes = [failed] * len(batch) if failed is not None else done.result()
         for waiting, outcome in zip(batch, outcomes, strict=True):

@@ -115,9 +115,9 @@ class _Statements:
     ) -> None:
         found = _summaries(last)
         latest_first = found.order_by(blocks.c.ts.desc(), blocks.c.id.desc())
-        self.parts: Select[*tuple[Any, ...]] = parts
+        self.parts: Statement = Statement.of(parts)
         self.blocks: Statement = Statement.of(_blocks(blob))
-        self.summary: Select[*tuple[Any, ...]] = found.where(is_named)
+        self.summary: Statement = Statement.of(found.where(is_named))
         self.summaries: Select[*tuple[Any, ...]] = latest_first
         self.summaries_of_user: Select[*tuple[Any, ...]] = latest_first.where(
             conversations.c.user == bindparam("user")
@@ -211,8 +211,8 @@ class Rows:
     ) -> ConversationSummary | None:
         """What is known of the conversation; None when it has no blocks."""
         statements = self._as_found(connection)
-        row = connection.execute(statements.summary, names(conversation)).one_or_none()
-        return None if row is None else _summary(row)
+        found = statements.summary.rows(connection, names(conversation))
+        return _summary(found[0]) if found else None
 
     def summaries(self, connection: Connection, user: str | None) -> list[ConversationSummary]:
         """The conversations that have blocks, of that user or of all, the one active last first."""
@@ -239,9 +239,7 @@ class Rows:
             self._statements = _NOW
         return self._statements
 
-    def _blocks(
-        self, rows: Iterable[Sequence[Any]], conversation: Conversation
-    ) -> Iterator[Block]:
+    def _blocks(self, rows: Iterable[Sequence[Any]], conversation: Conversation) -> Iterator[Block]:
         for seq, turn, round_number, n, ts, term, kind, version, stored, blob in rows:
             try:
                 body = decode(kind, version, stored if blob is None else self._text(blob))
@@ -267,10 +265,10 @@ class Rows:
 
 
 def _parts(
-    connection: Connection, query: Select[*tuple[Any, ...]], conversation: Conversation
+    connection: Connection, query: Statement, conversation: Conversation
 ) -> list[tuple[int, int, int]]:
     """Whose blocks the conversation shows, after which place and up to which; its own come last."""
-    rows = connection.execute(query, names(conversation)).all()
+    rows = query.rows(connection, names(conversation))
     if not rows:
         return []
     inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]
