@@ -21,7 +21,7 @@ from loopline.timeline.log import (
     check_known,
     title_of,
 )
-from loopline.timeline.soundness import check
+from loopline.timeline.soundness import sound
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class MemoryLog:
         if not entries:
             return await self.read(conversation, after=seen)
         for entry in entries:
-            check(entry.body)
+            sound(entry.body)
         admit(entries, term=term, newest=self._terms[conversation])
         check_known(conversation, self._forgotten.get(conversation))
         if conversation not in self._kept:
@@ -125,7 +125,7 @@ class MemoryLog:
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere."""
         for block in blocks:
-            check(block.body)
+            sound(block.body)
         check_known(conversation, self._forgotten.get(conversation))
         if conversation in self._kept:
             raise ConflictError(
