@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal, cast
 
 import pytest
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError, LeaseLost
+from loopline.models import JsonObject
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -19,12 +21,15 @@ from loopline.timeline import (
     Conversation,
     ConversationSummary,
     Entry,
+    Exit,
     Feedback,
     MemoryLog,
     Notes,
     TimelineLog,
+    ToolCalled,
     ToolResult,
     Unknown,
+    UnsoundBody,
     UserFollowup,
     UserPrompt,
 )
@@ -128,6 +133,29 @@ async def test_an_append_of_nothing_only_reads(log: TimelineLog) -> None:
     assert texts(await log.append(HERE, [], seen=1)) == ["two"]
     assert await log.append(THERE, [], seen=0) == []
     assert await log.find(THERE) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Notes(text="\ud800"),
+        ToolCalled(call_id="c1", tool="t", arguments={"x": float("nan")}),
+        ToolCalled(call_id="c1", tool="t", arguments=cast("JsonObject", {"x": {1, 2}})),
+        ToolCalled(call_id="c1", tool="t", arguments=cast("JsonObject", {1: "one"})),
+        Notes(text=cast("str", 5)),
+        Exit(reason=cast("Literal['complete']", "tired")),
+        Unknown(stored_type="user.prompt", version=1, stored='{"text":"not unknown at all"}'),
+        Unknown(stored_type="later", version=1, stored="\ud800"),
+    ],
+)
+async def test_a_body_that_could_not_be_read_again_is_refused_with_all_beside_it(
+    log: TimelineLog, body: Body
+) -> None:
+    entries = [prompt("hello"), Entry(body=body, turn=1)]
+    async with log.lease(HERE) as term:
+        with pytest.raises(UnsoundBody):
+            await log.append(HERE, entries, seen=0, term=term)
+    assert await log.read(HERE) == []
 
 
 async def test_entries_that_open_a_turn_share_it(log: TimelineLog) -> None:

@@ -60,8 +60,10 @@ class TimelineLog(Protocol):
 
         A conversation begins with its first append. Entries of `NEW_TURN` share one new turn. A `key`
         that was used in the conversation before appends nothing again: its first outcome stands.
+        A cancellation that arrives meanwhile is raised once nothing more will be kept.
 
         Raises:
+            UnsoundBody: a body could not be read again; nothing was kept.
             LeaseLost: the term is no longer the newest, or there is none and an entry is not the user's.
             StoreBusy: another process held the store for too long; nothing was kept.
             StoreFull: there is no room; nothing was kept.
@@ -131,6 +133,7 @@ class TimelineLog(Protocol):
         The blocks are taken to be a whole conversation from its first place on, in order.
 
         Raises:
+            UnsoundBody: a body could not be read again.
             ConflictError: a conversation of that name has begun already.
         """
         ...

@@ -22,6 +22,7 @@ from loopline.timeline.log import (
     check_known,
     title_of,
 )
+from loopline.timeline.soundness import sound
 
 
 @dataclass(slots=True)
@@ -58,6 +59,8 @@ class MemoryLog:
         """Keep the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
+        for entry in entries:
+            sound(entry.body)
         admit(entries, term=term, newest=self._terms[conversation])
         check_known(conversation, self._forgotten.get(conversation))
         if conversation not in self._kept:
@@ -155,6 +158,8 @@ class MemoryLog:
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere."""
+        for block in blocks:
+            sound(block.body)
         check_known(conversation, self._forgotten.get(conversation))
         if conversation in self._kept:
             raise ConflictError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -108,6 +107,31 @@ class Turn:
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 
 
+@dataclass(slots=True)
+class _Names:
+    """Blocks by what refs call them. Most turns look nothing up, so it is made when one is sought."""
+
+    blocks: dict[str, Block] = field(default_factory=dict[str, Block])
+    newest: dict[tuple[str, str], Block] = field(default_factory=dict[tuple[str, str], Block])
+    plans: dict[str, Block] = field(default_factory=dict[str, Block])
+    taken: int = 0
+
+    def extend(self, blocks: Sequence[Block]) -> None:
+        """Take in those of a timeline's blocks that came since."""
+        for block in blocks[self.taken :]:
+            turn_id, kind = block.turn_id, block.type
+            self.blocks[f"ar:{turn_id}.{kind}.{block.n}"] = block
+            self.newest[turn_id, kind] = block
+            match block.body:
+                case ToolCalled() | ToolResult() | ArtifactKept():
+                    self.blocks[block.ref] = block
+                case Plan(snapshot=snapshot):
+                    self.plans[snapshot.plan_id] = block
+                case _:
+                    pass
+        self.taken = len(blocks)
+
+
 class Timeline:
     """Every block of a conversation and what follows from them."""
 
@@ -129,9 +153,7 @@ class Timeline:
         self.tool_texts: dict[str, str] = {}
         self.last_asked: Block | None = None
         self._folds: dict[str, object] = {}
-        self._plan_refs: dict[str, Block] = {}
-        self._named: dict[str, Block] = {}
-        self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self._names = _Names()
         self.extend(blocks)
 
     @property
@@ -196,38 +218,36 @@ class Timeline:
 
     def find(self, ref: Ref) -> Block | None:
         """The block that a ref names, its span aside; None when there is none."""
+        names = self._names
+        names.extend(self.blocks)
         match ref:
             case SummaryRef(turn_id=turn_id, n=n):
                 kind = "conv.range.summary"
                 return self.find(BlockRef(turn_id=turn_id, type=kind, n=n))
             case BlockRef(turn_id=turn_id, type=kind, n=None):
-                number = _turn_number(turn_id)
-                newest = self._counts.get((number, kind), 0)
-                return self._named.get(f"ar:turn_{number}.{kind}.{newest}")
+                return names.newest.get((turn_id, kind))
             case BlockRef(turn_id=turn_id, type=kind, n=n):
-                return self._named.get(f"ar:{turn_id}.{kind}.{n}")
+                return names.blocks.get(f"ar:{turn_id}.{kind}.{n}")
             case CallRef(turn_id=turn_id, call_id=call_id, part=part):
-                return self._named.get(f"tc:{turn_id}.{call_id}.{part}")
+                return names.blocks.get(f"tc:{turn_id}.{call_id}.{part}")
             case ArtifactRef(turn_id=turn_id, name=name, version=version):
                 kept = version or self.artifacts.get((_turn_number(turn_id), name), 0)
-                return self._named.get(str(ArtifactRef(turn_id=turn_id, name=name, version=kept)))
+                named = ArtifactRef(turn_id=turn_id, name=name, version=kept)
+                return names.blocks.get(str(named))
             case PlanRef(plan_id=plan_id):
-                return self._plan_refs.get(plan_id)
+                return names.plans.get(plan_id)
             case _:
                 return None
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks in; those taken in before are passed over."""
+        last = self.seq
         for block in blocks:
-            if block.seq > self.seq:
-                self._take(block)
-
-    def _take(self, block: Block) -> None:
-        self.blocks.append(block)
-        self._counts[block.turn, block.type] = block.n
-        self._named[f"ar:{block.turn_id}.{block.type}.{block.n}"] = block
-        self.turn(block.turn).take(block)
-        self._fold(block)
+            if block.seq > last:
+                last = block.seq
+                self.blocks.append(block)
+                self.turn(block.turn).take(block)
+                self._fold(block)
 
     def _fold_input(self, block: Block) -> None:
         match block.body:
@@ -262,13 +282,10 @@ class Timeline:
                 self._fold_input(block)
             case ToolCalled():
                 self.calls += 1
-                self._named[block.ref] = block
             case ToolResult(shows=shows):
                 self.shown.update(shows)
-                self._named[block.ref] = block
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
-                self._plan_refs[snapshot.plan_id] = block
             case SourceAdded() as added:
                 self._add_source(added)
             case Feedback():
@@ -279,7 +296,6 @@ class Timeline:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):
                 self.artifacts[block.turn, name] = version
-                self._named[block.ref] = block
             case _:
                 pass
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from loopline.adapters.sql.driver import run
 from loopline.errors import StoreBusy, StoreError, StoreFull
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ def _begun(engine: Engine, begin: str) -> Engine:
 
     # A transaction that begins by reading fails when it comes to write after another has written.
     def begun(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        run(connection, begin)
 
     event.listen(engine, "begin", begun)
     return engine

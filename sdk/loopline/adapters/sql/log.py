@@ -26,11 +26,12 @@ from loopline.adapters.sql.locks import Locks
 from loopline.adapters.sql.opening import open_to_read, open_to_write
 from loopline.adapters.sql.rows import Listing, Rows
 from loopline.adapters.sql.still import StillReaders
-from loopline.adapters.sql.threads import Readers, Writer, settled
+from loopline.adapters.sql.threads import Readers, Writer
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import Block, Conversation, ConversationSummary, Entry
 from loopline.timeline.blobs import BlobStore
+from loopline.timeline.waiting import settled
 
 T = TypeVar("T")
 
