@@ -57,7 +57,8 @@ def apart_from_its_protocol(body: Body) -> Body:
         case TurnHeader():
             return replace(body, protocol="")
         case RoundStart():
-            return replace(body, protocol="", system_sha256="", stable_sha256="")
+            of_protocol = replace(body, protocol="", system_sha256="", stable_sha256="")
+            return replace(of_protocol, system="", tokens=0, points=())
         case Decision():
             return replace(body, stop_reason="stop")
         case _:

@@ -210,7 +210,7 @@ class SqlLog:
                 if given_up.is_set():
                     raise StoreError(f"{conversation.name!r} was given up: nothing was kept")
 
-        outcome = writer.begin(begin)
+        outcome = asyncio.ensure_future(writer.do(begin))
         try:
             await asyncio.shield(outcome)
         finally:
