@@ -7,7 +7,6 @@ from loopline.timeline.blocks import (
     ArtifactKept,
     Block,
     Body,
-    CachePoint,
     Completion,
     Decision,
     Draft,
@@ -16,23 +15,16 @@ from loopline.timeline.blocks import (
     Exit,
     ExitReason,
     Feedback,
-    Hide,
     KnowledgeCommit,
-    LedgerLine,
     Notes,
     Notice,
     Plan,
     PlanAck,
-    PlanHistory,
-    RangeSummary,
     Reaction,
     ResultStatus,
-    RoundStart,
     Source,
     SourceAdded,
     SourceType,
-    SummaryHint,
-    SystemMessage,
     TextKept,
     Thinking,
     ToolCalled,
@@ -44,10 +36,8 @@ from loopline.timeline.blocks import (
     UserInput,
     UserPrompt,
     UserRecalled,
-    Window,
     as_entry,
     stored_type,
-    turn_id,
 )
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.feedback import Given, Reactions
@@ -65,6 +55,18 @@ from loopline.timeline.memory import MemoryLog
 from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
+from loopline.timeline.shown import (
+    CachePoint,
+    Hide,
+    LedgerLine,
+    PlanHistory,
+    RangeSummary,
+    RoundStart,
+    SummaryHint,
+    SystemMessage,
+    Window,
+    turn_id,
+)
 from loopline.timeline.soundness import UnsoundBody, check, warm
 from loopline.timeline.sources import Pool, identity
 from loopline.timeline.summary import summary_text

@@ -22,7 +22,6 @@ from loopline.timeline.blocks import (
     Exit,
     Feedback,
     Plan,
-    RoundStart,
     SourceAdded,
     TextKept,
     ToolCalled,
@@ -36,6 +35,7 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plans
+from loopline.timeline.shown import RoundStart
 from loopline.timeline.sources import Pool
 
 F = TypeVar("F")
