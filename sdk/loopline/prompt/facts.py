@@ -19,6 +19,7 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
     UserRecalled,
+    UserSteer,
 )
 
 REMEMBERED = 8
@@ -50,7 +51,7 @@ class Facts:
     def take(self, block: Block) -> None:
         """Fold one more block in."""
         match block.body:
-            case UserPrompt() | UserFollowup():
+            case UserPrompt() | UserFollowup() | UserSteer():
                 self.inputs[block.seq] = block
             case UserRecalled(said=said):
                 if said not in self.taken:

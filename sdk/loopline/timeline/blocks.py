@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.models import JsonObject, Usage
+from loopline.models import Json, JsonObject, Usage
 from loopline.refs import ArtifactRef, BlockRef, CallRef, Ref, SourcesRef, SummaryRef, parse
 from loopline.timeline.plan import PlanSnapshot, StepStatus
 from loopline.timeline.shown import (
@@ -35,7 +35,8 @@ ExitReason = Literal[
     "interrupted",
     "error",
 ]
-ResultStatus = Literal["ok", "error", "interrupted", "stopped"]
+ResultStatus = Literal["ok", "error", "interrupted", "stopped", "denied"]
+LimitValue = int | float | str | bool | None
 SourceType = Literal["web", "file", "attachment", "manual"]
 
 
@@ -68,7 +69,7 @@ class UserPrompt:
     """What the user said to begin a turn, and the limits asked for it."""
 
     text: str
-    limits: dict[str, int | str] = field(default_factory=dict[str, int | str])
+    limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     type: Literal["user.prompt"] = "user.prompt"
 
 
@@ -78,6 +79,23 @@ class UserFollowup:
 
     text: str
     type: Literal["user.followup"] = "user.followup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSteer:
+    """The user wants the running turn to go another way: what is being written is cut off for it."""
+
+    text: str
+    type: Literal["user.steer"] = "user.steer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserAnswer:
+    """What the user gave a call that was waiting for it; an approval takes true or false."""
+
+    call_id: str
+    value: Json
+    type: Literal["user.answer"] = "user.answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +111,19 @@ class UserRecalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The model has replied; `calls` says how many calls follow in the same append."""
+    """The model has replied; `calls` says how many calls follow in the same append.
+
+    One whose `purpose` is "answer" was asked for the answer alone and is no round. `cost` is in US
+    dollars, None while nobody knows a price.
+    """
 
     model: str
     stop_reason: str
     calls: int = 0
     raw: str = ""
     usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    purpose: Literal["decision", "answer"] = "decision"
     type: Literal["react.decision"] = "react.decision"
 
 
@@ -140,11 +164,44 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPending:
+    """A call waits for the user: for what its tool asked, or for leave to run at all.
+
+    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved.
+    """
+
+    call_id: str
+    kind: Literal["question", "approval"]
+    question: str
+    digest: str
+    type: Literal["react.tool.pending"] = "react.tool.pending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChild:
+    """A call has begun a run of its own, in a conversation of its own."""
+
+    call_id: str
+    conversation: str
+    type: Literal["run.child"] = "run.child"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsSelected:
+    """The tools that the turn offers from now on; `why` says how they came to be these."""
+
+    names: tuple[str, ...]
+    why: str = ""
+    usage: Usage = field(default_factory=Usage)
+    type: Literal["react.tools"] = "react.tools"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What the tool said, for good or ill. `elapsed_ms` is the time it ran.
 
     `found` counts what a search found. `shows` names what a read put before the model, as pairs of
-    ref and sha256 of the text.
+    ref and sha256 of the text. `ran_with` are the arguments it ran with, where a guard changed them.
     """
 
     call_id: str
@@ -155,6 +212,7 @@ class ToolResult:
     found: int | None = None
     shows: tuple[tuple[str, str], ...] = ()
     artifact: str = ""
+    ran_with: JsonObject | None = None
     type: Literal["react.tool.result"] = "react.tool.result"
 
 
@@ -245,6 +303,9 @@ class ArtifactKept:
     type: Literal["artifact.kept"] = "artifact.kept"
 
 
+AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "cut"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """The answer, with its citation tokens as they were written; `sources_used` are their sids.
@@ -255,7 +316,7 @@ class Completion:
     text: str
     sources_used: tuple[int, ...] = ()
     unknown_sources: tuple[int, ...] = ()
-    flag: Literal["", "unparsed", "forced", "draft", "summary"] = ""
+    flag: AnswerFlag = ""
     reason: ExitReason = "complete"
     error: str = ""
     type: Literal["assistant.completion"] = "assistant.completion"
@@ -301,6 +362,8 @@ Body = (
     TurnHeader
     | UserPrompt
     | UserFollowup
+    | UserSteer
+    | UserAnswer
     | UserRecalled
     | RoundStart
     | Decision
@@ -308,6 +371,9 @@ Body = (
     | Notes
     | ToolCalled
     | ToolStarted
+    | ToolPending
+    | RunChild
+    | ToolsSelected
     | ToolResult
     | Notice
     | Plan
@@ -325,7 +391,7 @@ Body = (
     | Exit
     | Unknown
 )
-UserInput = UserPrompt | UserFollowup
+UserInput = UserPrompt | UserFollowup | UserSteer
 
 NEW_TURN = 0
 """The turn of an entry that opens the conversation's next turn."""

@@ -9,7 +9,16 @@ from datetime import datetime
 from typing import Protocol
 
 from loopline.errors import ConflictError, LeaseLost, StoreError
-from loopline.timeline.blocks import Block, Entry, Feedback, UserFollowup, UserPrompt, UserRecalled
+from loopline.timeline.blocks import (
+    Block,
+    Entry,
+    Feedback,
+    UserAnswer,
+    UserFollowup,
+    UserPrompt,
+    UserRecalled,
+    UserSteer,
+)
 
 DEFAULT_TENANT = "default"
 DEFAULT_PROJECT = "default"
@@ -230,7 +239,9 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
         return
     for entry in entries:
         match entry.body:
-            case UserPrompt() | UserFollowup() | UserRecalled() | Feedback(origin="user"):
+            case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
+                pass
+            case Feedback(origin="user"):
                 pass
             case body:
                 raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")

@@ -13,6 +13,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserSteer,
 )
 from loopline.tools.call import Call
 from loopline.tools.outcome import Outcome
@@ -74,7 +75,7 @@ class HideTool:
     def _check_place(self, block: Block, call: Call) -> None:
         now = call.view.now
         place = now.place(block.ref)
-        if isinstance(block.body, UserPrompt | UserFollowup):
+        if isinstance(block.body, UserPrompt | UserFollowup | UserSteer):
             raise ToolError(f"{block.ref} is what the user said, which is never hidden")
         if place is None:
             raise ToolError(f"{block.ref} is not shown, so there is nothing to hide")
