@@ -68,9 +68,11 @@ class Recorder:
             await ended(asyncio.ensure_future(self.record_made(make)))
             raise
         try:
-            return await self._append(make)
+            recorded = await self._append(make)
         finally:
             self._order.release()
+        await asyncio.sleep(0)  # who hears of it may act upon it before the next step
+        return recorded
 
     async def catch_up(self) -> None:
         """Fold what other producers have written."""
