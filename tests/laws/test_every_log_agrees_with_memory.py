@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -236,4 +236,9 @@ async def outcome(doing: Coroutine[None, None, T]) -> T | str:
 
 
 TestLogsSideBySide = LogsSideBySide.TestCase
-TestLogsSideBySide.settings = settings(max_examples=25, stateful_step_count=25)
+TestLogsSideBySide.settings = settings(
+    max_examples=25,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
