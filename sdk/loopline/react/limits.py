@@ -85,8 +85,14 @@ def _whole(least: int) -> Check:
 
 
 def _positive(value: object) -> str:
-    is_one = isinstance(value, int | float) and not isinstance(value, bool)
-    return "" if is_one and isfinite(value) and value > 0 else "a number above 0"
+    match value:
+        case bool():
+            pass
+        case int() | float() if isfinite(value) and value > 0:
+            return ""
+        case _:
+            pass
+    return "a number above 0"
 
 
 def _one_of(choice: object) -> Check:
