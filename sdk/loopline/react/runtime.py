@@ -6,7 +6,6 @@ the same loop over what the log holds.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from loopline.clock import Clock
@@ -178,7 +177,6 @@ class React:
             if self._native:  # half a JSON object is nothing to show
                 listen(Delta(type="delta", channel=piece.channel, text=piece.text))
 
-        await asyncio.sleep(0)  # who hears that the round begins may have something to say
         reply = await ask(self._model, self._context.prompt(purpose), hear)
         listen.close()
         return reply
