@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from loopline.models import ProtocolName
 from loopline.prompt.protocols.channels import ChannelSplitter
-from loopline.prompt.protocols.json_action import JsonAction
-from loopline.prompt.protocols.native import Native
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
@@ -13,6 +11,8 @@ from loopline.prompt.protocols.decision import (
     DecisionProtocol,
     Malformed,
 )
+from loopline.prompt.protocols.json_action import JsonAction
+from loopline.prompt.protocols.native import Native
 from loopline.prompt.protocols.tagged import DELEGATE, Tagged
 from loopline.prompt.protocols.thought_action import ThoughtAction, ThoughtSplitter
 

@@ -24,7 +24,6 @@ from loopline.models import (
     well_formed_object,
 )
 from loopline.prompt.protocols.channels import Element, elements, escaped
-from loopline.prompt.protocols.json_action import decided
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
@@ -33,6 +32,7 @@ from loopline.prompt.protocols.decision import (
     arguments_of,
     listed,
 )
+from loopline.prompt.protocols.json_action import decided
 
 DELEGATE = "react.delegate"
 """The tool that an `<agent_call agent=… task=…>` calls."""
@@ -50,7 +50,9 @@ _FORMS = (
 )
 
 _ATTRIBUTE = re.compile(
-    r"""([\w:-]+)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)'|([^\s"'>]++))""", re.DOTALL
+    r"""(?<![\w:-])([\w:-]++)\s*+=\s*+"""
+    r"""(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)'|([^\s"'>]++))""",
+    re.DOTALL,
 )
 _FENCE = re.compile(r"\A```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _FENCES_ONLY = re.compile(r"\A(?:\s*```\w*)*\s*\Z")
