@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,7 +51,9 @@ class ReactStateV2:
             iteration=turn.rounds,
             max_iterations=most,
             min_rounds=min(least, most),
-            malformed=_in_a_row([bool(one.raw) for one in turn.decisions]),
+            malformed=_in_a_row(
+                [bool(one.raw) and one.stop_reason != "length" for one in turn.decisions]
+            ),
             cut_off=_in_a_row([one.stop_reason == "length" for one in turn.decisions]),
             steered=turn.steered is not None,
             batches=turn.batches,
@@ -105,5 +106,3 @@ def _in_a_row(flags: Sequence[bool]) -> int:
             break
         count += 1
     return count
-
-

@@ -1,6 +1,6 @@
 """The hands of an agent: tools, what comes of them, and the tools of the loop itself."""
 
-from loopline.tools.call import Call, ToolContext
+from loopline.tools.call import AskUser, Call, ToolContext
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
@@ -21,6 +21,7 @@ from loopline.tools.toolset import ToolSet, WireNames, wire_names
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
     "REQUEST_TOOLS",
+    "AskUser",
     "Call",
     "HideTool",
     "KnowledgeSearch",
