@@ -44,10 +44,11 @@ def cache_points(
     tail, that point takes the place some rounds back. When the turn has hidden something, the first one
     moves up to the place before the tail that was kept then.
     """
-    tail = len(now.messages) + len(takes)
+    said = len(now.said(takes))
+    tail = len(now.messages) + said
     pre_tail = _pre_tail(now, pointing)
     last = 0 if pointing.anew else now.last_tail
-    if last and now.parts(len(now.messages)) + len(takes) > now.parts(last) + REACH:
+    if last and now.parts(len(now.messages)) + said > now.parts(last) + REACH:
         pre_tail = last
     turn_start = now.turn_start if turn == now.turn else len(now.messages)
     places: dict[int, Name] = {

@@ -6,6 +6,7 @@ call has its result, so that no call is ever shown without one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -37,6 +38,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserSteer,
     Window,
     summary_text,
 )
@@ -133,13 +135,29 @@ class Rendering:
             case _:
                 self._tell(block)
 
-    def said(self, block: Block) -> UserMessage | None:
-        """What a user said, as it is shown; None for a block that is no user input."""
-        match block.body:
-            case UserPrompt(text=text) | UserFollowup(text=text):
-                return UserMessage(text=f"[{block.ref}]\n{self._text(block, text)}")
-            case _:
-                return None
+    def said(self, blocks: Iterable[Block]) -> list[tuple[UserMessage, list[Block]]]:
+        """What the user said, as it is shown, with the blocks that each message is made of.
+
+        Whatever was said into a running turn comes in one message.
+        """
+        messages = list[tuple[UserMessage, list[Block]]]()
+        interrupts = list[tuple[str, Block]]()
+        for block in blocks:
+            match block.body:
+                case UserPrompt(text=text):
+                    shown = UserMessage(text=f"[{block.ref}]\n{self._text(block, text)}")
+                    messages.append((shown, [block]))
+                case UserFollowup(text=text) | UserSteer(text=text):
+                    interrupts.append((f"[{block.ref}]\n{self._text(block, text)}", block))
+                case _:
+                    pass
+        if interrupts:
+            texts = [text for text, _ in interrupts]
+            if len(texts) > 1:
+                texts = [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
+            shown = UserMessage(text="\n".join(["[USER INTERRUPT]", *texts]))
+            messages.append((shown, [block for _, block in interrupts]))
+        return messages
 
     def _open(self) -> None:
         """What stands for the blocks that are not rendered."""
@@ -163,10 +181,12 @@ class Rendering:
 
     def _repeat(self, turn: int) -> None:
         """What the user said in a turn whose beginning is summed up, word for word."""
-        for seq, block in self._facts.inputs.items():
-            taken = self._facts.taken.get(seq)
-            if block.turn == turn and taken is not None and taken <= self.window.start:
-                self._say(block)
+        taken = self._facts.taken
+        self._say(
+            block
+            for seq, block in self._facts.inputs.items()
+            if block.turn == turn and seq in taken and taken[seq] <= self.window.start
+        )
 
     def _begin(self, block: Block, begun: RoundStart) -> None:
         self._answered = False
@@ -180,16 +200,16 @@ class Rendering:
             opens_turn=opens_turn,
         )
         self.cuts.append(here)
-        for seq in begun.takes:
-            if self._facts.taken.get(seq) == block.seq:  # else it was recalled before it was taken
-                self._say(self._facts.inputs[seq])
+        taken = self._facts.taken  # what was recalled before it was taken is not there
+        self._say(self._facts.inputs[seq] for seq in begun.takes if taken.get(seq) == block.seq)
         if begun.points:
             self.last_tail = begun.points[-1].messages
 
-    def _say(self, block: Block) -> None:
-        message = self.said(block)
-        if message is not None:
-            self._add(message, block.ref)
+    def _say(self, blocks: Iterable[Block]) -> None:
+        for message, parts in self.said(blocks):
+            for block in parts:
+                self._places.setdefault(block.ref, len(self.messages))
+            self._add(message, parts[0].ref)
 
     def _act(self, block: Block) -> None:
         current = self._round

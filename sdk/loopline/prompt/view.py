@@ -54,7 +54,7 @@ class View:
 
     def said(self, blocks: Iterable[Block]) -> int:
         """What these user inputs will cost, before any learning."""
-        return sum(estimate(repr(self.now.said(block))) for block in blocks)
+        return sum(estimate(repr(message)) for message, _ in self.now.said(blocks))
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks in; those taken in before are passed over."""
