@@ -12,7 +12,7 @@ from loopline.prompt.fitting import (
     place_to_cut,
     shortened,
 )
-from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points
+from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points, placed
 from loopline.prompt.protocols import (
     NATIVE,
     Answer,
@@ -33,6 +33,7 @@ from loopline.prompt.summarizing import (
     hint_named,
     instructions,
     needed,
+    shorter,
     summarized,
 )
 from loopline.prompt.view import View
@@ -70,10 +71,12 @@ __all__ = [
     "lightened",
     "needed",
     "place_to_cut",
+    "placed",
     "protocol",
     "request_of",
     "requests",
     "shortened",
+    "shorter",
     "summarized",
     "tools_text",
 ]

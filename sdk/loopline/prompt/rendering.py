@@ -6,6 +6,7 @@ call has its result, so that no call is ever shown without one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -38,6 +39,7 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
     Window,
+    memory_notes,
     summary_text,
 )
 
@@ -141,6 +143,10 @@ class Rendering:
             case _:
                 return None
 
+    def saying(self, blocks: Iterable[Block]) -> int:
+        """What these user inputs will cost once they are taken, in tokens."""
+        return sum(estimate(repr(self.said(block))) for block in blocks)
+
     def _open(self) -> None:
         """What stands for the blocks that are not rendered."""
         found = self._facts.summaries.get(self.window.summary)
@@ -162,11 +168,11 @@ class Rendering:
             self._repeat(summary.last_turn)
 
     def _repeat(self, turn: int) -> None:
-        """What the user said in a turn whose beginning is summed up, word for word."""
-        for seq, block in self._facts.inputs.items():
-            taken = self._facts.taken.get(seq)
-            if block.turn == turn and taken is not None and taken <= self.window.start:
-                self._say(block)
+        """What was taken in a turn whose beginning is summed up, word for word."""
+        facts = self._facts
+        for seq, taken in facts.taken.items():
+            if facts.taken_in[seq] == turn and taken <= self.window.start:
+                self._say(facts.inputs[seq])
 
     def _begin(self, block: Block, begun: RoundStart) -> None:
         self._answered = False
@@ -179,12 +185,13 @@ class Rendering:
             turn=block.turn,
             opens_turn=opens_turn,
         )
-        self.cuts.append(here)
+        if self._round is None:  # no place between calls and their results
+            self.cuts.append(here)
         for seq in begun.takes:
             if self._facts.taken.get(seq) == block.seq:  # else it was recalled before it was taken
                 self._say(self._facts.inputs[seq])
         if begun.points:
-            self.last_tail = begun.points[-1].messages
+            self.last_tail = min(begun.points[-1].messages, len(self.messages))
 
     def _say(self, block: Block) -> None:
         message = self.said(block)
@@ -197,7 +204,7 @@ class Rendering:
             return
         match block.body:
             case Notes(text=text):
-                current.notes = self._text(block, text)
+                current.notes = self._noted(block, text)
             case ToolCalled() as call:
                 current.calls.append((block, call))
             case ToolResult() as result:
@@ -213,7 +220,7 @@ class Rendering:
         for block, _ in current.calls:
             self._places.setdefault(block.ref, len(self.messages))
         self._add(self._protocol.called(current.notes, calls), current.calls[0][0].ref)
-        for call in calls:
+        for _, call in current.calls:
             block, result = current.results[call.call_id]
             self._add(self._protocol.result(self._result(block, result, call)), block.ref)
         self._round = None
@@ -225,7 +232,7 @@ class Rendering:
                 shown = self._unless_hidden(block, self._text(block, text))
                 self._add(self._protocol.answered(shown), block.ref)
             case Notice(text=text) | SystemMessage(text=text):
-                shown = self._unless_hidden(block, text)
+                shown = self._unless_hidden(block, self._text(block, text))
                 self._add(UserMessage(text=f"[{block.ref}]\n{shown}"), block.ref)
             case _:
                 pass
@@ -246,13 +253,18 @@ class Rendering:
                 self._add(UserMessage(text=text), given.block.ref)
 
     def _text(self, block: Block, text: str) -> str:
+        limit = self.window.text_limit
         if block.turn < self.window.old_before:
-            return clipping.cut(
-                clipping.without_base64(text, block.ref), clipping.TEXT_LIMIT, block.ref
+            return clipping.old_text(
+                text, block.ref, min(limit or clipping.TEXT_LIMIT, clipping.TEXT_LIMIT)
             )
-        if self.window.text_limit is not None:
-            return clipping.cut(text, self.window.text_limit, block.ref)
-        return text
+        return text if limit is None else clipping.cut(text, limit, block.ref)
+
+    def _noted(self, block: Block, text: str) -> str:
+        """Notes, whose memory notes are never cut."""
+        shown = self._text(block, text)
+        notes = [] if shown == text else memory_notes.fold([block]).notes
+        return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
 
     def _unless_hidden(self, block: Block, text: str) -> str:
         hidden = self._facts.hidden(block.ref, self.window.hides)
@@ -270,12 +282,19 @@ class Rendering:
         hidden = self._facts.hidden(block.ref, self.window.hides)
         if hidden is not None:
             return {"hidden": _replaced(hidden.replacement, block.ref)}
-        if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
-            return clipping.old_arguments(call.arguments, block.ref)
-        return call.arguments
+        if call.tool == PLAN_TOOL:
+            return call.arguments
+        limit = self.window.text_limit
+        if block.turn < self.window.old_before:
+            limit = min(limit or clipping.FIELD_LIMIT, clipping.FIELD_LIMIT)
+        return (
+            call.arguments
+            if limit is None
+            else clipping.old_arguments(call.arguments, block.ref, limit)
+        )
 
-    def _result(self, block: Block, result: ToolResult, call: ToolCall) -> ToolMessage:
-        text = self._seen(block, result, f"of {call.name}({clipping.short(call.arguments)})")
+    def _result(self, block: Block, result: ToolResult, call: ToolCalled) -> ToolMessage:
+        text = self._seen(block, result, f"of {call.tool}({clipping.short(call.arguments)})")
         self.marked.update(clipping.marked(text))
         return ToolMessage(
             call_id=result.call_id,
@@ -297,10 +316,10 @@ class Rendering:
                 block.seq, lambda: clipping.named(text, ref, call, result.shows)
             )
         if block.turn < window.old_before:
-            return clipping.old_result(text, ref)
+            return clipping.old_result(text, ref, spanned=text == result.text)
         if text == result.text and len(text) <= window.result_limit:
             self.shown.update(result.shows)
-        return clipping.cut(text, window.result_limit, ref)
+        return clipping.cut(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
         written = repr(message)

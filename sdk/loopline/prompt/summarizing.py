@@ -108,7 +108,8 @@ def summarized(
 ) -> RangeSummary:
     """The summary: the model's text when it serves, and beside it what must not be lost.
 
-    A text that is longer than its share, or than what it covers, is not taken. What later rounds refer
+    A text that is longer than its share, or than what it covers, is not taken; then that of the summary
+    before stands. What later rounds refer
     to and the text left out is carried as lines of its own.
     """
     before, new = covered.before, told(covered.blocks)
@@ -116,6 +117,8 @@ def summarized(
     limit = min(2 * TEXT_TOKENS, sum(estimate(one.text) for one in new))
     if text and estimate(text) > limit:
         text, why = "", f"the model's summary was longer than {limit} tokens"
+    if not text and before and 2 * estimate(before.text) <= LEDGER_SHARE * covered.room:
+        text = before.text
     first = before.first_turn if before else covered.blocks[0].turn
     split = not covered.cut.opens_turn
     summary = RangeSummary(
@@ -144,6 +147,11 @@ def summarized(
         dropped=lines.dropped + (before.dropped if before else 0),
         older=older,
     )
+
+
+def shorter(summary: RangeSummary, before: RangeSummary | None) -> bool:
+    """Whether a summary takes less room than the one before."""
+    return before is None or estimate(summary_text(summary)) < estimate(summary_text(before))
 
 
 def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
