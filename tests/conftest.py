@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-settings.register_profile("loopline")
+settings.register_profile("loopline", deadline=None)
 settings.load_profile("loopline")

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
+from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopline.models import Message
 from loopline.prompt import (
-    RENDERER,
+    JsonAction,
     Native,
     Pointing,
-    JsonAction,
     Rendering,
     View,
     cache_points,
@@ -27,7 +26,6 @@ from loopline.timeline import (
     Conversation,
     Hide,
     MemoryLog,
-    RangeSummary,
     RoundStart,
     Timeline,
     Window,
@@ -59,12 +57,10 @@ def starts(blocks: Sequence[Block]) -> list[tuple[Block, RoundStart]]:
 
 def within_epochs(sent: Sequence[Sent]) -> list[tuple[Sent, Sent]]:
     """Requests that follow each other in one epoch."""
-    return [
-        (one, other) for one, other in pairwise(sent) if one.begun.epoch == other.begun.epoch
-    ]
+    return [(one, other) for one, other in pairwise(sent) if one.begun.epoch == other.begun.epoch]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(lives)
 def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) -> None:
     for before, after in within_epochs(live(life).sent):
@@ -73,7 +69,7 @@ def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) 
         assert after.prompt.messages[: len(before.prompt.messages)] == before.prompt.messages
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(lives)
 def test_an_epoch_opens_only_with_a_cause_that_holds(life: Life) -> None:
     blocks = live(life).blocks
@@ -131,7 +127,7 @@ def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Window:
     return windows[-1] if windows else Window()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(lives, st.integers(1, 7))
 def test_in_one_go_equals_in_steps(life: Life, stride: int) -> None:
     blocks = live(life).blocks
@@ -163,10 +159,21 @@ def points_of(view: View, blocks: Sequence[Block]) -> object:
     return cache_points(view.now, turn, [], Pointing(kept=kept, factor=view.facts.factor))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(lives)
 def test_every_request_is_made_again_from_the_log_alone(life: Life) -> None:
-    lived = live(life)
+    check_requests(live(life))
+
+
+@settings(max_examples=8)
+@given(lives)
+def test_every_request_is_made_again_from_a_log_in_a_file(life: Life) -> None:
+    with TemporaryDirectory() as folder:
+        check_requests(live(life, f"sqlite:///{folder}/c.db"))
+
+
+def check_requests(lived: Lived) -> None:
+    """Compare what was sent with what the log says was."""
     again = {request.block.seq: request for request in requests(Timeline(lived.blocks))}
     assert list(again) == [block.seq for block, _ in starts(lived.blocks)]
     assert {request.inexact for request in again.values()} <= {""}
@@ -179,7 +186,7 @@ def test_every_request_is_made_again_from_the_log_alone(life: Life) -> None:
         assert request.cache_points == sent.prompt.cache_points
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15)
 @given(lives, st.floats(0, 1))
 def test_an_export_and_a_fork_make_the_same_requests(life: Life, part: float) -> None:
     lived = live(life)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from loopline.models import Json, ToolCall
+from loopline.models.tokens import estimate
 from loopline.react import Limits
 from tests.support.lives import Act, Judged, Kind, Life, Said, Shown
 
@@ -16,20 +19,32 @@ def call(name: str, /, **arguments: Json) -> ToolCall:
 
 
 sizes = st.sampled_from([0, 40, 300, 399, 400, 401, 2_000, 6_000, 20_000, 60_000, 120_000])
-looks = st.builds(lambda size, seed: call("life.look", size=size, seed=seed), sizes, st.integers(0, 9))
-tables = st.builds(
-    lambda count, width: call("life.rows", count=count, width=width),
-    st.sampled_from([0, 3, 50, 51, 200]),
-    st.sampled_from([4, 40, 500]),
-)
-finds = st.builds(
-    lambda page, size: call("life.find", page=page, size=size), st.integers(1, 9), sizes
-)
-writes = st.builds(
-    lambda name, size: call("life.write", name=name, text=f"@{size}"),
-    st.sampled_from("ab"),
-    st.sampled_from([10, 900, 1_001, 3_000]),
-)
+
+
+def look(size: int, seed: int) -> ToolCall:
+    """A call that looks."""
+    return call("life.look", size=size, seed=seed)
+
+
+def table(count: int, width: int) -> ToolCall:
+    """A call that looks at JSON."""
+    return call("life.rows", count=count, width=width)
+
+
+def find(page: int, size: int) -> ToolCall:
+    """A call that finds a source."""
+    return call("life.find", page=page, size=size)
+
+
+def write(name: str, size: int) -> ToolCall:
+    """A call with a long argument."""
+    return call("life.write", name=name, text=f"@{size}")
+
+
+looks = st.builds(look, sizes, st.integers(0, 9))
+tables = st.builds(table, st.sampled_from([0, 3, 50, 51, 200]), st.sampled_from([4, 40, 500]))
+finds = st.builds(find, st.integers(1, 9), sizes)
+writes = st.builds(write, st.sampled_from("ab"), st.sampled_from([10, 900, 1_001, 3_000]))
 reads = st.sampled_from(
     [
         call("react.read", paths=["tc:turn_1.c1.result"]),
@@ -107,8 +122,13 @@ def fives(text: str) -> int:
     return len(text) // 5
 
 
-def threes(text: str) -> int:
-    """One that takes two and a half."""
+def finer(text: str) -> int:
+    """One that takes a third more tokens than is estimated."""
+    return estimate(text) * 4 // 3
+
+
+def halves(text: str) -> int:
+    """One that takes two and a half characters, whatever they are."""
     return int(len(text) / 2.5)
 
 
@@ -122,7 +142,7 @@ kinds: SearchStrategy[Kind] = st.builds(
     name=st.just("one"),
     window=st.sampled_from([6_000, 8_000, 12_000, 20_000, 40_000]),
     output_limit=st.sampled_from([1_000, 2_000, 4_000]),
-    counts=st.sampled_from([None, fives, threes, jumpy]),
+    counts=st.sampled_from([None, fives, finer, halves, jumpy]),
 )
 
 
@@ -139,13 +159,18 @@ def _limits(
     return limits
 
 
-lives: SearchStrategy[Life] = st.builds(
-    lambda turns, one, two, summaries, limits: Life(
+def lived(turns: list[Said], one: Kind, two: Kind, summaries: list[str], limits: Limits) -> Life:
+    """A life of these turns with two models."""
+    return Life(
         turns=tuple(turns),
-        models=(one, Kind("two", two.window, two.output_limit, two.counts)),
+        models=(one, replace(two, name="two")),
         summaries=tuple(summaries),
         limits=limits,
-    ),
+    )
+
+
+lives: SearchStrategy[Life] = st.builds(
+    lived,
     st.lists(turns, min_size=2, max_size=5),
     kinds,
     kinds,

@@ -58,7 +58,21 @@ from loopline.timeline import (
 )
 from tests.support.mortal import MortalLog
 
-WORDS = "the report of Larkspur says that item 4711 in src/heron.py waits for launch_date".split()
+WORDS = [
+    "the",
+    "report",
+    "of",
+    "Larkspur",
+    "says",
+    "that",
+    "item",
+    "4711",
+    "in",
+    "src/heron.py",
+    "waits",
+    "for",
+    "launch_date",
+]
 
 
 def words(size: int, seed: int = 0) -> str:
@@ -396,10 +410,10 @@ def is_pinned(text: str) -> bool:
 
 async def read(talk: Talk, refs: Sequence[str]) -> dict[str, tuple[str, str]]:
     """The status and the digest of what each ref gives."""
-    reading = await talk.read(refs) if refs else []
-    return {
-        item.asked: (item.status, sha256(item.text.encode()).hexdigest()) for item in reading
-    }
+    if not refs:
+        return {}
+    reading = await talk.read(refs)
+    return {item.asked: (item.status, sha256(item.text.encode()).hexdigest()) for item in reading}
 
 
 def live(life: Life, store: str = "memory:") -> Lived:
@@ -411,7 +425,7 @@ async def _lived(life: Life, store: str) -> Lived:
     world = World(life)
     log: TimelineLog = MemoryLog(world.clock)
     if store != "memory:":
-        log = await SqlLog.open(store, world.clock)
+        log = await SqlLog.open(store, clock=world.clock)
     async with aclosing_log(log):
         left = list(life.turns)
         while left:

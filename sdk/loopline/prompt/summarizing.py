@@ -53,6 +53,8 @@ _FOCUS: Mapping[SummaryHint, str] = {
     ),
 }
 
+_HINTS: Mapping[str, SummaryHint] = {hint: hint for hint in _FOCUS}
+
 
 def instructions(hint: SummaryHint) -> str:
     """What a model is told to write."""
@@ -61,7 +63,7 @@ def instructions(hint: SummaryHint) -> str:
 
 def hint_named(name: str) -> SummaryHint:
     """The hint of that name; a name that is none is `general`."""
-    return next((hint for hint in _FOCUS if hint == name), "general")
+    return _HINTS.get(name, "general")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
