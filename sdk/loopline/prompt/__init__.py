@@ -33,7 +33,6 @@ from loopline.prompt.summarizing import (
     hint_named,
     instructions,
     needed,
-    shorter,
     summarized,
 )
 from loopline.prompt.view import View
@@ -76,7 +75,6 @@ __all__ = [
     "request_of",
     "requests",
     "shortened",
-    "shorter",
     "summarized",
     "tools_text",
 ]

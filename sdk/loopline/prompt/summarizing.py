@@ -151,11 +151,6 @@ def summarized(
     )
 
 
-def shorter(summary: RangeSummary, before: RangeSummary | None) -> bool:
-    """Whether a summary takes less room than the one before."""
-    return before is None or estimate(summary_text(summary)) < estimate(summary_text(before))
-
-
 def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
     """A line for each ref, the longest of its lines."""
     longest: dict[str, LedgerLine] = {}

@@ -42,7 +42,6 @@ from loopline.prompt import (
     place_to_cut,
     placed,
     shortened,
-    shorter,
     summarized,
     tools_text,
 )
@@ -354,12 +353,8 @@ class Context:
         hint = hint_named(
             self._limits.get("summary_hint", "general" if cut.opens_turn else "react_iteration")
         )
-        written = Written(why="only the summary before had to be made shorter")
-        if covered.blocks:
-            written = await self._written(now, cut.messages, instructions(hint), budget)
+        written = await self._written(now, cut.messages, instructions(hint), budget)
         summary = summarized(covered, written, hint, timeline)
-        if not covered.blocks and not shorter(summary, covered.before):
-            return unused
         history = plan.history(timeline.plans)
         told: list[Body] = [summary, *([PlanHistory(text=history)] if history else [])]
         named = f"{summary.covered_turn_ids[0]} to {summary.covered_turn_ids[-1]} are summed up"
@@ -374,13 +369,11 @@ class Context:
             return None
         earlier = view.facts.summaries.get(window.summary)
         known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
-        first = now.cuts[0].messages
         cut = place_to_cut(
             now,
             room,
             needed(view.covered(window, now.cuts[-1].seq), known, room),
-            # A summary that was made for a larger window may itself be all that has to be shorter.
-            covers_something=first - 1 if known and now.cost(first) > room else first,
+            covers_something=now.cuts[0].messages,
         )
         if cut is None:
             return None
