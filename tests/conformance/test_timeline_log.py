@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Literal, cast
 
 import pytest
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError, LeaseLost
+from loopline.models import JsonObject
 from loopline.timeline import (
     NEW_TURN,
     Block,
     Body,
     Completion,
     Conversation,
+    ConversationSummary,
     Entry,
+    Exit,
     Feedback,
     MemoryLog,
     Notes,
     TimelineLog,
+    ToolCalled,
     ToolResult,
     Unknown,
+    UnsoundBody,
     UserFollowup,
     UserPrompt,
 )
@@ -126,6 +133,29 @@ async def test_an_append_of_nothing_only_reads(log: TimelineLog) -> None:
     assert texts(await log.append(HERE, [], seen=1)) == ["two"]
     assert await log.append(THERE, [], seen=0) == []
     assert await log.find(THERE) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Notes(text="\ud800"),
+        ToolCalled(call_id="c1", tool="t", arguments={"x": float("nan")}),
+        ToolCalled(call_id="c1", tool="t", arguments=cast("JsonObject", {"x": {1, 2}})),
+        ToolCalled(call_id="c1", tool="t", arguments=cast("JsonObject", {1: "one"})),
+        Notes(text=cast("str", 5)),
+        Exit(reason=cast("Literal['complete']", "tired")),
+        Unknown(stored_type="user.prompt", version=1, stored='{"text":"not unknown at all"}'),
+        Unknown(stored_type="later", version=1, stored="\ud800"),
+    ],
+)
+async def test_a_body_that_could_not_be_read_again_is_refused_with_all_beside_it(
+    log: TimelineLog, body: Body
+) -> None:
+    entries = [prompt("hello"), Entry(body=body, turn=1)]
+    async with log.lease(HERE) as term:
+        with pytest.raises(UnsoundBody):
+            await log.append(HERE, entries, seen=0, term=term)
+    assert await log.read(HERE) == []
 
 
 async def test_entries_that_open_a_turn_share_it(log: TimelineLog) -> None:
@@ -234,6 +264,18 @@ async def test_a_runner_whose_term_is_over_is_refused(log: TimelineLog) -> None:
     assert seqs(await log.append(HERE, [notes("new")], seen=0, term=new)) == [1]
 
 
+async def test_a_lease_stands_until_a_later_one_has_begun(log: TimelineLog) -> None:
+    assert not await log.holds(HERE, 0)
+    assert not await log.holds(HERE, 1)
+    async with log.lease(HERE) as old:
+        assert await log.holds(HERE, old)
+        assert not await log.holds(HERE, old + 1)
+        assert not await log.holds(THERE, old)
+    async with log.lease(HERE) as new:
+        assert await log.holds(HERE, new)
+        assert not await log.holds(HERE, old)
+
+
 async def test_a_second_runner_waits_for_the_first(log: TimelineLog) -> None:
     order = list[str]()
 
@@ -288,6 +330,52 @@ async def test_reading_goes_on_after_a_place_and_up_to_a_limit(log: TimelineLog)
     assert texts(await log.read(HERE, after=1, limit=2)) == ["2", "3"]
     assert texts(await log.read(HERE, limit=0)) == []
     assert texts(await log.read(HERE, after=9)) == []
+
+
+@pytest.mark.parametrize(
+    ("types", "places"),
+    [
+        (["user.prompt"], [1, 5]),
+        (["user"], [1, 2, 5]),
+        (["react.notes", "user.followup"], [2, 3]),
+        (["react"], [3, 4]),
+        (["react.dream"], [4]),
+        (["react.not", "us", "user.prompt.more", ""], []),
+        ([], [1, 2, 3, 4, 5]),
+    ],
+)
+async def test_a_type_stands_for_itself_and_for_those_below_it(
+    log: TimelineLog, types: Sequence[str], places: Sequence[int]
+) -> None:
+    later = Entry(body=Unknown(stored_type="react.dream", version=1, stored="{}"), turn=1)
+    async with log.lease(HERE) as term:
+        said = [prompt("1"), followup("2"), notes("3"), later, prompt("5")]
+        await log.append(HERE, said, seen=0, term=term)
+    assert seqs(await log.read(HERE, types=types)) == places
+
+
+async def test_one_turn_can_be_read(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("1"), followup("2")], seen=0)
+    await log.append(HERE, [prompt("3"), followup("4")], seen=2)
+    assert seqs(await log.read(HERE, turn=1)) == [1, 2, 4]
+    assert seqs(await log.read(HERE, turn=2)) == [3]
+    assert seqs(await log.read(HERE, turn=3)) == []
+
+
+async def test_the_limit_counts_what_the_filters_leave(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("1"), followup("2"), followup("3"), followup("4")], seen=0)
+    found = await log.read(HERE, types=["user.followup"], turn=1, after=2, limit=1)
+    assert texts(found) == ["3"]
+    assert texts(await log.read(HERE, types=["user.followup"], limit=2)) == ["2", "3"]
+
+
+async def test_what_a_fork_shows_of_others_is_filtered_too(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("1"), followup("2"), prompt("3"), followup("4")], seen=0)
+    await log.fork(HERE, THERE, 3)
+    await log.append(THERE, [followup("mine"), prompt("last")], seen=3)
+    assert texts(await log.read(THERE, types=["user.prompt"])) == ["1", "3", "last"]
+    assert texts(await log.read(THERE, types=["user.followup"], limit=2)) == ["2", "mine"]
+    assert texts(await log.read(THERE, types=["user.prompt"], after=1, limit=1)) == ["3"]
 
 
 async def test_nothing_is_read_of_a_conversation_that_never_began(log: TimelineLog) -> None:
@@ -372,6 +460,50 @@ async def test_the_conversations_of_one_user_can_be_listed(log: TimelineLog) -> 
     await log.append(theirs, [prompt("theirs")], seen=0)
     assert [found.conversation for found in await log.conversations(user="me")] == [mine]
     assert await log.conversations(user="nobody") == []
+
+
+async def test_conversations_are_listed_by_user_project_and_tenant(log: TimelineLog) -> None:
+    a = Conversation(name="a", user="me", project="p", tenant="t")
+    b = Conversation(name="b", user="me", project="p")
+    c = Conversation(name="c", user="they", tenant="t")
+    for conversation in (a, b, c):
+        await log.append(conversation, [prompt("hello")], seen=0)
+
+    def named(found: Sequence[ConversationSummary]) -> set[str]:
+        return {summary.conversation.name for summary in found}
+
+    assert named(await log.conversations(project="p")) == {"a", "b"}
+    assert named(await log.conversations(tenant="t")) == {"a", "c"}
+    assert named(await log.conversations(user="me", project="p", tenant="t")) == {"a"}
+    assert await log.conversations(user="they", project="p") == []
+
+
+async def test_conversations_are_listed_by_when_they_were_active_last(log: TimelineLog) -> None:
+    names = [Conversation(name=name) for name in "abcd"]
+    for conversation in names:
+        await asyncio.sleep(0.002)
+        await log.append(conversation, [prompt("hello")], seen=0)
+    d, c, b, a = await log.conversations()
+    assert await log.conversations(limit=2) == [d, c]
+    assert await log.conversations(limit=0) == []
+    assert await log.conversations(before=c.last_activity_at) == [b, a]
+    assert await log.conversations(before=c.last_activity_at, limit=1) == [b]
+    assert await log.conversations(after=b.last_activity_at) == [d, c]
+    between = await log.conversations(after=a.last_activity_at, before=d.last_activity_at)
+    assert between == [c, b]
+
+
+@pytest.mark.parametrize("micro", [1, 999])
+async def test_a_moment_within_a_millisecond_comes_after_its_blocks(
+    log: TimelineLog, micro: int
+) -> None:
+    (block,) = await log.append(HERE, [prompt("hello")], seen=0)
+    just_after = block.ts + timedelta(microseconds=micro)
+    assert len(await log.conversations(before=just_after)) == 1
+    assert await log.conversations(after=just_after) == []
+    just_before = block.ts - timedelta(microseconds=micro)
+    assert await log.conversations(before=just_before) == []
+    assert len(await log.conversations(after=just_before)) == 1
 
 
 async def test_a_log_may_be_closed_twice(log: TimelineLog) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -14,8 +15,10 @@ from sqlalchemy import Engine, event
 
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
-from loopline.errors import ConflictError, StoreError
-from loopline.timeline import Block, Conversation, encode
+from loopline.errors import ConflictError, LeaseLost, StoreError
+from loopline.harness import Harness
+from loopline.testing import Call, ScriptedModel
+from loopline.timeline import Block, Conversation, Entry, ToolStarted, encode
 from tests.crashes.processes import (
     HERE,
     THERE,
@@ -26,6 +29,7 @@ from tests.crashes.processes import (
     say,
     url,
 )
+from tests.support.playground import bundle
 
 FORK = Conversation(name="fork")
 LARGE = prompt("é" * 50_000)
@@ -119,6 +123,43 @@ async def collect_for_ever(store: str) -> None:
             await log.collect()
 
 
+class StoppedAtAStart(SqlLog):
+    """A log whose process is stopped as soon as the start of a call is committed."""
+
+    async def append(
+        self,
+        conversation: Conversation,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+    ) -> Sequence[Block]:
+        """Append, and be stopped."""
+        blocks = await super().append(conversation, entries, seen=seen, term=term, key=key)
+        if any(isinstance(entry.body, ToolStarted) for entry in entries):
+            say("stopped at", blocks[-1].seq)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return blocks
+
+
+async def be_stopped_before_a_tool(store: str, ledger: str, seconds: float) -> None:
+    """Say what a listener hears of a turn whose one call writes to the ledger, and how it ended."""
+    call = Call("play.note", name="n", ledger=ledger)
+    model = ScriptedModel([call, "Done."], strict=False)
+    async with (
+        await StoppedAtAStart.open(url(store), lease_seconds=seconds) as log,
+        Harness.open(bundle, store=log, model=model) as harness,
+    ):
+        try:
+            async for event in harness.conversation(HERE.name).stream("go"):
+                say("heard", event.seq if isinstance(event, Block) else event.type)
+        except LeaseLost:
+            say("lost")
+        else:
+            say("done")
+
+
 def stop_at(commit: int) -> None:
     """Be stopped within the n-th transaction, before it is committed."""
     passed = count(1)
@@ -143,6 +184,8 @@ def main() -> None:
             asyncio.run(say_old_orphans(store, int(times)))
         case "collect", [store]:
             asyncio.run(collect_for_ever(store))
+        case "start", [store, ledger, seconds]:
+            asyncio.run(be_stopped_before_a_tool(store, ledger, float(seconds)))
         case "stop", [store, commit]:
             stop_at(int(commit))
             asyncio.run(append_for_ever(store))

@@ -218,19 +218,25 @@ TOUCHING = {"open", "os.rename", "os.remove", "os.mkdir", "os.utime", "os.link",
 
 
 def die_at(point: int) -> None:
-    """Be killed after the n-th statement, before the n-th commit, or before a file is touched."""
+    """Be killed before the n-th statement, a commit among them, or before a file is touched."""
     passed = count(1)
 
-    def passing(*_: object) -> None:
+    def passing() -> None:
         if next(passed) == point:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def beginning(statement: str) -> None:
+        if not statement.startswith("-- "):  # which is a trigger's
+            passing()
+
+    def opened(connection: sqlite3.Connection, _: object) -> None:
+        connection.set_trace_callback(beginning)
 
     def touching(what: str, arguments: tuple[object, ...]) -> None:
         if what in TOUCHING and any("/talk" in str(argument) for argument in arguments[:1]):
             passing()
 
-    event.listen(Engine, "after_cursor_execute", passing)
-    event.listen(Engine, "commit", passing)
+    event.listen(Engine, "connect", opened)
     sys.addaudithook(touching)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,55 @@ async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_
     assert after[: len(before)] == before
     assert [block.seq for block in after] == list(range(1, len(after) + 1))
     assert len(after) % 2 == 1
+
+
+SECONDS = 0.4
+
+
+async def until_stopped(process: subprocess.Popen[str]) -> int:
+    """The place of the start after which the process is stopped."""
+    assert process.stdout is not None
+    while not (line := await asyncio.to_thread(process.stdout.readline)).startswith("stopped at"):
+        assert line, "it ended"
+    return int(line.split()[-1])
+
+
+async def test_a_tool_is_not_entered_by_who_was_stopped_before_it_and_taken_over(
+    tmp_path: Path,
+) -> None:
+    store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
+    stopped = await asyncio.to_thread(
+        start, "start", store, ledger, SECONDS, tasks="tests.crashes.lives"
+    )
+    place = await until_stopped(stopped)
+    async with (
+        await SqlLog.open(url(store), lease_seconds=60) as log,
+        log.lease(HERE) as term,
+    ):
+        assert term == 2
+        stopped.send_signal(signal.SIGCONT)
+        said, complained = await asyncio.to_thread(stopped.communicate)
+        blocks = await log.read(HERE)
+    heard = [line.split()[-1] for line in said.splitlines()]
+    assert (heard[-1], complained) == ("lost", "")
+    assert all(int(seq) <= place for seq in heard[:-1])
+    assert [block.seq for block in blocks][-1] == place
+    assert not await asyncio.to_thread(ledger.exists)
+
+
+async def test_a_tool_is_entered_once_by_who_was_stopped_before_it_and_not_taken_over(
+    tmp_path: Path,
+) -> None:
+    store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
+    stopped = await asyncio.to_thread(
+        start, "start", store, ledger, SECONDS, tasks="tests.crashes.lives"
+    )
+    await until_stopped(stopped)
+    await asyncio.sleep(2 * SECONDS)
+    stopped.send_signal(signal.SIGCONT)
+    said, complained = await asyncio.to_thread(stopped.communicate)
+    assert (said.splitlines()[-1], complained) == ("done", "")
+    assert len((await asyncio.to_thread(ledger.read_text)).splitlines()) == 1
 
 
 async def test_old_orphans_that_are_said_again_outlive_a_collection(tmp_path: Path) -> None:

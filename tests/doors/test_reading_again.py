@@ -77,9 +77,10 @@ def test_a_timeline_is_shown_block_by_block(talked: Talked) -> None:
 def test_a_timeline_is_shown_in_part(talked: Talked) -> None:
     only = talked.loopline("timeline", "--turn", "2", "--type", "user").out
     assert [line.split("\t")[-1] for line in only.splitlines()] == [OTHER_QUESTION]
-    none = talked.loopline("timeline", "--type", "usr")
+    none = talked.loopline("timeline", "--type", "react.draft")
     assert none.code == 2
-    assert "it has 2 turns, with user.prompt, turn.header" in none.err
+    assert "it has 2 turns and " in none.err
+    assert "with user.prompt, turn.header" in none.err
 
 
 def test_a_timeline_is_a_document_too(talked: Talked) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -39,6 +40,13 @@ NAMES = [
 conversations = st.sampled_from(NAMES)
 keys = st.sampled_from(["", "", "k", "l"])
 far = st.integers(0, 12)
+kinds = st.sampled_from(
+    ["user", "user.prompt", "react", "react.tool", "react.tool.", "react.t", "later", "turn", ""]
+)
+microseconds = st.integers(0, 3 * 86_400 * 10**6)
+moments = st.none() | microseconds.map(
+    lambda passed: datetime(2030, 1, 1, tzinfo=UTC) + timedelta(microseconds=passed)
+)
 
 
 class LogsSideBySide(RuleBasedStateMachine):
@@ -110,21 +118,64 @@ class LogsSideBySide(RuleBasedStateMachine):
         conversation=conversations,
         after=far,
         limit=st.none() | st.integers(0, 5),
+        types=st.lists(kinds, max_size=2),
+        turn=st.none() | st.integers(1, 3),
     )
     def somebody_reads(
-        self, which: int, conversation: Conversation, after: int, limit: int | None
+        self,
+        which: int,
+        conversation: Conversation,
+        after: int,
+        limit: int | None,
+        types: list[str],
+        turn: int | None,
     ) -> None:
-        self.both(which, lambda log: log.read(conversation, after=after, limit=limit))
+        self.both(
+            which,
+            lambda log: log.read(conversation, after=after, limit=limit, types=types, turn=turn),
+        )
 
-    @rule(which=st.integers(0, 1), user=st.sampled_from([None, "local", "other", "nobody"]))
-    def somebody_lists(self, which: int, user: str | None) -> None:
+    @rule(
+        which=st.integers(0, 1),
+        user=st.sampled_from([None, None, "local", "other", "nobody"]),
+        project=st.sampled_from([None, None, "p"]),
+        tenant=st.sampled_from([None, None, "t", "default"]),
+        after=moments,
+        before=moments,
+    )
+    def somebody_lists(
+        self,
+        which: int,
+        user: str | None,
+        project: str | None,
+        tenant: str | None,
+        after: datetime | None,
+        before: datetime | None,
+    ) -> None:
         async def listed(log: TimelineLog) -> list[ConversationSummary]:
-            found = [replace(found, uid="") for found in await log.conversations(user=user)]
+            listing = await log.conversations(
+                user=user, project=project, tenant=tenant, after=after, before=before
+            )
+            found = [replace(found, uid="") for found in listing]
             moments = [summary.last_activity_at for summary in found]
             assert moments == sorted(moments, reverse=True)
             return sorted(found, key=lambda summary: str(summary.conversation))
 
         self.both(which, listed)
+
+    @rule(which=st.integers(0, 1), limit=st.integers(0, 6))
+    def somebody_lists_a_few(self, which: int, limit: int) -> None:
+        async def active(log: TimelineLog) -> list[datetime]:
+            return [found.last_activity_at for found in await log.conversations(limit=limit)]
+
+        self.both(which, active)
+
+    @rule(which=st.integers(0, 1), conversation=conversations, late=st.integers(-1, 1))
+    def a_runner_looks_at_its_lease(
+        self, which: int, conversation: Conversation, late: int
+    ) -> None:
+        term = self.terms[conversation] - late
+        self.both(which, lambda log: log.holds(conversation, term))
 
     @rule(
         which=st.integers(0, 1),
@@ -185,4 +236,9 @@ async def outcome(doing: Coroutine[None, None, T]) -> T | str:
 
 
 TestLogsSideBySide = LogsSideBySide.TestCase
-TestLogsSideBySide.settings = settings(max_examples=25, stateful_step_count=25)
+TestLogsSideBySide.settings = settings(
+    max_examples=25,
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -147,9 +147,8 @@ async def test_what_is_said_on_the_last_round_waits_for_the_next_turn() -> None:
 
 
 async def test_a_malformed_reply_is_asked_for_once_more_and_then_taken_as_it_is() -> None:
-    async with talking(
-        ScriptedModel([Raw("no json here"), Raw("still none")], tool_call=False)
-    ) as talk:
+    script = [Raw("no json here"), Raw("still none")]
+    async with talking(ScriptedModel(script, tool_call=False, json_mode=True)) as talk:
         result = await talk.say("go")
         notices, (answer,) = await left(talk, Notice), await left(talk, Completion)
     assert len(notices) == 1

@@ -204,7 +204,7 @@ async def test_a_search_that_gives_odd_things_is_an_error_for_the_model(
      '{"action": "call_tool", "tool": "x", "arguments": [1]}'],
 )  # fmt: skip
 async def test_an_odd_reply_in_json_is_asked_for_again(raw: str) -> None:
-    script = ScriptedModel([Raw(raw), Say("Better.")], tool_call=False)
+    script = ScriptedModel([Raw(raw), Say("Better.")], tool_call=False, json_mode=True)
     async with talking(script) as talk:
         assert (await talk.say("go")).answer == "Better."
 
@@ -214,7 +214,9 @@ async def test_every_call_of_a_json_reply_is_run() -> None:
         'First {"action":"call_tool","notes":"one","tool":"play.look","arguments":{"text":"a"}}'
         ' then {"action":"call_tool","tool":"play.look","arguments":{"text":"b"}}'
     )
-    async with talking(ScriptedModel([Raw(two), Say("Done.")], tool_call=False)) as talk:
+    async with talking(
+        ScriptedModel([Raw(two), Say("Done.")], tool_call=False, json_mode=True)
+    ) as talk:
         await talk.say("go")
         seen = [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
     assert seen == ["seen a", "seen b"]
@@ -402,7 +404,7 @@ async def test_a_turn_cut_in_a_round_of_another_model_begins_a_round_of_its_own(
             turn = NEW_TURN if isinstance(block.body, UserPrompt) else block.turn
             entry = Entry(body=block.body, turn=turn, round=block.round)
             await again.append(HERE, [entry], seen=0, term=term)
-    other = ScriptedModel(["Done."], tool_call=False)
+    other = ScriptedModel(["Done."], tool_call=False, json_mode=True)
     other.name = "other"
     async with Harness.open(playground, store=again, model=other) as harness:
         await harness.conversation("c").resume()

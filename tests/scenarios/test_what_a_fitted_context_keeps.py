@@ -70,7 +70,7 @@ async def test_a_summary_in_the_protocol_of_decisions_is_read_as_one() -> None:
         texts = [b.body.text for b in await talk.blocks() if isinstance(b.body, RangeSummary)]
     assert "Goal: count." in texts
     asked = [one.options for one in script.requests if one.purpose == "summary"]
-    assert {(one.json_action, one.allow_calls) for one in asked} == {(False, False)}
+    assert {(one.protocol, one.allow_calls) for one in asked} == {("native", False)}
     assert {one.output_limit for one in asked} == {1_000}
 
 

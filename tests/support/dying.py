@@ -45,10 +45,16 @@ class DyingLog:
         return blocks
 
     async def read(
-        self, conversation: Conversation, *, after: int = 0, limit: int | None = None
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> Sequence[Block]:
         """Read."""
-        return await self._log.read(conversation, after=after, limit=limit)
+        return await self._log.read(conversation, after=after, limit=limit, types=types, turn=turn)
 
     def lease(
         self, conversation: Conversation, *, wait: bool = True
@@ -60,9 +66,24 @@ class DyingLog:
         """Find."""
         return await self._log.find(conversation)
 
-    async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
         """List."""
-        return await self._log.conversations(user=user)
+        return await self._log.conversations(
+            user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
+        )
+
+    async def holds(self, conversation: Conversation, term: int) -> bool:
+        """Whether the lease stands."""
+        return await self._log.holds(conversation, term)
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
         """Restore."""

@@ -273,7 +273,7 @@ class LivingModel:
         calls = tuple(made(act, prompt))
         if prompt.purpose == "answer":
             calls = ()
-        if prompt.options.json_action:
+        if prompt.options.protocol == "json":
             yield Reply(text=in_json(text, calls), usage=usage)
         else:
             yield Reply(text=text, calls=calls, usage=usage)

@@ -14,15 +14,17 @@ from loopline.cli.choices import Choices
 from loopline.cli.door import attend
 from loopline.cli.keeping import backup, export, forget, import_
 from loopline.cli.knowing import build, search
+from loopline.cli.listing import Active
+from loopline.cli.looking import Look, show
 from loopline.cli.making import bundles, new
 from loopline.cli.prompting import CacheName, Which, prompt
 from loopline.cli.reading import read
 from loopline.cli.running import Asked, run
-from loopline.cli.timelines import Wanted, conversations, timeline
+from loopline.cli.timelines import Wanted
 from loopline.cli.tooling import ToolCall, tool
 from loopline.react import Limits
 
-Protocol = Literal["auto", "native", "json"]
+Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
 
 BundleArgument = Annotated[
     str,
@@ -48,6 +50,12 @@ ModelOption = Annotated[
 ]
 UserOption = Annotated[
     str | None, typer.Option(help="Whose conversation it is.", show_default=False)
+]
+ProjectOption = Annotated[
+    str | None, typer.Option(help="Of which project it is.", show_default=False)
+]
+TenantOption = Annotated[
+    str | None, typer.Option(help="Of which tenant it is.", show_default=False)
 ]
 PropOption = Annotated[
     list[str] | None,
@@ -129,11 +137,20 @@ def read_command(
     conversation: ConversationOption = None,
     store: StoreOption = None,
     user: UserOption = None,
+    project: ProjectOption = None,
+    tenant: TenantOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Read anything that has a ref."""
-    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        user=user,
+        project=project,
+        tenant=tenant,
+        as_json=as_json,
+    )
     attend(lambda screen: read(refs, choices, screen), verbose=verbose)
 
 
@@ -148,23 +165,56 @@ def timeline_command(
     turn: Annotated[
         int | None, typer.Option(min=1, help="Only that turn.", show_default=False)
     ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option("--type", help="Only that type, such as react.tool.", show_default=False),
+    types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--types",
+            "--type",
+            metavar="TYPE,…",
+            help="Only these types and those below them: user,react.tool",
+            show_default=False,
+        ),
     ] = None,
+    after: Annotated[int, typer.Option(min=0, help="Only blocks after that place.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many lines.", show_default=False)
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the answers with the sources they cite.")
+    ] = False,
     listed: Annotated[
         bool, typer.Option("--list", "--all", help="List the conversations instead.")
     ] = False,
+    active_after: Annotated[
+        str | None, typer.Option(metavar="TIME", help="List those active later.")
+    ] = None,
+    active_before: Annotated[
+        str | None, typer.Option(metavar="TIME", help="List those not active since.")
+    ] = None,
     store: StoreOption = None,
     user: UserOption = None,
+    project: ProjectOption = None,
+    tenant: TenantOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Show a conversation block by block, or list them all."""
-    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
-    wanted = Wanted(turn=turn, type=kind)
-    work = partial(conversations, choices) if listed else partial(timeline, wanted, choices)
-    attend(work, verbose=verbose)
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        user=user,
+        project=project,
+        tenant=tenant,
+        as_json=as_json,
+    )
+    kinds = tuple(kind.strip() for some in types or () for kind in some.split(","))
+    look = Look(
+        wanted=Wanted(turn=turn, types=kinds, after=after, limit=limit),
+        active=Active(after=active_after, before=active_before, limit=limit),
+        listed=listed,
+        verify=verify,
+    )
+    attend(partial(show, look, choices), verbose=verbose)
 
 
 @app.command("prompt")
@@ -207,10 +257,14 @@ def export_command(
     ] = None,
     store: StoreOption = None,
     user: UserOption = None,
+    project: ProjectOption = None,
+    tenant: TenantOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Print a conversation as a JSON document."""
-    choices = Choices(conversation=conversation, store=store, user=user)
+    choices = Choices(
+        conversation=conversation, store=store, user=user, project=project, tenant=tenant
+    )
     attend(partial(export, choices), verbose=verbose)
 
 

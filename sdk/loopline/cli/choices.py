@@ -17,6 +17,8 @@ class Choices:
     store: str | None = None
     model: str | None = None
     user: str | None = None
+    project: str | None = None
+    tenant: str | None = None
     props: Sequence[str] = ()
     as_json: bool = False
 
@@ -24,6 +26,11 @@ class Choices:
     def whose(self) -> str:
         """The user."""
         return self.user or DEFAULT_USER
+
+    @property
+    def owner(self) -> tuple[str | None, str | None, str | None]:
+        """The user, the project and the tenant."""
+        return self.user, self.project, self.tenant
 
     @property
     def settings(self) -> dict[str, Setting]:

@@ -9,9 +9,10 @@ from rich.text import Text
 from loopline.cli.choices import Choices
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
+from loopline.conversations import Talk
 from loopline.errors import LooplineError
 from loopline.harness import Store
-from loopline.timeline import ConversationSummary, TimelineLog
+from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationSummary, TimelineLog
 
 
 def unused(bundle: str, taken: Iterable[str]) -> str:
@@ -41,9 +42,25 @@ async def latest_kept(store: Store, choices: Choices, screen: Screen) -> str:
     """`latest`, of a store that is open without a bundle."""
     if choices.conversation is not None:
         return choices.conversation
-    async for summary in store.conversations(user=choices.whose):
+    latest_one = store.conversations(
+        user=choices.whose,
+        project=choices.project or DEFAULT_PROJECT,
+        tenant=choices.tenant or DEFAULT_TENANT,
+        limit=1,
+    )
+    async for summary in latest_one:
         return _said(summary, choices, screen)
     return _said(None, choices, screen)
+
+
+def kept(store: Store, name: str, choices: Choices) -> Talk:
+    """The conversation of that name and of the owner that was chosen."""
+    return store.conversation(
+        name,
+        user=choices.whose,
+        project=choices.project or DEFAULT_PROJECT,
+        tenant=choices.tenant or DEFAULT_TENANT,
+    )
 
 
 def _said(found: ConversationSummary | None, choices: Choices, screen: Screen) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from loopline.cli.choices import Choices
-from loopline.cli.conversing import latest_kept
+from loopline.cli.conversing import kept, latest_kept
 from loopline.cli.door import ANSWERED, UsageError
 from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
@@ -23,7 +23,7 @@ async def export(choices: Choices, screen: Screen) -> int:
     """Print the document of a conversation, whole."""
     async with stored(choices) as store:
         name = await latest_kept(store, choices, screen)
-        screen.raw(dumps(await store.conversation(name, user=choices.whose).export()))
+        screen.raw(dumps(await kept(store, name, choices).export()))
     return ANSWERED
 
 

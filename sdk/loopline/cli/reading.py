@@ -8,7 +8,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from loopline.cli.choices import Choices
-from loopline.cli.conversing import latest_kept
+from loopline.cli.conversing import kept, latest_kept
 from loopline.cli.door import ANSWERED, FAILED, UsageError
 from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
@@ -23,7 +23,7 @@ async def read(refs: Sequence[str], choices: Choices, screen: Screen) -> int:
     """Print what the refs name; a failure if there is one that names nothing."""
     async with stored(choices) as store:
         name = await latest_kept(store, choices, screen)
-        talk = store.conversation(name, user=choices.whose)
+        talk = kept(store, name, choices)
         reading = await talk.read(refs)
     if choices.as_json:
         screen.raw(dumps({"conversation": name, **document(reading)}))

@@ -1,27 +1,28 @@
-"""`loopline timeline`: a conversation block by block, or every conversation in a line."""
+"""`loopline timeline`: the blocks of a conversation, all of them or those that are wanted."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.columns import Columns
-from loopline.cli.conversing import latest_kept
+from loopline.cli.conversing import kept, latest_kept
 from loopline.cli.door import ANSWERED, UsageError
 from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
 from loopline.cli.summaries import style_of, summary_of
 from loopline.cli.words import QUIET, visible
-from loopline.errors import LooplineError
-from loopline.models import Json, JsonObject, dumps
-from loopline.reader import iso
-from loopline.timeline import Block, ConversationSummary
+from loopline.conversations import Talk
+from loopline.errors import LooplineError, StoreError
+from loopline.models import JsonObject, dumps
+from loopline.reader import iso, page_document
+from loopline.timeline import Block, ConversationSummary, turn_id
 
 DOCUMENT = "artifact:conv.timeline.v1"
 WIDE = 120
@@ -29,54 +30,80 @@ WIDE = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which blocks; None is all of them."""
+    """Which blocks: of that turn and these types, after that place, the first so many."""
 
     turn: int | None = None
-    type: str | None = None
+    types: tuple[str, ...] = ()
+    after: int = 0
+    limit: int | None = None
 
-    def takes(self, turn_id: str, kind: str) -> bool:
-        """Whether a block of that turn and type is wanted; a type stands for those below it too."""
-        of_turn = self.turn is None or turn_id == f"turn_{self.turn}"
-        return of_turn and (
-            self.type is None or kind == self.type or kind.startswith(f"{self.type}.")
-        )
+    async def blocks(self, talk: Talk) -> Sequence[Block]:
+        """Those of a conversation.
+
+        Raises:
+            UsageError: there is no such type.
+        """
+        turn = None if self.turn is None else turn_id(self.turn)
+        try:
+            return await talk.blocks(
+                after=self.after, limit=self.limit, types=self.types, turn=turn
+            )
+        except StoreError:
+            raise
+        except LooplineError as error:
+            raise UsageError(str(error)) from error
+
+    async def page(self, talk: Talk) -> tuple[Sequence[Block], int | None]:
+        """Those of a conversation, and after which place there are more; None when there are none."""
+        if self.limit is None:
+            return await self.blocks(talk), None
+        found = await replace(self, limit=self.limit + 1).blocks(talk)
+        page = found[: self.limit]
+        return page, page[-1].seq if page and len(found) > len(page) else None
 
 
 async def timeline(wanted: Wanted, choices: Choices, screen: Screen) -> int:
     """Print the blocks of a conversation, in order."""
     async with stored(choices) as store:
         name = await latest_kept(store, choices, screen)
-        talk = store.conversation(name, user=choices.whose)
-        blocks = await talk.blocks()
-        if not blocks:
-            raise LooplineError(
-                f"no conversation {name!r} of the user {choices.whose!r}: "
-                "loopline timeline --list shows which there are"
-            )
+        talk = kept(store, name, choices)
+        summary = await store.log.find(talk.conversation)
+        if summary is None:
+            raise unknown(name, choices)
+        if choices.as_json:
+            screen.raw(dumps(await _document(wanted, talk, summary)))
+            return ANSWERED
+        page, more = await wanted.page(talk)
+        if not page:
+            raise UsageError(await _nothing(name, talk, summary))
+    screen.answer_whole(table(page, wide=screen.width >= WIDE), "\n".join(map(_line, page)))
+    if more is not None:
+        screen.note(Text(f"there are more: --after {more}", style=QUIET))
+    return ANSWERED
+
+
+def unknown(name: str, choices: Choices) -> LooplineError:
+    """That there is no such conversation."""
+    return LooplineError(
+        f"no conversation {name!r} of the user {choices.whose!r}: "
+        "loopline timeline --list shows which there are"
+    )
+
+
+async def _nothing(name: str, talk: Talk, summary: ConversationSummary) -> str:
+    """That no block is wanted, and which there would be."""
+    kinds = ", ".join(dict.fromkeys(block.type for block in await talk.blocks()))
+    has = f"{counted(summary.turns, 'turn')} and {counted(summary.head, 'block')}"
+    return f"no such block in {name!r}: it has {has}, with {kinds}"
+
+
+async def _document(wanted: Wanted, talk: Talk, summary: ConversationSummary) -> JsonObject:
+    """The whole document, else the page that is wanted with the place after which there are more."""
+    if wanted == Wanted():
         (item,) = await talk.read([DOCUMENT])
-    if choices.as_json:
-        screen.raw(dumps(_filtered(cast("JsonObject", json.loads(item.text)), wanted)))
-        return ANSWERED
-    shown = [block for block in blocks if wanted.takes(block.turn_id, block.type)]
-    if not shown:
-        kinds = ", ".join(dict.fromkeys(block.type for block in blocks))
-        turns = counted(blocks[-1].turn, "turn")
-        raise UsageError(f"no such block in {name!r}: it has {turns}, with {kinds}")
-    screen.answer_whole(table(shown, wide=screen.width >= WIDE), "\n".join(map(_line, shown)))
-    return ANSWERED
-
-
-async def conversations(choices: Choices, screen: Screen) -> int:
-    """Print what conversations there are: the user's, else everybody's; the latest first."""
-    async with stored(choices) as store:
-        found = [summary async for summary in store.conversations(user=choices.user)]
-    if choices.as_json:
-        screen.raw(dumps([_row(summary) for summary in found]))
-    elif found:
-        screen.answer_whole(_listed(found), "\n".join(map(_list_line, found)))
-    else:
-        screen.note(Text("no conversation yet", style=QUIET))
-    return ANSWERED
+        return cast("JsonObject", json.loads(item.text))
+    page, more = await wanted.page(talk)
+    return page_document(page, summary, more)
 
 
 def table(blocks: Sequence[Block], *, wide: bool) -> Columns:
@@ -109,41 +136,3 @@ def _line(block: Block) -> str:
             visible(summary_of(block)),
         ]
     )
-
-
-def _filtered(document: JsonObject, wanted: Wanted) -> JsonObject:
-    blocks = cast("list[dict[str, Json]]", document["blocks"])
-    kept: list[Json] = [
-        block for block in blocks if wanted.takes(str(block["turn_id"]), str(block["type"]))
-    ]
-    return {**document, "blocks": kept}
-
-
-def _listed(found: Sequence[ConversationSummary]) -> Columns:
-    rows = [
-        (
-            Text(visible(summary.conversation.name), style="bold"),
-            Text(visible(summary.conversation.user), style=QUIET),
-            Text(counted(summary.turns, "turn")),
-            Text(counted(summary.head, "block")),
-            Text(f"{summary.last_activity_at:%Y-%m-%d %H:%M}", style=QUIET),
-            Text(visible(summary.title)),
-        )
-        for summary in found
-    ]
-    return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2, 3}))
-
-
-def _list_line(summary: ConversationSummary) -> str:
-    return "\t".join(map(str, _row(summary).values()))
-
-
-def _row(summary: ConversationSummary) -> JsonObject:
-    return {
-        "conversation": summary.conversation.name,
-        "user": summary.conversation.user,
-        "turns": summary.turns,
-        "blocks": summary.head,
-        "last_activity_at": iso(summary.last_activity_at),
-        "title": " ".join(summary.title.split()),
-    }

@@ -48,16 +48,10 @@ class Answered:
 def answered(timeline: Timeline, turn: Turn) -> Answered:
     """The answer of a turn, for people."""
     written, pool = turn.completion.text if turn.completion else "", timeline.pool
-    known = [sid for sid in citations.cited(written, newest=pool.newest) if sid in pool.sources]
-    numbers = {sid: n for n, sid in enumerate(known, start=1)}
-
-    def mark(sids: tuple[int, ...]) -> str:
-        return " ".join(f"[{numbers[sid]}]" if sid in numbers else "[?]" for sid in sids)
-
-    return Answered(
-        text=citations.resolve(written, mark, newest=pool.newest).strip(),
-        sources=tuple(Cited(n, pool.sources[sid]) for sid, n in numbers.items()),
-    )
+    marks = citations.Marks(pool.sources)
+    text = citations.resolve(written, marks, newest=pool.newest).strip()
+    cited = tuple(Cited(n, pool.sources[sid]) for sid, n in marks.numbers.items())
+    return Answered(text=text, sources=cited)
 
 
 def visible(text: str) -> str:

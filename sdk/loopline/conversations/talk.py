@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Unpack
@@ -28,11 +29,13 @@ from loopline.timeline import (
     UserPrompt,
     UserRecalled,
     check,
+    kinds,
     turn_id,
 )
 
 WhenBusy = Literal["queue", "reject"]
 POLICIES: tuple[WhenBusy, ...] = ("queue", "reject")
+_TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
@@ -156,9 +159,41 @@ class Talk:
         reader = await self._reader(self.conversation)
         return await reader.read([refs] if isinstance(refs, str) else refs)
 
-    async def blocks(self, *, after: int = 0) -> Sequence[Block]:
-        """The blocks whose seq is greater than `after`."""
-        return await self._log.read(self.conversation, after=after)
+    async def blocks(
+        self,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: str | Sequence[str] = (),
+        turn: str | None = None,
+    ) -> Sequence[Block]:
+        """The blocks whose seq is greater than `after`, and of them the first `limit`.
+
+        With `types`, such as `user.prompt` or `react.tool`, only those of these types and of types below
+        them; with `turn`, such as `turn_2`, only those of that turn.
+
+        Raises:
+            LooplineError: there is no such type, which names the nearest; or a number is below 0.
+        """
+        if after < 0 or (limit is not None and limit < 0):
+            raise LooplineError("blocks are counted from 1: after and limit are 0 or more")
+        wanted = [types] if isinstance(types, str) else types
+        for kind in wanted:
+            await self._check_type(kind)
+        number = None if turn is None else _number(turn)
+        return await self._log.read(
+            self.conversation, after=after, limit=limit, types=wanted, turn=number
+        )
+
+    async def _check_type(self, kind: str) -> None:
+        """A type that is not known here may be of a newer loopline, which the log shows."""
+        if kinds.is_known(kind):
+            return
+        if well_formed(kind) != kind or not await self._log.read(
+            self.conversation, types=[kind], limit=1
+        ):
+            near = kinds.nearest(kind)
+            raise LooplineError(f"no block here has the type {kind!r}: nearest is {near!r}")
 
     async def export(self) -> JsonObject:
         """The whole conversation as the document `artifact:conv.timeline.v1`."""
@@ -266,6 +301,18 @@ class Talk:
         if self._process is None:
             raise LooplineError("opened without a bundle: it can be read, but there is none to run")
         return self._process
+
+
+def _number(turn: str) -> int:
+    """2 for `turn_2`.
+
+    Raises:
+        LooplineError: it names no turn.
+    """
+    found = _TURN_ID.fullmatch(turn)
+    if found is None:
+        raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
+    return int(found[1])
 
 
 def _said(text: str) -> str:

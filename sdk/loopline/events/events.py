@@ -13,7 +13,9 @@ from loopline.timeline import Block
 class Delta:
     """Something on its way. A completed block stands for the deltas before it.
 
-    `compaction` says that the context is being made smaller, and how. `reset` says that what this channel showed of the current attempt is void.
+    `compaction` says that the context is being made smaller, and from what size.
+    `reset` says that what this channel showed of the current attempt is void. In the answer channel
+    citations are resolved: `[1]` is the first of the sources that the answer cites, `[?]` is none.
     """
 
     type: Literal["delta", "reset", "progress", "compaction"]

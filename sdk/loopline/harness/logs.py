@@ -52,12 +52,17 @@ async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> Ti
         StoreError: there can be no store; the message says why.
     """
     if where.beside is None:
+        if read_only:
+            raise StoreError("a store in memory is always new: there is nothing in it to read")
         return MemoryLog(clock)
     log, blobs = await asyncio.to_thread(_on_disk)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
     beside = blobs.beside(where.beside, clock)
-    return await log.open(where.url, clock=clock, read_only=read_only, blobs=beside)
+    opened = await log.open(where.url, clock=clock, read_only=read_only, blobs=beside)
+    if not read_only:
+        opened.collect_daily()
+    return opened
 
 
 async def back_up(log: TimelineLog, target: Path) -> None:

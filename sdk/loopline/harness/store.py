@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -67,9 +68,32 @@ class Store(Conversing):
             raise LooplineError("the store is not open: async with Store.open(…) as store")
         return self._log
 
-    async def conversations(self, *, user: str | None = None) -> AsyncIterator[ConversationSummary]:
-        """Every conversation, of that user or of all, the one active last first."""
-        for summary in await self.log.conversations(user=user):
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[ConversationSummary]:
+        """The conversations of that user, project and tenant, or of all, the one active last first.
+
+        They were active last `after` the one moment and `before` the other, and the first `limit` of
+        them are given. Those of the same millisecond are in any order.
+
+        Raises:
+            LooplineError: a moment has no time zone, or `limit` is below 0.
+        """
+        if any(moment is not None and moment.utcoffset() is None for moment in (after, before)):
+            raise LooplineError("after and before are moments: give them a time zone")
+        if limit is not None and limit < 0:
+            raise LooplineError(f"limit is {limit}: it is 0 or more")
+        found = await self.log.conversations(
+            user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
+        )
+        for summary in found:
             yield summary
 
     def _talk(self, conversation: Conversation) -> Talk:

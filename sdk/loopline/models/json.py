@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -14,7 +16,26 @@ JsonObject: TypeAlias = dict[str, Json]
 
 
 MOST_TRIES = 1_000
-"""Braces in a text that may turn out to begin no object, before the search is given up."""
+"""Broken objects in a text before the search for sound ones is given up."""
+LONGEST_INTEGER = 4_000
+"""Digits beyond which a whole number is read as infinity: reading them costs their square."""
+
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_OBJECT = re.compile(rf"\{{\s*+(?:\}}|{_STRING}\s*+:)", re.DOTALL)
+"""How an object begins: words in braces are none, so they are passed over."""
+_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
+_TOKEN = re.compile(rf"{_STRING}?|[\[{{}}\]]", re.DOTALL)
+"""A string, or a bracket outside of one. A string that never ends goes to the end of the text."""
+_FENCED = re.compile(r"```[\w-]*\s*\Z")
+_LONGEST_FENCE = 40
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenJson:
+    """What began as an object and is none: its text up to the fault, and the fault with its place."""
+
+    text: str
+    problem: str
 
 
 def dumps(value: Json) -> str:
@@ -22,26 +43,41 @@ def dumps(value: Json) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def scan_json(text: str) -> list[JsonObject | BrokenJson]:
+    """Every JSON object in free text, outermost ones only: bare, in fences, or among words.
+
+    Line breaks and tabs inside strings, and backslashes that escape nothing, are read as themselves.
+    An object inside a broken one is never taken for one that stands alone.
+    """
+    return [found for found, _ in _objects(_mended(text))]
+
+
 def json_objects(text: str) -> list[JsonObject]:
-    """Every JSON object in free text, outermost ones only: bare, in fences, or among words."""
-    decoder, found = json.JSONDecoder(), list[JsonObject]()
-    at, tries = text.find("{"), MOST_TRIES
-    while at >= 0 and tries > 0:
-        try:
-            value, end = cast("tuple[Json, int]", decoder.raw_decode(text, at))
-        except RecursionError:
-            break
-        except ValueError:
-            value, end, tries = None, at + 1, tries - 1
-        if isinstance(value, dict):
-            found.append(value)
-        at = text.find("{", end)
-    return found
+    """The objects of `scan_json` that are sound."""
+    return [found for found in scan_json(text) if not isinstance(found, BrokenJson)]
 
 
 def extract_json(text: str) -> JsonObject | None:
-    """The first JSON object in free text; None without one."""
-    return next(iter(json_objects(text)), None)
+    """The JSON object that a free text is about: the first one in a fence, else the first; None without one."""
+    mended = _mended(text)
+    found = [(one, at) for one, at in _objects(mended) if not isinstance(one, BrokenJson)]
+    fenced = (one for one, at in found if _FENCED.search(mended[max(0, at - _LONGEST_FENCE) : at]))
+    return next(fenced, None) or (found[0][0] if found else None)
+
+
+def object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
+    """The object that begins at this place, and where it ends; as tolerant as `scan_json`."""
+    try:
+        value, end = _raw(text, at)
+    except (ValueError, RecursionError) as error:
+        closing = _closing(text, at)
+        if closing is None:
+            return _broken(text, at, error)
+        try:
+            (value, _), end = _raw(_mended(text[at:closing]), 0), closing
+        except (ValueError, RecursionError) as still:
+            return _broken(text, at, still)
+    return (value, end) if isinstance(value, dict) else _broken(text, at, None)
 
 
 def well_formed(text: str) -> str:
@@ -72,3 +108,68 @@ def well_formed_object(value: JsonObject) -> JsonObject:
         return {well_formed(key): well_formed_json(item) for key, item in value.items()}
     except RecursionError:
         return {}
+
+
+def _raw(text: str, at: int) -> tuple[Json, int]:
+    return cast("tuple[Json, int]", _DECODER.raw_decode(text, at))
+
+
+def _objects(text: str) -> list[tuple[JsonObject | BrokenJson, int]]:
+    """What begins like an object, and where. The text is walked once, whatever it holds."""
+    found, tries = list[tuple[JsonObject | BrokenJson, int]](), MOST_TRIES
+    begun = _OBJECT.search(text)
+    while begun is not None and tries > 0:
+        at = begun.start()
+        try:
+            value, end = _raw(text, at)
+        except RecursionError as error:
+            found.append((_broken(text, at, error), at))
+            break
+        except json.JSONDecodeError as error:
+            found.append((_broken(text, at, error), at))
+            end, tries = max(begun.end(), error.pos), tries - 1
+        else:
+            found.append((cast("JsonObject", value), at))
+        begun = _OBJECT.search(text, end)
+    return found
+
+
+def _broken(text: str, at: int, error: ValueError | RecursionError | None) -> BrokenJson:
+    match error:
+        case json.JSONDecodeError(msg=said, pos=pos):
+            place = f"line {text.count(chr(10), 0, pos) + 1}, column {pos - text.rfind(chr(10), 0, pos)}"
+            return BrokenJson(text[at:pos], f"{said} at {place}")
+        case RecursionError():
+            return BrokenJson(text[at:], "it is nested too deep")
+        case _:
+            return BrokenJson(text[at:], "it is no JSON object")
+
+
+def _closing(text: str, at: int) -> int | None:
+    """Where the bracket that opens here is closed again, strings passed over; None when it is not."""
+    depth = 0
+    for token in _TOKEN.finditer(text, at):
+        match token[0]:
+            case "{" | "[":
+                depth += 1
+            case "}" | "]":
+                depth -= 1
+                if depth <= 0:
+                    return token.end()
+            case _:
+                pass
+    return None
+
+
+def _mended(text: str) -> str:
+    """The text with every backslash doubled that escapes nothing in JSON."""
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: found[0] if found[1] else r"\\", text)
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= LONGEST_INTEGER else float(digits)
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_int=_integer)

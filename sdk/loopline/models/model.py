@@ -12,9 +12,10 @@ from loopline.models.prompt import Prompt, Reply, TextDelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """Facts about a model. Sizes are in tokens."""
+    """Facts about a model. `tool_choice`: it can be made to call a tool. Sizes are in tokens."""
 
     tool_call: bool = True
+    tool_choice: bool = True
     json_mode: bool = False
     vision: bool = False
     thinking: bool = False

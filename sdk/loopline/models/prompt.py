@@ -8,6 +8,8 @@ from typing import Literal
 from loopline.models.json import JsonObject
 
 Purpose = Literal["decision", "answer", "summary", "selection", "title"]
+ProtocolName = Literal["native", "json", "tagged", "thought_action"]
+"""How decisions travel: as the provider's own calls, or as text of one of three forms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +80,13 @@ Message = UserMessage | AssistantMessage | ToolMessage
 class Options:
     """How the request is to be answered.
 
-    `json_action` says that decisions travel as JSON objects in the text; `json_object` asks the
-    provider to see to it. `output_limit` is in tokens.
+    `protocol` is how a decision travels; `json_object` asks the provider to see to it that the text is
+    one JSON object. `force_tool` names the one tool that must be called. `output_limit` is in tokens.
     """
 
     allow_calls: bool = True
-    json_action: bool = False
+    protocol: ProtocolName = "native"
+    force_tool: str = ""
     json_object: bool = False
     output_limit: int | None = None
 

@@ -14,15 +14,20 @@ from loopline.prompt.fitting import (
 )
 from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points, placed
 from loopline.prompt.protocols import (
+    DELEGATE,
     NATIVE,
     Answer,
     Calls,
+    ChannelSplitter,
     Decided,
     DecisionProtocol,
     JsonAction,
     Malformed,
     Native,
     ProtocolName,
+    Tagged,
+    ThoughtAction,
+    ThoughtSplitter,
     protocol,
 )
 from loopline.prompt.rendering import RENDERER, Cut, Rendering
@@ -38,6 +43,7 @@ from loopline.prompt.summarizing import (
 from loopline.prompt.view import View
 
 __all__ = [
+    "DELEGATE",
     "KEEP_INTACT_TURNS",
     "KEEP_TURNS",
     "MIN_ROUNDS",
@@ -49,6 +55,7 @@ __all__ = [
     "Answer",
     "Budget",
     "Calls",
+    "ChannelSplitter",
     "Covered",
     "Cut",
     "Decided",
@@ -60,6 +67,9 @@ __all__ = [
     "ProtocolName",
     "Rendering",
     "Request",
+    "Tagged",
+    "ThoughtAction",
+    "ThoughtSplitter",
     "View",
     "Written",
     "aged",

@@ -19,10 +19,14 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
     UserRecalled,
+    UserSteer,
 )
 
 REMEMBERED = 8
 """How many of the newest reports of a model the estimate goes by."""
+
+MOST = 4.0
+"""A token is no less than a byte, and nothing is estimated at less than a quarter of a token a byte."""
 
 
 class Facts:
@@ -50,7 +54,7 @@ class Facts:
     def take(self, block: Block) -> None:
         """Fold one more block in."""
         match block.body:
-            case UserPrompt() | UserFollowup():
+            case UserPrompt() | UserFollowup() | UserSteer():
                 self.inputs[block.seq] = block
             case UserRecalled(said=said):
                 if said not in self.taken:
@@ -118,7 +122,7 @@ class Facts:
 
     def factor_of(self, model: str) -> float:
         """By how much more that model counts than is estimated, as far as it has reported; 1 at least."""
-        return max(1.0, *self._ratios.get(model, (1.0,)))
+        return min(max(1.0, *self._ratios.get(model, (1.0,))), MOST)
 
     def _begin(self, block: Block, begun: RoundStart) -> None:
         for seq in begun.takes:

@@ -22,6 +22,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserSteer,
     memory_notes,
     plan,
 )
@@ -92,7 +93,7 @@ def _values(call: ToolCalled) -> str:
 
 def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
     match block.body:
-        case UserPrompt(text=text) | UserFollowup(text=text):
+        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
             yield Told(block.seq, block.ref, text)
         case ToolCalled(tool=tool, arguments=arguments):
             if len(dumps(arguments)) > LONG_ARGUMENTS:

@@ -38,6 +38,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserSteer,
     Window,
     memory_notes,
     summary_text,
@@ -138,7 +139,7 @@ class Rendering:
     def said(self, block: Block) -> UserMessage | None:
         """What a user said, as it is shown; None for a block that is no user input."""
         match block.body:
-            case UserPrompt(text=text) | UserFollowup(text=text):
+            case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
                 return UserMessage(text=f"[{block.ref}]\n{self._text(block, text)}")
             case _:
                 return None

@@ -12,6 +12,7 @@ from loopline.react.limits import (
     recorded,
 )
 from loopline.react.runtime import React, ReactStateV2
+from loopline.react.streaming import Resolved
 from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input, result
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "PendingCall",
     "React",
     "ReactStateV2",
+    "Resolved",
     "TurnPayload",
     "TurnResult",
     "checked",

@@ -171,6 +171,7 @@ class Actor:
             raise tool
         if tool.effect != "read":
             await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
+            await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         return await tool.run(deepcopy(call.arguments), self._call(call))
 

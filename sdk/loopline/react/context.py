@@ -151,8 +151,8 @@ class Context:
         abilities = self._model.abilities
         return Options(
             allow_calls=calls,
-            json_action=not self._native,
-            json_object=not self._native and abilities.json_mode,
+            protocol=self.protocol.name,
+            json_object=self.protocol.name == "json" and abilities.json_mode,
             output_limit=abilities.output_limit,
         )
 
@@ -257,8 +257,8 @@ class Context:
                 window, causes = pruned, ["prune"]
         now = view.now if window == view.window else view.under(window)
         if budget.over(now, TRIGGER):
-            smaller = await self._compacted(self._aged(window), budget)
-            if smaller != view.window:
+            smaller = await self._compacted(window, budget)
+            if smaller != window:
                 window, causes = smaller, [*causes, "compaction"]
         elif causes == ["prune"]:
             await self._tell_pruned(window)
@@ -314,9 +314,9 @@ class Context:
         smaller = self.view.under(pruned).tokens < self.view.now.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compacted(self, window: Window, budget: Budget) -> Window:
+    async def _compacted(self, given: Window, budget: Budget) -> Window:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
-        view = self.view
+        view, window = self.view, self._aged(given)
         before = budget.cost(view.now)
         self._listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
         smaller, enough = lightened(view, window, budget)
@@ -329,7 +329,7 @@ class Context:
         if budget.over(view.under(window), TRIGGER):
             window, _ = lightened(view, window, budget)
         smaller = shortened(view, window, budget)
-        if summed is None and smaller != view.window:
+        if summed is None and smaller != given:
             named = "what calls gave is now only named, and long texts are cut: refs restore them"
             await self._tell([self._made_room(before, view.under(smaller), budget, named)])
             smaller = shortened(view, smaller, budget)

@@ -1,22 +1,45 @@
-"""Limits: what a turn may use, what it is shown of the past, and how its decisions travel."""
+"""Limits: what a turn may use, how it goes about it, and what it is shown of the past."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Literal, TypedDict, cast
+from math import isfinite
+from typing import Literal, TypedDict, cast, get_args
 
 from loopline.errors import LooplineError
-from loopline.models import Model
-from loopline.prompt import DecisionProtocol, protocol
+from loopline.models import Abilities, Model
+from loopline.prompt import DecisionProtocol, ProtocolName, protocol
+from loopline.timeline import LimitValue
 
 MAX_ITERATIONS = 15
+PARALLEL_TOOLS = 10
+REPAIRS = 1
+STAGNATION_ROUNDS = 3
+OUTPUT_ESCALATIONS = 2
+
+ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
+AnswerMode = Literal["direct", "synthesize"]
+OnExhausted = Literal["force", "summary", "partial"]
+Effort = Literal["low", "medium", "high", "max"]
 
 
 class Limits(TypedDict, total=False):
-    """What a turn may use, what it is shown of the past, and how decisions travel.
+    """What a turn may use, how it goes about it, and what it is shown of the past.
 
-    `max_iterations` counts decisions. `protocol` "auto" is native where the model can call tools.
+    `max_iterations` counts decisions. With `early_stop` False an answer is held until the last of them,
+    with `min_rounds` until so many. `deadline_seconds` count from the turn's beginning; `max_tokens` are
+    those of all its requests, `max_cost` is in US dollars; both stop before the request that would break
+    them. `on_exhausted` says what stands in for an answer then. `repairs` are requests in a row to write
+    a reply anew that could not be read, None for as many as there are rounds. A reply that was cut off is
+    continued `output_escalations` times. So many `stagnation_rounds` with the same calls end the turn, 0
+    for never.
+
+    `protocol` "auto" goes by what the model can do. At most `parallel_tools` run at once, each for
+    `tool_timeout_seconds`. With `select_tools` a turn with more than 12 tools begins with a choice of
+    them. `answer_mode` "synthesize" has the answer written by a request of its own. `reasoning_effort`
+    is passed to models that take it.
+
     `cache_ttl_seconds` is how long the provider keeps a prompt that is not asked for again, 0 for no
     clipping when that is over; `keep_recent_turns` are not clipped then, and `keep_recent_intact_turns`
     keep what they looked up. The point before the tail lies `cache_point_offset_rounds` back, once
@@ -25,7 +48,21 @@ class Limits(TypedDict, total=False):
     """
 
     max_iterations: int
-    protocol: Literal["auto", "native", "json"]
+    early_stop: bool
+    min_rounds: int
+    deadline_seconds: float
+    max_tokens: int
+    max_cost: float
+    on_exhausted: OnExhausted
+    repairs: int | None
+    output_escalations: int
+    stagnation_rounds: int
+    protocol: ProtocolChoice
+    parallel_tools: int
+    tool_timeout_seconds: float
+    select_tools: bool
+    answer_mode: AnswerMode
+    reasoning_effort: Effort
     cache_ttl_seconds: int
     keep_recent_turns: int
     keep_recent_intact_turns: int
@@ -35,16 +72,67 @@ class Limits(TypedDict, total=False):
     summary_hint: str
 
 
-_LEAST: Mapping[str, int] = {
-    "max_iterations": 1,
-    "cache_ttl_seconds": 0,
-    "keep_recent_turns": 1,
-    "keep_recent_intact_turns": 1,
-    "cache_point_min_rounds": 1,
-    "cache_point_offset_rounds": 0,
-    "editable_tail_size_in_tokens": 0,
+Check = Callable[[object], str]
+"""What a value should have been, empty when it is that."""
+
+
+def _whole(least: int) -> Check:
+    def check(value: object) -> str:
+        is_one = type(value) is int and value >= least
+        return "" if is_one else f"{least} or more, a whole number"
+
+    return check
+
+
+def _positive(value: object) -> str:
+    match value:
+        case bool():
+            pass
+        case int() | float() if isfinite(value) and value > 0:
+            return ""
+        case _:
+            pass
+    return "a number above 0"
+
+
+def _one_of(choice: object) -> Check:
+    names: tuple[str, ...] = get_args(choice)
+    return lambda value: "" if value in names else f"one of {', '.join(names)}"
+
+
+def _switch(value: object) -> str:
+    return "" if isinstance(value, bool) else "True or False"
+
+
+def _word(value: object) -> str:
+    return "" if isinstance(value, str) else "a word"
+
+
+_CHECKS: Mapping[str, Check] = {
+    "max_iterations": _whole(1),
+    "early_stop": _switch,
+    "min_rounds": _whole(1),
+    "deadline_seconds": _positive,
+    "max_tokens": _whole(1),
+    "max_cost": _positive,
+    "on_exhausted": _one_of(OnExhausted),
+    "repairs": lambda value: "" if value is None else _whole(0)(value),
+    "output_escalations": _whole(0),
+    "stagnation_rounds": _whole(0),
+    "protocol": _one_of(ProtocolChoice),
+    "parallel_tools": _whole(1),
+    "tool_timeout_seconds": _positive,
+    "select_tools": _switch,
+    "answer_mode": _one_of(AnswerMode),
+    "reasoning_effort": _one_of(Effort),
+    "cache_ttl_seconds": _whole(0),
+    "keep_recent_turns": _whole(1),
+    "keep_recent_intact_turns": _whole(1),
+    "cache_point_min_rounds": _whole(1),
+    "cache_point_offset_rounds": _whole(0),
+    "editable_tail_size_in_tokens": _whole(0),
+    "summary_hint": _word,
 }
-"""The limits that are whole numbers, and the least that each may be."""
 
 
 def checked(limits: Limits) -> Limits:
@@ -53,33 +141,39 @@ def checked(limits: Limits) -> Limits:
     Raises:
         LooplineError: a limit is unknown or out of its range.
     """
-    known = list(Limits.__annotations__)
     for name, value in limits.items():
-        if name not in known:
-            nearest = get_close_matches(name, known, 1, 0.0)[0]
+        if name not in _CHECKS:
+            nearest = get_close_matches(name, _CHECKS, 1, 0.0)[0]
             raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
-        least = _LEAST.get(name)
-        if least is not None and (type(value) is not int or value < least):
-            raise LooplineError(f"{name} must be {least} or more, a whole number, not {value!r}")
-    if limits.get("protocol", "auto") not in ("auto", "native", "json"):
-        raise LooplineError(f"no protocol {limits.get('protocol')!r}: auto, native or json")
+        wanted = _CHECKS[name](value)
+        if wanted:
+            raise LooplineError(f"{name} must be {wanted}, not {value!r}")
     return limits
 
 
-def recorded(limits: Limits) -> dict[str, int | str]:
+def recorded(limits: Limits) -> dict[str, LimitValue]:
     """The limits as a turn's prompt keeps them."""
-    return {name: cast("int | str", value) for name, value in limits.items()}
+    return {name: cast("LimitValue", value) for name, value in limits.items()}
 
 
-def recalled(kept: Mapping[str, int | str]) -> Limits:
+def recalled(kept: Mapping[str, LimitValue]) -> Limits:
     """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
-    known = {name: value for name, value in kept.items() if name in Limits.__annotations__}
+    known = {name: value for name, value in kept.items() if name in _CHECKS}
     return checked(cast("Limits", known))
 
 
 def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:
-    """The protocol that the limits ask for; "auto" goes by what the model can do."""
-    asked = limits.get("protocol", "auto")
-    if asked == "auto":
-        return protocol("native" if model.abilities.tool_call else "json")
-    return protocol(asked)
+    """The protocol that the limits ask for, unless the model cannot keep it; "auto" is the best it can."""
+    match limits.get("protocol", "auto"):
+        case "auto":
+            return protocol(_best(model.abilities))
+        case "native" if not model.abilities.tool_call:
+            return protocol(_best(model.abilities))
+        case name:
+            return protocol(name)
+
+
+def _best(abilities: Abilities) -> ProtocolName:
+    if abilities.tool_call:
+        return "native"
+    return "json" if abilities.json_mode else "tagged"

@@ -18,6 +18,7 @@ from loopline.react.answering import completion, fallback
 from loopline.react.asking import ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.limits import MAX_ITERATIONS, Limits, checked
+from loopline.react.streaming import Resolved
 from loopline.react.turn import TurnPayload, TurnResult, result
 from loopline.timeline import (
     Body,
@@ -170,11 +171,15 @@ class React:
         )
 
     async def _ask(self, purpose: RoundPurpose) -> Reply:
-        return await ask(self._model, self._context.prompt(purpose), self._hear)
+        listen = Resolved(self._listen, self._recorder.timeline.pool)
 
-    def _hear(self, piece: TextDelta) -> None:
-        if self._native:  # half a JSON object is nothing to show
-            self._listen(Delta(type="delta", channel=piece.channel, text=piece.text))
+        def hear(piece: TextDelta) -> None:
+            if self._native:  # half a JSON object is nothing to show
+                listen(Delta(type="delta", channel=piece.channel, text=piece.text))
+
+        reply = await ask(self._model, self._context.prompt(purpose), hear)
+        listen.close()
+        return reply
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> None:
         recorder = self._recorder

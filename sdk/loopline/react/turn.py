@@ -15,6 +15,7 @@ from loopline.timeline import (
     Source,
     Timeline,
     UserFollowup,
+    UserSteer,
     turn_id,
 )
 
@@ -89,4 +90,4 @@ def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "")
 def late_input(timeline: Timeline) -> list[str]:
     """The refs of what the user has added and no round has taken."""
     pending = timeline.pending.values()
-    return [block.ref for block in pending if isinstance(block.body, UserFollowup)]
+    return [block.ref for block in pending if isinstance(block.body, UserFollowup | UserSteer)]

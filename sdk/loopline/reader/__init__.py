@@ -3,6 +3,7 @@
 from loopline.reader.documents import (
     block_object,
     iso,
+    page_document,
     pool_document,
     source_row,
     timeline_document,
@@ -29,6 +30,7 @@ __all__ = [
     "Status",
     "block_object",
     "iso",
+    "page_document",
     "passage_source",
     "pool_document",
     "read_document",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
 
-from loopline.models import Json, JsonObject
-from loopline.timeline import Block, ConversationSummary, SourceAdded, Timeline, encode
+from loopline.models import Json, JsonObject, dumps
+from loopline.timeline import Block, ConversationSummary, SourceAdded, Timeline, Unknown, encode
 
 VERSION = 1
 
@@ -27,6 +28,23 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
     }
 
 
+def page_document(
+    blocks: Sequence[Block], summary: ConversationSummary, next_after: int | None
+) -> JsonObject:
+    """Some blocks of a conversation, and after which place there are more; None when there are none."""
+    page: list[Json] = [block_object(block) for block in blocks]
+    return {
+        "version": VERSION,
+        "conversation_id": summary.conversation.name,
+        "conversation_title": summary.title,
+        "conversation_started_at": iso(summary.started_at),
+        "last_activity_at": iso(summary.last_activity_at),
+        "turn_ids": [f"turn_{number}" for number in range(1, summary.turns + 1)],
+        "blocks": page,
+        "next_after": next_after,
+    }
+
+
 def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
     """Every source by number."""
     rows: list[Json] = [source_row(sid, timeline) for sid in timeline.pool.sources]
@@ -37,8 +55,13 @@ def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> Js
 
 
 def block_object(block: Block) -> JsonObject:
-    """A block with its place, its name and its body."""
+    """A block with its place, its name and its body.
+
+    What of an unknown type would not be written as it is stored is there as `stored` too.
+    """
     kind, version, stored = encode(block.body)
+    body = loaded(stored)
+    exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
     return {
         "seq": block.seq,
         "type": kind,
@@ -49,8 +72,17 @@ def block_object(block: Block) -> JsonObject:
         "ts": iso(block.ts),
         "term": block.term,
         "ref": block.ref,
-        "body": cast("Json", json.loads(stored)),
+        "body": body,
+        **(exact if isinstance(block.body, Unknown) else {}),
     }
+
+
+def loaded(stored: str) -> Json:
+    """The value of stored JSON; None of what is no JSON, as only an unknown type may hold."""
+    try:
+        return cast("Json", json.loads(stored))
+    except ValueError:
+        return None
 
 
 def source_row(sid: int, timeline: Timeline) -> JsonObject:

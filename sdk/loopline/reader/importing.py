@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from loopline.errors import LooplineError
-from loopline.models import Json, JsonObject, dumps
+from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.reader.documents import VERSION
-from loopline.timeline import Block, ToolCalled, ToolResult, ToolStarted, decode
+from loopline.timeline import (
+    Block,
+    Body,
+    ToolCalled,
+    ToolResult,
+    ToolStarted,
+    Unknown,
+    UserPrompt,
+    body_types,
+    decode,
+)
+from loopline.timeline.codec import VERSION as BODY_VERSION
+
+MOST = 2**53
+"""No number of a block is larger."""
+_TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 
 
 class DocumentError(LooplineError):
@@ -27,14 +43,17 @@ def read_document(document: JsonObject) -> list[Block]:
     rows = document.get("blocks")
     if not isinstance(rows, list) or not rows:
         raise DocumentError("blocks: there are none")
-    blocks = [_block(row, place) for place, row in enumerate(rows, start=1)]
+    read = [_block(row, place) for place, row in enumerate(rows, start=1)]
+    blocks = [block for block, _ in read]
+    _check_turns(blocks)
     _check_numbers(blocks)
     _check_calls(blocks)
+    _check_names(read)
     return blocks
 
 
-def _block(row: Json, place: int) -> Block:
-    """The block at a place, from 1."""
+def _block(row: Json, place: int) -> tuple[Block, Json]:
+    """The block at a place, from 1, and what it is called there."""
     at = f"blocks[{place - 1}]"
     match row:
         case {
@@ -46,8 +65,10 @@ def _block(row: Json, place: int) -> Block:
             "n": int(n),
             "ts": str(ts),
             "term": int(term),
-            "body": dict(body),
-        }:
+            "body": body,
+            "ref": ref,
+            **rest,
+        } if not any(isinstance(number, bool) for number in (seq, version, round_, n, term)):
             pass
         case _:
             raise DocumentError(f"{at}: a field of the block is missing or has the wrong type")
@@ -55,22 +76,82 @@ def _block(row: Json, place: int) -> Block:
         raise DocumentError(
             f"{at}: seq {seq} stands at place {place}: a block is missing or doubled"
         )
-    number = turn.removeprefix("turn_")
-    if not (number.isascii() and number.isdecimal() and int(number) > 0):
-        raise DocumentError(f"{at}: {turn!r} is no turn")
+    if not all(0 <= number <= MOST for number in (version, round_, term)):
+        raise DocumentError(f"{at}: version, round and term are from 0 to {MOST}")
     try:
-        return Block(
+        block = Block(
             seq=seq,
-            turn=int(number),
+            turn=_turn(turn, at),
             round=round_,
             n=n,
-            ts=datetime.fromisoformat(ts),
+            ts=_moment(ts, at),
             term=term,
-            body=decode(kind, version, dumps(body)),
+            body=_body(kind, version, body, rest.get("stored")),
         )
     except ValueError as error:
         said = " ".join(str(error).split())
         raise DocumentError(f"{at}: it is no {kind}: {said}") from error
+    return block, ref
+
+
+def _turn(written: str, at: str) -> int:
+    found = _TURN_ID.fullmatch(written)
+    if found is None:
+        raise DocumentError(f"{at}: {written!r} is no turn")
+    return int(found[1])
+
+
+def _moment(written: str, at: str) -> datetime:
+    """The time of a block: UTC, in whole milliseconds."""
+    moment = datetime.fromisoformat(written)
+    if moment.utcoffset() != timedelta(0) or moment.microsecond % 1000:
+        raise DocumentError(f"{at}: {written} is no time in UTC to the millisecond")
+    return moment
+
+
+def _body(kind: str, version: int, body: Json, stored: object) -> Body:
+    """The body; one that nobody here knows is as it was stored.
+
+    Raises:
+        ValueError: it is no body of that type.
+    """
+    if kind in body_types() and version <= BODY_VERSION:
+        return decode(kind, version, dumps(body))
+    exact = stored if isinstance(stored, str) else dumps(body)
+    if well_formed(f"{kind}{exact}") != f"{kind}{exact}":
+        raise ValueError("it holds what no text can hold")
+    return Unknown(stored_type=kind, version=version, stored=exact)
+
+
+def _check_names(read: Sequence[tuple[Block, Json]]) -> None:
+    """A block is called what its place and body say."""
+    for place, (block, ref) in enumerate(read):
+        try:
+            name = block.ref
+        except LooplineError as error:
+            raise DocumentError(f"blocks[{place}]: it cannot be named: {error}") from error
+        if ref != name:
+            raise DocumentError(f"blocks[{place}]: it is called {ref!r}, and should be {name!r}")
+
+
+def _check_turns(blocks: Sequence[Block]) -> None:
+    """Turns begin one after the other, each with what the user said."""
+    begun, prompted = 0, set[int]()
+    for place, block in enumerate(blocks):
+        if block.turn > begun + 1:
+            raise DocumentError(f"blocks[{place}]: {block.turn_id} begins after turn_{begun}")
+        begun = max(begun, block.turn)
+        match block.body:
+            case UserPrompt():
+                prompted.add(block.turn)
+            case Unknown():
+                pass  # a newer loopline may begin a turn otherwise
+            case _ if block.turn not in prompted:
+                raise DocumentError(
+                    f"blocks[{place}]: {block.turn_id} begins without a user.prompt"
+                )
+            case _:
+                pass
 
 
 def _check_numbers(blocks: Sequence[Block]) -> None:
@@ -87,17 +168,19 @@ def _check_numbers(blocks: Sequence[Block]) -> None:
 
 def _check_calls(blocks: Sequence[Block]) -> None:
     """Every start and every result follows its call, which has only one of each."""
-    called, begun, settled = set[str](), set[str](), set[str]()
+    called, begun, settled = dict[str, int](), set[str](), set[str]()
     for place, block in enumerate(blocks):
         match block.body:
             case ToolCalled(call_id=call_id):
-                kept, known = called, call_id not in called
+                known = call_id not in called
+                called.setdefault(call_id, block.turn)
             case ToolStarted(call_id=call_id):
-                kept, known = begun, call_id in called and call_id not in begun | settled
+                known = called.get(call_id) == block.turn and call_id not in begun | settled
+                begun.add(call_id)
             case ToolResult(call_id=call_id):
-                kept, known = settled, call_id in called and call_id not in settled
+                known = called.get(call_id) == block.turn and call_id not in settled
+                settled.add(call_id)
             case _:
                 continue
         if not known:
             raise DocumentError(f"blocks[{place}]: {block.type} of {call_id!r} is out of place")
-        kept.add(call_id)

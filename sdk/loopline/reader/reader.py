@@ -194,7 +194,7 @@ class Reader:
             return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
         refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
         if isinstance(ref, SummaryRef):
-            return f"no summary {str(ref)!r}: {ref.turn_id} compacted nothing"
+            return f"no summary {str(ref)!r}: {ref.turn_id} was never compacted"
         kind = str(ref)[:3]
         near = [name for name in refs if name.startswith(kind)]
         best = get_close_matches(str(ref), near, n=4, cutoff=0) or near[:4]

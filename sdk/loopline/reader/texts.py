@@ -26,6 +26,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserSteer,
     encode,
     summary_text,
 )
@@ -37,7 +38,7 @@ JSON = "application/json"
 def text_of(block: Block) -> tuple[str, str]:
     """The text of a block and its MIME type."""
     match block.body:
-        case UserPrompt(text=text) | UserFollowup(text=text):
+        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
             return text, MARKDOWN
         case Completion(text=text) | Draft(text=text) | Notes(text=text) | Thinking(text=text):
             return text, MARKDOWN

@@ -18,8 +18,8 @@ from loopline.models import (
     TextDelta,
     ToolCall,
     Usage,
-    dumps,
 )
+from loopline.prompt import DecisionProtocol, protocol
 
 
 class ScriptError(LooplineError):
@@ -35,7 +35,7 @@ class Call(ToolCall):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Say:
-    """A reply: text, calls, or both. In the `json` protocol it is written as the action object."""
+    """A reply: text, calls, or both. Where decisions travel as text, it is written out as such."""
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -86,6 +86,7 @@ class AbilityChoices(TypedDict, total=False):
     """What the model is to be able to do; sizes are in tokens."""
 
     tool_call: bool
+    tool_choice: bool
     json_mode: bool
     vision: bool
     thinking: bool
@@ -139,7 +140,7 @@ class ScriptedModel:
                 yield TextDelta(text=text)
                 yield Reply(text=text)
             case Say() as say:
-                reply = _reply(say, native=not prompt.options.json_action)
+                reply = _reply(say, protocol(prompt.options.protocol))
                 if reply.text:
                     yield TextDelta(text=reply.text)
                 yield reply
@@ -187,31 +188,15 @@ class ScriptedModel:
         return entry(prompt) if callable(entry) else entry
 
 
-def _reply(say: Say, *, native: bool) -> Reply:
-    if native:
-        return Reply(
-            text=say.text,
-            calls=say.calls,
-            thinking=say.thinking,
-            stop_reason="tool_use" if say.calls else "stop",
-            usage=say.usage,
-        )
-    text = dumps(_action(say))
-    return Reply(text=text, thinking=say.thinking, usage=say.usage)
-
-
-def _action(say: Say) -> JsonObject:
-    if not say.calls:
-        return {"action": "final_answer", "answer": say.text}
-    call, *more = say.calls
-    if more:
-        raise ScriptError("the json protocol takes one call a reply: write one Say for each")
-    return {
-        "action": "call_tool",
-        "notes": say.text,
-        "tool": call.name,
-        "arguments": call.arguments,
-    }
+def _reply(say: Say, spoken: DecisionProtocol) -> Reply:
+    message = spoken.called(say.text, say.calls) if say.calls else spoken.answered(say.text)
+    return Reply(
+        text=message.text,
+        calls=message.calls,
+        thinking=say.thinking,
+        stop_reason="tool_use" if message.calls else "stop",
+        usage=say.usage,
+    )
 
 
 def _json(arguments: Mapping[str, object]) -> JsonObject:

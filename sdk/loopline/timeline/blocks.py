@@ -10,9 +10,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.models import JsonObject, Usage
+from loopline.models import Json, JsonObject, Usage
 from loopline.refs import ArtifactRef, BlockRef, CallRef, Ref, SourcesRef, SummaryRef, parse
 from loopline.timeline.plan import PlanSnapshot, StepStatus
+from loopline.timeline.shown import (
+    Hide,
+    PlanHistory,
+    RangeSummary,
+    RoundStart,
+    SystemMessage,
+    turn_id,
+)
 
 Effect = Literal["read", "write", "exclusive", "meta"]
 ExitReason = Literal[
@@ -27,7 +35,8 @@ ExitReason = Literal[
     "interrupted",
     "error",
 ]
-ResultStatus = Literal["ok", "error", "interrupted", "stopped"]
+ResultStatus = Literal["ok", "error", "interrupted", "stopped", "denied"]
+LimitValue = int | float | str | bool | None
 SourceType = Literal["web", "file", "attachment", "manual"]
 
 
@@ -60,7 +69,7 @@ class UserPrompt:
     """What the user said to begin a turn, and the limits asked for it."""
 
     text: str
-    limits: dict[str, int | str] = field(default_factory=dict[str, int | str])
+    limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     type: Literal["user.prompt"] = "user.prompt"
 
 
@@ -70,6 +79,23 @@ class UserFollowup:
 
     text: str
     type: Literal["user.followup"] = "user.followup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSteer:
+    """The user wants the running turn to go another way: what is being written is cut off for it."""
+
+    text: str
+    type: Literal["user.steer"] = "user.steer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserAnswer:
+    """What the user gave a call that was waiting for it; an approval takes true or false."""
+
+    call_id: str
+    value: Json
+    type: Literal["user.answer"] = "user.answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,82 +110,20 @@ class UserRecalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CachePoint:
-    """A place in a prompt up to which a provider is asked to keep it.
-
-    `messages` of the prompt stand before it; with system text and tools they cost about `tokens`.
-    """
-
-    name: Literal["prev_turn", "pre_tail", "tail"]
-    messages: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """What the prompts of an epoch show of the blocks before it: whole, cut, named, or summed up.
-
-    The summary at the seq `summary` stands for all blocks up to `start`. Turns before `old_before` are
-    clipped by kind; what turns before `spent_before` looked up is only named. Results of reads up to
-    the seq `reads_cleared`, and of every call up to `results_cleared`, are only named. No result is
-    longer than `result_limit` characters and no other text than `text_limit`. Hides up to the seq
-    `hides` are done; feedback up to the seq `feedback` stands in the turns it is about.
-    """
-
-    summary: int = 0
-    start: int = 0
-    old_before: int = 0
-    spent_before: int = 0
-    reads_cleared: int = 0
-    results_cleared: int = 0
-    result_limit: int = 64_000
-    text_limit: int | None = None
-    hides: int = 0
-    feedback: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundStart:
-    """A round begins, and what its prompt is made of.
-
-    `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers
-    to. An epoch is a stretch in which prompts only grow; `opened_by` says what began it, empty within
-    one, and `window` what it shows of what was before, None for as before. `limit` is the number of
-    decisions the turn may take. The digests are sha256 in hexadecimal; `stable_sha256` is that of the
-    messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
-    its conversation with their digests. `tokens` is the estimate of the whole request.
-    """
-
-    saw: int
-    takes: tuple[int, ...]
-    epoch: int
-    opened_by: str
-    model: str
-    protocol: str
-    renderer: int
-    system_sha256: str
-    tools_sha256: str
-    stable_sha256: str
-    tail: str = ""
-    limit: int = 0
-    purpose: Literal["decision", "answer"] = "decision"
-    tokens: int = 0
-    points: tuple[CachePoint, ...] = ()
-    window: Window | None = None
-    system: str = ""
-    tools: str = ""
-    type: Literal["react.round.start"] = "react.round.start"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The model has replied; `calls` says how many calls follow in the same append."""
+    """The model has replied; `calls` says how many calls follow in the same append.
+
+    One whose `purpose` is "answer" was asked for the answer alone and is no round. `cost` is in US
+    dollars, None while nobody knows a price.
+    """
 
     model: str
     stop_reason: str
     calls: int = 0
     raw: str = ""
     usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    purpose: Literal["decision", "answer"] = "decision"
     type: Literal["react.decision"] = "react.decision"
 
 
@@ -200,11 +164,44 @@ class ToolStarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPending:
+    """A call waits for the user: for what its tool asked, or for leave to run at all.
+
+    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved.
+    """
+
+    call_id: str
+    kind: Literal["question", "approval"]
+    question: str
+    digest: str
+    type: Literal["react.tool.pending"] = "react.tool.pending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunChild:
+    """A call has begun a run of its own, in a conversation of its own."""
+
+    call_id: str
+    conversation: str
+    type: Literal["run.child"] = "run.child"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolsSelected:
+    """The tools that the turn offers from now on; `why` says how they came to be these."""
+
+    names: tuple[str, ...]
+    why: str = ""
+    usage: Usage = field(default_factory=Usage)
+    type: Literal["react.tools"] = "react.tools"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What the tool said, for good or ill. `elapsed_ms` is the time it ran.
 
     `found` counts what a search found. `shows` names what a read put before the model, as pairs of
-    ref and sha256 of the text.
+    ref and sha256 of the text. `ran_with` are the arguments it ran with, where a guard changed them.
     """
 
     call_id: str
@@ -215,6 +212,7 @@ class ToolResult:
     found: int | None = None
     shows: tuple[tuple[str, str], ...] = ()
     artifact: str = ""
+    ran_with: JsonObject | None = None
     type: Literal["react.tool.result"] = "react.tool.result"
 
 
@@ -242,80 +240,6 @@ class PlanAck:
     plan_id: str
     changes: dict[str, StepStatus]
     type: Literal["react.plan.ack"] = "react.plan.ack"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemMessage:
-    """The runtime tells the model what has become of the context, such as that it was summed up."""
-
-    code: str
-    text: str
-    type: Literal["system.message"] = "system.message"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hide:
-    """The model put something out of its sight: `replacement` is shown where `path`, a ref, was."""
-
-    path: str
-    replacement: str
-    type: Literal["react.hide"] = "react.hide"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerLine:
-    """One block that a summary stands for: its ref, and words that say what it is.
-
-    Where there is no room for all lines, those of a low `rank` go first.
-    """
-
-    ref: str
-    words: str
-    rank: Literal[0, 1, 2] = 2
-
-
-SummaryHint = Literal["general", "react_iteration", "planner_input", "step_dependency"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeSummary:
-    """What stands in prompts for the blocks from seq 1 to `covers`, which the log still holds.
-
-    `first_turn` to `last_turn` are covered, the last one in part when it is `split`. `text` was written
-    by a model, or is empty. `carried` are the lines that later rounds refer to and the text left out,
-    `ledger` a line for each block that can be read again, `notes` the memory notes, `sources` the
-    numbers of those that were cited, each with its name. `dropped` counts the blocks for which the
-    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `usage` is what the text cost, `why` why there is none.
-    """
-
-    covers: int
-    first_turn: int
-    last_turn: int
-    split: bool = False
-    hint: SummaryHint = "general"
-    text: str = ""
-    carried: tuple[LedgerLine, ...] = ()
-    ledger: tuple[LedgerLine, ...] = ()
-    notes: tuple[LedgerLine, ...] = ()
-    sources: tuple[LedgerLine, ...] = ()
-    dropped: int = 0
-    older: str = ""
-    usage: Usage = field(default_factory=Usage)
-    why: str = ""
-    type: Literal["conv.range.summary"] = "conv.range.summary"
-
-    @property
-    def covered_turn_ids(self) -> list[str]:
-        """The turns that it covers, wholly or in part."""
-        return [turn_id(number) for number in range(self.first_turn, self.last_turn + 1)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanHistory:
-    """Every plan but the current one as it stood when its blocks were summed up."""
-
-    text: str
-    type: Literal["react.plan.history"] = "react.plan.history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +303,9 @@ class ArtifactKept:
     type: Literal["artifact.kept"] = "artifact.kept"
 
 
+AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "cut"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """The answer, with its citation tokens as they were written; `sources_used` are their sids.
@@ -389,7 +316,7 @@ class Completion:
     text: str
     sources_used: tuple[int, ...] = ()
     unknown_sources: tuple[int, ...] = ()
-    flag: Literal["", "unparsed", "forced", "draft", "summary"] = ""
+    flag: AnswerFlag = ""
     reason: ExitReason = "complete"
     error: str = ""
     type: Literal["assistant.completion"] = "assistant.completion"
@@ -435,6 +362,8 @@ Body = (
     TurnHeader
     | UserPrompt
     | UserFollowup
+    | UserSteer
+    | UserAnswer
     | UserRecalled
     | RoundStart
     | Decision
@@ -442,6 +371,9 @@ Body = (
     | Notes
     | ToolCalled
     | ToolStarted
+    | ToolPending
+    | RunChild
+    | ToolsSelected
     | ToolResult
     | Notice
     | Plan
@@ -459,7 +391,7 @@ Body = (
     | Exit
     | Unknown
 )
-UserInput = UserPrompt | UserFollowup
+UserInput = UserPrompt | UserFollowup | UserSteer
 
 NEW_TURN = 0
 """The turn of an entry that opens the conversation's next turn."""
@@ -535,8 +467,3 @@ def as_entry(block: Block) -> Entry:
 def stored_type(body: Body) -> str:
     """The word by which a body's type is stored."""
     return body.stored_type if isinstance(body, Unknown) else body.type
-
-
-def turn_id(turn: int) -> str:
-    """`turn_3` for 3."""
-    return f"turn_{turn}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 LONGEST = 256
@@ -47,6 +47,26 @@ def find(text: str, *, newest: int) -> list[Citation]:
 def cited(text: str, *, newest: int) -> tuple[int, ...]:
     """The sids that a text cites, each once, in the order of their first mention."""
     return tuple(dict.fromkeys(sid for one in find(text, newest=newest) for sid in one.sids))
+
+
+class Marks:
+    """What people see of sids: `[1]`, `[2]`, … in the order of their first mention.
+
+    `[?]` is a sid that is not known; `numbers` are those given so far.
+    """
+
+    def __init__(self, known: Container[int]) -> None:
+        self._known = known
+        self.numbers: dict[int, int] = {}
+
+    def __call__(self, sids: tuple[int, ...]) -> str:
+        """The marks of one token."""
+        return " ".join(self._mark(sid) for sid in sids)
+
+    def _mark(self, sid: int) -> str:
+        if sid not in self._known:
+            return "[?]"
+        return f"[{self.numbers.setdefault(sid, len(self.numbers) + 1)}]"
 
 
 def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> str:

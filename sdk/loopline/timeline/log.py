@@ -9,7 +9,16 @@ from datetime import datetime
 from typing import Protocol
 
 from loopline.errors import ConflictError, LeaseLost, StoreError
-from loopline.timeline.blocks import Block, Entry, Feedback, UserFollowup, UserPrompt, UserRecalled
+from loopline.timeline.blocks import (
+    Block,
+    Entry,
+    Feedback,
+    UserAnswer,
+    UserFollowup,
+    UserPrompt,
+    UserRecalled,
+    UserSteer,
+)
 
 DEFAULT_TENANT = "default"
 DEFAULT_PROJECT = "default"
@@ -60,8 +69,10 @@ class TimelineLog(Protocol):
 
         A conversation begins with its first append. Entries of `NEW_TURN` share one new turn. A `key`
         that was used in the conversation before appends nothing again: its first outcome stands.
+        A cancellation that arrives meanwhile is raised once nothing more will be kept.
 
         Raises:
+            UnsoundBody: a body could not be read again; nothing was kept.
             LeaseLost: the term is no longer the newest, or there is none and an entry is not the user's.
             StoreBusy: another process held the store for too long; nothing was kept.
             StoreFull: there is no room; nothing was kept.
@@ -69,9 +80,19 @@ class TimelineLog(Protocol):
         ...
 
     async def read(
-        self, conversation: Conversation, *, after: int = 0, limit: int | None = None
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> Sequence[Block]:
-        """The blocks whose seq is greater than `after`, in order; none for one that never began."""
+        """The blocks whose seq is greater than `after`, in order; none for one that never began.
+
+        With `types` only those of these types and of types below them, with `turn` only those of that
+        turn, and of those that are left the first `limit`, which is 0 or more.
+        """
         ...
 
     def lease(
@@ -90,8 +111,29 @@ class TimelineLog(Protocol):
         """What is known of the conversation; None when it never began."""
         ...
 
-    async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
-        """Every conversation, of that user or of all, the one active last first."""
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
+        """The conversations of that user, project and tenant, or of all, the one active last first.
+
+        They were active last `after` the one moment and `before` the other; of those that are left the
+        first `limit`, which is 0 or more. Those of the same millisecond are in any order.
+        """
+        ...
+
+    async def holds(self, conversation: Conversation, term: int) -> bool:
+        """Whether the lease of that term stands: no later one has begun, as far as can be known here.
+
+        It costs nothing while the lease cannot have ended. After a pause past its end the store is
+        asked, and what stands is put off at once.
+        """
         ...
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
@@ -100,6 +142,7 @@ class TimelineLog(Protocol):
         The blocks are taken to be a whole conversation from its first place on, in order.
 
         Raises:
+            UnsoundBody: a body could not be read again.
             ConflictError: a conversation of that name has begun already.
         """
         ...
@@ -196,7 +239,9 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
         return
     for entry in entries:
         match entry.body:
-            case UserPrompt() | UserFollowup() | UserRecalled() | Feedback(origin="user"):
+            case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
+                pass
+            case Feedback(origin="user"):
                 pass
             case body:
                 raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")

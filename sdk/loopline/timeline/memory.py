@@ -12,6 +12,7 @@ from datetime import datetime
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry, stored_type
+from loopline.timeline.kinds import is_among
 from loopline.timeline.log import (
     Conversation,
     ConversationSummary,
@@ -21,6 +22,7 @@ from loopline.timeline.log import (
     check_known,
     title_of,
 )
+from loopline.timeline.soundness import sound
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class MemoryLog:
         """Keep the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
+        for entry in entries:
+            sound(entry.body)
         admit(entries, term=term, newest=self._terms[conversation])
         check_known(conversation, self._forgotten.get(conversation))
         if conversation not in self._kept:
@@ -88,13 +92,22 @@ class MemoryLog:
             )
 
     async def read(
-        self, conversation: Conversation, *, after: int = 0, limit: int | None = None
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> Sequence[Block]:
         """The blocks after `after`."""
         kept = self._kept.get(conversation)
-        if kept is None:
-            return []
-        return kept.blocks[after : None if limit is None else after + limit]
+        found = kept.blocks[after:] if kept else []
+        if types:
+            found = [block for block in found if is_among(block.type, types)]
+        if turn is not None:
+            found = [block for block in found if block.turn == turn]
+        return found[:limit]
 
     @asynccontextmanager
     async def lease(
@@ -114,13 +127,39 @@ class MemoryLog:
         kept = self._kept.get(conversation)
         return None if kept is None else _summary(conversation, kept)
 
-    async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
-        """Every conversation, the one active last first."""
-        found = [_summary(c, k) for c, k in self._kept.items() if user in (None, c.user)]
-        return sorted(found, key=lambda summary: summary.last_activity_at, reverse=True)
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
+        """The conversations, the one active last first."""
+        found = [
+            _summary(c, kept)
+            for c, kept in self._kept.items()
+            if user in (None, c.user)
+            and project in (None, c.project)
+            and tenant in (None, c.tenant)
+        ]
+        if after is not None:
+            found = [summary for summary in found if summary.last_activity_at > after]
+        if before is not None:
+            found = [summary for summary in found if summary.last_activity_at < before]
+        found.sort(key=lambda summary: summary.last_activity_at, reverse=True)
+        return found[:limit]
+
+    async def holds(self, conversation: Conversation, term: int) -> bool:
+        """Whether the lease of that term stands."""
+        return 0 < term == self._terms[conversation]
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere."""
+        for block in blocks:
+            sound(block.body)
         check_known(conversation, self._forgotten.get(conversation))
         if conversation in self._kept:
             raise ConflictError(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from loopline.errors import LeaseLost
 from loopline.timeline.blocks import Block, Body, Entry
 from loopline.timeline.log import Conversation, TimelineLog
-from loopline.timeline.soundness import check
 from loopline.timeline.timeline import Timeline, Turn
+from loopline.timeline.waiting import ended
 
 Listener = Callable[[Block], None]
 
@@ -61,31 +62,49 @@ class Recorder:
 
     async def record_made(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
         """`record` what is made of the timeline as it is directly before, such as the next number."""
-        task = asyncio.ensure_future(self._append(make))
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            if not task.cancelled():
-                task.exception()  # it is known; the cancellation is what the caller hears of
+            await self._order.acquire()
+        except asyncio.CancelledError:  # another append was first; this one is made all the same
+            await ended(asyncio.ensure_future(self.record_made(make)))
             raise
+        try:
+            recorded = await self._append(make)
+        finally:
+            self._order.release()
+        await asyncio.sleep(0)  # who hears of it may act upon it before the next step
+        return recorded
 
     async def catch_up(self) -> None:
         """Fold what other producers have written."""
         async with self._order:
-            self._take(await self._log.read(self.conversation, after=self.timeline.seq))
+            await self._read_on()
+
+    async def check_lease(self) -> None:
+        """Check that the conversation is this runner's still; directly before what cannot be undone.
+
+        Raises:
+            LeaseLost: another runner has taken it over.
+        """
+        if not await self._log.holds(self.conversation, self._term):
+            raise LeaseLost(
+                f"term {self._term} is over: another runner has the conversation, nothing is begun"
+            )
 
     async def _append(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
-        async with self._order:
-            bodies = make(self.timeline)
-            for body in bodies:
-                check(body)
-            entries = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
+        bodies = make(self.timeline)
+        entries = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
+        try:
             blocks = await self._log.append(
                 self.conversation, entries, seen=self.timeline.seq, term=self._term
             )
-            self._take(blocks)
+        except asyncio.CancelledError:  # what was kept is known from the log alone
+            await ended(asyncio.ensure_future(self._read_on()))
+            raise
+        self._take(blocks)
         return blocks[len(blocks) - len(entries) :]
+
+    async def _read_on(self) -> None:
+        self._take(await self._log.read(self.conversation, after=self.timeline.seq))
 
     def _take(self, blocks: Sequence[Block]) -> None:
         self.timeline.extend(blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from loopline.timeline.blocks import LedgerLine, RangeSummary, turn_id
+from loopline.timeline.shown import LedgerLine, RangeSummary, turn_id
 
 
 def summary_text(summary: RangeSummary) -> str:

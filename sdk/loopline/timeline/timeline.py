@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar
 
+from loopline.models import Usage
 from loopline.refs import ArtifactRef, BlockRef, CallRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.blocks import (
     ArtifactKept,
@@ -22,44 +23,68 @@ from loopline.timeline.blocks import (
     Draft,
     Exit,
     Feedback,
+    Notice,
     Plan,
-    RoundStart,
     SourceAdded,
     TextKept,
     ToolCalled,
+    ToolPending,
     ToolResult,
+    ToolsSelected,
     ToolStarted,
     TurnHeader,
     Unknown,
+    UserAnswer,
     UserFollowup,
     UserPrompt,
     UserRecalled,
+    UserSteer,
 )
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plans
+from loopline.timeline.shown import RangeSummary, RoundStart
 from loopline.timeline.sources import Pool
 
 F = TypeVar("F")
 
 
 @dataclass(slots=True)
+class Batch:
+    """The calls of one decision, and what came of them as far as it is known."""
+
+    calls: list[ToolCalled] = field(default_factory=list[ToolCalled])
+    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+
+
+@dataclass(slots=True)
 class Turn:
     """One user request up to its end, as far as it has come.
 
-    `undecided` is a round that has begun and has no decision yet.
+    `undecided` is a round that has begun and has no decision yet. `waiting` are the calls that wait for
+    the user, `answers` what the user gave them. `steered` is the number of rounds that were over when a
+    round took a steer. `told` are the codes of the notices since the last decision.
     """
 
     number: int
     prompt: Block | None = None
     header: TurnHeader | None = None
+    begun: datetime | None = None
     undecided: RoundStart | None = None
     open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     started: set[str] = field(default_factory=set[str])
+    waiting: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
+    answers: dict[str, UserAnswer] = field(default_factory=dict[str, UserAnswer])
     decisions: list[Decision] = field(default_factory=list[Decision])
+    batches: list[Batch] = field(default_factory=list[Batch])
+    told: list[str] = field(default_factory=list[str])
+    selected: ToolsSelected | None = None
+    steered: int | None = None
     draft: Draft | None = None
     completions: list[Completion] = field(default_factory=list[Completion])
     exit: Exit | None = None
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
 
     def take(self, block: Block) -> None:
         """Fold one more of its blocks in."""
@@ -67,23 +92,52 @@ class Turn:
             case UserPrompt():
                 self.prompt = block
             case TurnHeader() as header:
-                self.header = header
+                self.header, self.begun = header, block.ts
             case RoundStart() as begun:
                 self.undecided = begun
             case Decision() as decision:
-                self.undecided = None
-                self.decisions.append(decision)
-            case ToolCalled() as call:
-                self.open_calls[call.call_id] = call
-            case ToolStarted(call_id=call_id):
-                self.started.add(call_id)
-            case ToolResult() as result:
-                self.open_calls.pop(result.call_id, None)
-                self.results.append(result)
+                self._decide(decision)
+            case ToolCalled() | ToolStarted() | ToolPending() | UserAnswer() | ToolResult() as act:
+                self._act(act)
             case Draft() | Completion() | Exit() as end:
                 self._end(end)
+            case Notice(code=code):
+                self.told.append(code)
+            case ToolsSelected(usage=usage) as selected:
+                self.selected = selected
+                self.usage += usage
+            case RangeSummary(usage=usage):
+                self.usage += usage
             case _:
                 pass
+
+    def _decide(self, decision: Decision) -> None:
+        self.undecided = None
+        self.told.clear()
+        self.usage += decision.usage
+        if decision.cost is not None:
+            self.cost = (self.cost or 0.0) + decision.cost
+        if decision.purpose == "decision":
+            self.decisions.append(decision)
+            self.batches.append(Batch())
+
+    def _act(self, body: ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult) -> None:
+        match body:
+            case ToolCalled(call_id=call_id):
+                self.open_calls[call_id] = body
+                self.batches[-1].calls.append(body)
+            case ToolStarted(call_id=call_id):
+                self.started.add(call_id)
+            case ToolPending(call_id=call_id):
+                self.waiting[call_id] = body
+            case UserAnswer(call_id=call_id):
+                self.answers.setdefault(call_id, body)
+            case ToolResult(call_id=call_id):
+                self.open_calls.pop(call_id, None)
+                self.waiting.pop(call_id, None)
+                self.results.append(body)
+                for batch in self.batches[-1:]:
+                    batch.results[call_id] = body
 
     def _end(self, body: Draft | Completion | Exit) -> None:
         match body:
@@ -101,11 +155,36 @@ class Turn:
 
     @property
     def rounds(self) -> int:
-        """How many decisions it has seen."""
+        """How many decisions it has seen, those that asked for the answer alone not counted."""
         return len(self.decisions)
 
 
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
+
+
+@dataclass(slots=True)
+class _Names:
+    """Blocks by what refs call them. Most turns look nothing up, so it is made when one is sought."""
+
+    blocks: dict[str, Block] = field(default_factory=dict[str, Block])
+    newest: dict[tuple[str, str], Block] = field(default_factory=dict[tuple[str, str], Block])
+    plans: dict[str, Block] = field(default_factory=dict[str, Block])
+    taken: int = 0
+
+    def extend(self, blocks: Sequence[Block]) -> None:
+        """Take in those of a timeline's blocks that came since."""
+        for block in blocks[self.taken :]:
+            turn_id, kind = block.turn_id, block.type
+            self.blocks[f"ar:{turn_id}.{kind}.{block.n}"] = block
+            self.newest[turn_id, kind] = block
+            match block.body:
+                case ToolCalled() | ToolResult() | ArtifactKept():
+                    self.blocks[block.ref] = block
+                case Plan(snapshot=snapshot):
+                    self.plans[snapshot.plan_id] = block
+                case _:
+                    pass
+        self.taken = len(blocks)
 
 
 class Timeline:
@@ -129,9 +208,7 @@ class Timeline:
         self.tool_texts: dict[str, str] = {}
         self.last_asked: Block | None = None
         self._folds: dict[str, object] = {}
-        self._plan_refs: dict[str, Block] = {}
-        self._named: dict[str, Block] = {}
-        self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self._names = _Names()
         self.extend(blocks)
 
     @property
@@ -196,38 +273,36 @@ class Timeline:
 
     def find(self, ref: Ref) -> Block | None:
         """The block that a ref names, its span aside; None when there is none."""
+        names = self._names
+        names.extend(self.blocks)
         match ref:
             case SummaryRef(turn_id=turn_id, n=n):
                 kind = "conv.range.summary"
                 return self.find(BlockRef(turn_id=turn_id, type=kind, n=n))
             case BlockRef(turn_id=turn_id, type=kind, n=None):
-                number = _turn_number(turn_id)
-                newest = self._counts.get((number, kind), 0)
-                return self._named.get(f"ar:turn_{number}.{kind}.{newest}")
+                return names.newest.get((turn_id, kind))
             case BlockRef(turn_id=turn_id, type=kind, n=n):
-                return self._named.get(f"ar:{turn_id}.{kind}.{n}")
+                return names.blocks.get(f"ar:{turn_id}.{kind}.{n}")
             case CallRef(turn_id=turn_id, call_id=call_id, part=part):
-                return self._named.get(f"tc:{turn_id}.{call_id}.{part}")
+                return names.blocks.get(f"tc:{turn_id}.{call_id}.{part}")
             case ArtifactRef(turn_id=turn_id, name=name, version=version):
                 kept = version or self.artifacts.get((_turn_number(turn_id), name), 0)
-                return self._named.get(str(ArtifactRef(turn_id=turn_id, name=name, version=kept)))
+                named = ArtifactRef(turn_id=turn_id, name=name, version=kept)
+                return names.blocks.get(str(named))
             case PlanRef(plan_id=plan_id):
-                return self._plan_refs.get(plan_id)
+                return names.plans.get(plan_id)
             case _:
                 return None
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks in; those taken in before are passed over."""
+        last = self.seq
         for block in blocks:
-            if block.seq > self.seq:
-                self._take(block)
-
-    def _take(self, block: Block) -> None:
-        self.blocks.append(block)
-        self._counts[block.turn, block.type] = block.n
-        self._named[f"ar:{block.turn_id}.{block.type}.{block.n}"] = block
-        self.turn(block.turn).take(block)
-        self._fold(block)
+            if block.seq > last:
+                last = block.seq
+                self.blocks.append(block)
+                self.turn(block.turn).take(block)
+                self._fold(block)
 
     def _fold_input(self, block: Block) -> None:
         match block.body:
@@ -235,8 +310,9 @@ class Timeline:
                 if self.pending.pop(said, None) is not None:
                     self.recalled.add(said)
             case RoundStart() as begun:
-                for seq in begun.takes:
-                    self.pending.pop(seq, None)
+                taken = [self.pending.pop(seq, None) for seq in begun.takes]
+                if any(one is not None and isinstance(one.body, UserSteer) for one in taken):
+                    self.turn(block.turn).steered = self.turn(block.turn).rounds
                 if begun.model:
                     self._fold_round(block, begun)
             case _:
@@ -258,17 +334,14 @@ class Timeline:
 
     def _fold(self, block: Block) -> None:
         match block.body:
-            case UserPrompt() | UserFollowup() | UserRecalled() | RoundStart():
+            case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
                 self._fold_input(block)
             case ToolCalled():
                 self.calls += 1
-                self._named[block.ref] = block
             case ToolResult(shows=shows):
                 self.shown.update(shows)
-                self._named[block.ref] = block
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
-                self._plan_refs[snapshot.plan_id] = block
             case SourceAdded() as added:
                 self._add_source(added)
             case Feedback():
@@ -279,7 +352,6 @@ class Timeline:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):
                 self.artifacts[block.turn, name] = version
-                self._named[block.ref] = block
             case _:
                 pass
 

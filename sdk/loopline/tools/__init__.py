@@ -6,11 +6,21 @@ from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
 from loopline.tools.reading import ReadTool
 from loopline.tools.searching import KnowledgeSearch, SearchTool
+from loopline.tools.selection import (
+    REQUEST_TOOLS,
+    RequestTools,
+    Selection,
+    brought,
+    catalogue,
+    select,
+    selected,
+)
 from loopline.tools.tool import Tool, ToolFunction, tool
 from loopline.tools.toolset import ToolSet, WireNames, wire_names
 
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
+    "REQUEST_TOOLS",
     "Call",
     "HideTool",
     "KnowledgeSearch",
@@ -18,13 +28,19 @@ __all__ = [
     "Output",
     "PlanTool",
     "ReadTool",
+    "RequestTools",
     "SearchTool",
     "Section",
+    "Selection",
     "Tool",
     "ToolContext",
     "ToolFunction",
     "ToolSet",
     "WireNames",
+    "brought",
+    "catalogue",
+    "select",
+    "selected",
     "tool",
     "wire_names",
 ]

@@ -18,6 +18,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserSteer,
 )
 from loopline.tools.call import Call
 from loopline.tools.outcome import Outcome
@@ -80,7 +81,7 @@ class HideTool:
         now = call.view.now
         place = now.place(block.ref)
         match block.body:
-            case UserPrompt() | UserFollowup():
+            case UserPrompt() | UserFollowup() | UserSteer():
                 raise ToolError(f"{block.ref} is what the user said, which is never hidden")
             case ToolCalled() | ToolResult() | Completion() | Draft() | Notice() | SystemMessage():
                 pass

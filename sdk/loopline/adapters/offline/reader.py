@@ -49,9 +49,9 @@ class OfflineModel:
         """The reply, an answer sentence by sentence.
 
         Raises:
-            ModelError: decisions are to travel as JSON, which it does not read.
+            ModelError: decisions are to travel as text, which it does not read.
         """
-        if prompt.options.json_action:
+        if prompt.options.protocol != "native":
             raise ModelError("offline decides by native calls: leave the protocol to it")
         move = await asyncio.to_thread(next_move, prompt)
         for piece in move.pieces:

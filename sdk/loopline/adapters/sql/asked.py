@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
 
-from loopline.timeline import Body, Conversation, Entry, encode
+from loopline.timeline import Body, Conversation, Entry
 from loopline.timeline.blobs import LARGE_BYTES
+from loopline.timeline.soundness import sound
 
 SURVIVE_POWER = {
     "user.prompt",
@@ -34,10 +35,9 @@ class Stored:
         """The body, encoded.
 
         Raises:
-            UnicodeEncodeError: a text in it is none that a database can hold.
+            UnsoundBody: it could not be read again.
         """
-        kind, version, text = encode(body)
-        kind.encode()
+        kind, version, text = sound(body)
         data = text.encode()
         if has_blobs and len(data) > LARGE_BYTES:
             return cls(kind, version, "", sha256(data).hexdigest(), data)
@@ -69,7 +69,8 @@ class Append:
         """The append, with its bodies encoded.
 
         Raises:
-            UnicodeEncodeError: a name or text in it is none that a database can hold.
+            UnsoundBody: a body could not be read again.
+            UnicodeEncodeError: a name in it is none that a database can hold.
         """
         named = conversation
         "".join((named.name, named.user, named.tenant, named.project, key)).encode()

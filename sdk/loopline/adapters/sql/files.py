@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
+from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from loopline.adapters.sql.driver import run
 from loopline.errors import StoreBusy, StoreError, StoreFull
 
 T = TypeVar("T")
@@ -58,6 +59,15 @@ def reading(path: Path, *, read_only: bool, connections: int) -> Engine:
     return _engine(partial(_connect, path, mode, pragmas), connections, "BEGIN")
 
 
+def reading_still(path: Path) -> Engine:
+    """An engine that makes nothing beside the file; only for one that nobody changes meanwhile.
+
+    Each transaction has a connection of its own, for a connection never reads a page again.
+    """
+    creator = partial(_connect, path, "ro&immutable=1", ("query_only = ON",))
+    return _begun(create_engine("sqlite://", creator=creator, poolclass=NullPool), "BEGIN")
+
+
 def writing(path: Path) -> Engine:
     """An engine with one connection, whose transactions have the write lock from the start."""
     return _engine(partial(_connect_to_write, path), 1, "BEGIN IMMEDIATE")
@@ -67,10 +77,15 @@ def _engine(creator: Callable[[], sqlite3.Connection], connections: int, begin: 
     engine = create_engine(
         "sqlite://", creator=creator, poolclass=QueuePool, pool_size=connections, max_overflow=0
     )
+    return _begun(engine, begin)
+
+
+def _begun(engine: Engine, begin: str) -> Engine:
+    """The engine, whose transactions begin with that statement."""
 
     # A transaction that begins by reading fails when it comes to write after another has written.
     def begun(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+        run(connection, begin)
 
     event.listen(engine, "begin", begun)
     return engine

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from io import FileIO
 
@@ -22,6 +23,16 @@ BEATS_PER_LEASE = 4
 FIRST_POLL_SECONDS = 0.005
 LAST_POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.5
+
+_Term = tuple[Conversation, int]
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A term that is had here, until so many milliseconds after boot unless it is put off."""
+
+    term: int
+    ends: int
 
 
 class Leases:
@@ -44,7 +55,7 @@ class Leases:
         self._readers = readers
         self._writing = writing
         self._seconds = seconds
-        self._held: dict[Conversation, int] = {}
+        self._held: dict[Conversation, _Lease] = {}
         self._heart: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -55,40 +66,47 @@ class Leases:
             ConflictError: `wait` is False and somebody else has it.
         """
         with ExitStack() as files:
-            term = await self._wait(_Lock(self._locks, conversation, files), wait=wait)
-            self._held[conversation] = term
+            lease = await self._wait(_Lock(self._locks, conversation, files), wait=wait)
+            self._held[conversation] = lease
             try:
                 self._start()
-                yield term
+                yield lease.term
             finally:
-                self._let_go(conversation, term)
+                self._let_go(conversation, lease)
 
-    async def _wait(self, lock: _Lock, *, wait: bool) -> int:
+    async def _wait(self, lock: _Lock, *, wait: bool) -> _Lease:
         pause = FIRST_POLL_SECONDS
         look = 0.0
         while True:
-            term = await self._locked(lock)
-            if term is None and time.monotonic() >= look:
-                term = await self._taken_over(lock)
+            lease = await self._locked(lock)
+            if lease is None and time.monotonic() >= look:
+                lease = await self._taken_over(lock)
                 look = time.monotonic() + min(LOOK_SECONDS, self._seconds / BEATS_PER_LEASE)
-            if term is not None:
-                return term
+            if lease is not None:
+                return lease
             if not wait:
                 raise ConflictError(f"conversation {lock.conversation.name!r} is being run already")
             # Not by the port's clock: the other process lives in the time of this machine.
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
-    async def _locked(self, lock: _Lock) -> int | None:
+    async def stands(self, conversation: Conversation, term: int) -> bool:
+        """Whether the lease of that term stands; once it may have ended, only if it can be put off."""
+        held = self._held.get(conversation)
+        if held is not None and held.term == term and since_boot() <= held.ends:
+            return True
+        return bool(await self._renew([(conversation, term)]))
+
+    async def _locked(self, lock: _Lock) -> _Lease | None:
         """A term, if nobody has the lock of the newest generation."""
         while await lock.take():
             claimed = await self._claim(lock, takes_over=False)
-            if isinstance(claimed, int):
+            if isinstance(claimed, _Lease):
                 return claimed
             lock.turn_to(claimed.generation)
         return None
 
-    async def _taken_over(self, lock: _Lock) -> int | None:
+    async def _taken_over(self, lock: _Lock) -> _Lease | None:
         """A term, if whoever has the lock has been silent until the lease ended."""
         owner = await self._owner(lock)
         lock.turn_to(owner.generation)
@@ -100,7 +118,7 @@ class Leases:
         lock.turn_to(owner.generation + 1)
         if await lock.take():
             claimed = await self._claim(lock, takes_over=True)
-            if isinstance(claimed, int):
+            if isinstance(claimed, _Lease):
                 return claimed
             lock.turn_to(claimed.generation)
         return None
@@ -109,10 +127,10 @@ class Leases:
         self._writing()
         return await self._readers.read(partial(self._rows.owner, conversation=lock.conversation))
 
-    async def _claim(self, lock: _Lock, *, takes_over: bool) -> int | Owner:
+    async def _claim(self, lock: _Lock, *, takes_over: bool) -> _Lease | Owner:
         group = self._writing()  # it may have been closed meanwhile
 
-        def take() -> int | Owner:
+        def take() -> _Lease | Owner:
             claim = Claim(
                 generation=lock.generation,
                 takes_over=takes_over,
@@ -121,12 +139,13 @@ class Leases:
                 seconds=self._seconds,
             )
             with group.writer.transaction() as connection:
-                return group.ledger.take_term(connection, lock.conversation, claim)
+                claimed = group.ledger.take_term(connection, lock.conversation, claim)
+            return _Lease(claimed, claim.ends) if isinstance(claimed, int) else claimed
 
         return await group.writer.do(take)
 
-    def _let_go(self, conversation: Conversation, term: int) -> None:
-        if self._held.get(conversation) == term:
+    def _let_go(self, conversation: Conversation, lease: _Lease) -> None:
+        if self._held.get(conversation) is lease:
             del self._held[conversation]
         if not self._held and self._heart is not None:
             self._heart.cancel()
@@ -139,15 +158,24 @@ class Leases:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._seconds / BEATS_PER_LEASE)
-            held = list(self._held.items())
+            held = [(conversation, lease.term) for conversation, lease in self._held.items()]
             with suppress(StoreError):  # the next append says what is wrong, to who can answer
-                group = self._writing()
-                await group.writer.do(partial(self._put_off, group, held))
+                await self._renew(held)
 
-    def _put_off(self, group: Group, held: Sequence[tuple[Conversation, int]]) -> None:
+    async def _renew(self, terms: Sequence[_Term]) -> Sequence[_Term]:
+        """Put the ends of these terms off; those of them that stand."""
+        group = self._writing()
+        standing, ends = await group.writer.do(partial(self._put_off, group, terms))
+        for conversation, term in standing:
+            held = self._held.get(conversation)
+            if held is not None and held.term == term:
+                held.ends = ends
+        return standing
+
+    def _put_off(self, group: Group, terms: Sequence[_Term]) -> tuple[Sequence[_Term], int]:
         ends = since_boot() + round(self._seconds * 1000)
         with group.writer.transaction() as connection:
-            group.ledger.put_off(connection, held, ends)
+            return group.ledger.put_off(connection, terms, ends), ends
 
     async def close(self) -> None:
         """Let every lease run out."""

@@ -16,9 +16,18 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from loopline.adapters.sql import forgetting, forks, owners
 from loopline.adapters.sql.asked import Append, Stored
+from loopline.adapters.sql.driver import Statement
 from loopline.adapters.sql.numbers import REMEMBERED, Counts, Numbers
 from loopline.adapters.sql.owners import Claim, Owner
-from loopline.adapters.sql.rows import Rows, is_named, milliseconds_of, moment_of, names, row_of
+from loopline.adapters.sql.rows import (
+    BLOCK_COLUMNS,
+    Rows,
+    is_named,
+    milliseconds_of,
+    moment_of,
+    names,
+    row_of,
+)
 from loopline.adapters.sql.schema import (
     SCHEMA_VERSION,
     appends,
@@ -72,13 +81,13 @@ _base = (
     .where(segments.c.conversation == conversations.c.id)
     .scalar_subquery()
 )
-_PLACE = (
+_PLACE = Statement.of(
     select(
         conversations.c.id,
         conversations.c.turns,
         conversations.c.term,
-        _head.label("head"),
-        _base.label("base"),
+        _head,
+        _base,
         tombstones.c.at,
     )
     .join_from(
@@ -89,19 +98,19 @@ _PLACE = (
 _REPEATED = select(appends.c.last_seq).where(
     appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
 )
-_KEEP_BLOCKS = blocks.insert().inline()
-_KEEP_KEY = appends.insert().inline()
+_KEEP_BLOCKS = Statement.of(blocks.insert(), BLOCK_COLUMNS)
+_KEEP_KEY = Statement.of(appends.insert())
 _BEGIN = (
     conversations.insert()
     .values(title="", turns=0, term=0, started_at=0)
     .returning(conversations.c.id)
 )
 _ROW = conversations.update().where(conversations.c.id == bindparam("row"))
-_OPEN = _ROW.values(
-    turns=bindparam("turns"), title=bindparam("title"), started_at=bindparam("started")
+_OPEN = Statement.of(
+    _ROW.values(turns=bindparam("turns"), title=bindparam("title"), started_at=bindparam("started"))
 )
-_TURN = _ROW.values(turns=bindparam("turns"))
-_TERM = _ROW.values(term=bindparam("term"))
+_TURN = Statement.of(_ROW.values(turns=bindparam("turns")))
+_TERM = Statement.of(_ROW.values(term=bindparam("term")))
 
 
 @dataclass(slots=True)
@@ -123,7 +132,7 @@ class _Pending:
         )
         for statement, rows in work:
             if rows:
-                connection.execute(statement, rows)
+                statement.write(connection, rows)
                 rows.clear()
 
 
@@ -171,18 +180,19 @@ class Ledger:
         if owner is not None:
             return owner
         place.term += 1
-        connection.execute(_TERM, {"row": row, "term": place.term})
+        _TERM.write(connection, [{"row": row, "term": place.term}])
         self._places.pop(conversation)
         return place.term
 
     def put_off(
-        self, connection: Connection, held: Iterable[tuple[Conversation, int]], ends: int
-    ) -> None:
-        """Let the leases of these terms end later, unless a newer term has begun."""
+        self, connection: Connection, terms: Iterable[tuple[Conversation, int]], ends: int
+    ) -> list[tuple[Conversation, int]]:
+        """Let the leases of these terms end later, save where a newer one has begun; those that do."""
         self._refresh(connection)
-        places = [(self._place(connection, conversation), term) for conversation, term in held]
-        rows = [place.id for place, term in places if place.id is not None and place.term == term]
-        owners.put_off(connection, rows, ends)
+        places = [(self._place(connection, one[0]), one) for one in terms]
+        standing = [(p.id, one) for p, one in places if p.id is not None and 0 < p.term == one[1]]
+        owners.put_off(connection, [row for row, _ in standing], ends)
+        return [one for _, one in standing]
 
     def fork(
         self, connection: Connection, conversation: Conversation, fork: Conversation, seq: int
@@ -235,15 +245,15 @@ class Ledger:
         row = self._row(connection, conversation, place)
         place.head, place.turns = kept[-1][0].seq, max(block.turn for block, _ in kept)
         place.term = max(place.term, *(block.term for block, _ in kept))
-        connection.execute(_KEEP_BLOCKS, [row_of(row, block, stored) for block, stored in kept])
+        _KEEP_BLOCKS.write(connection, [row_of(row, block, stored) for block, stored in kept])
         opened: _Row = {
             "row": row,
             "turns": place.turns,
             "title": title_of([as_entry(block) for block, _ in kept]),
             "started": milliseconds_of(kept[0][0].ts),
         }
-        connection.execute(_OPEN, opened)
-        connection.execute(_TERM, {"row": row, "term": place.term})
+        _OPEN.write(connection, [opened])
+        _TERM.write(connection, [{"row": row, "term": place.term}])
         self._places.pop(conversation)
 
     def _refresh(self, connection: Connection) -> None:
@@ -344,17 +354,17 @@ class Ledger:
 
 
 def _read_place(connection: Connection, conversation: Conversation) -> _Place:
-    found = connection.execute(_PLACE, names(conversation)).one_or_none()
-    if found is None:
+    found = _PLACE.rows(connection, names(conversation))
+    if not found:
         return _Place()
-    base = found.base or 0
+    row, turns, term, head, base, at = found[0]
     return _Place(
-        id=found.id,
-        turns=found.turns,
-        term=found.term,
-        base=base,
-        head=found.head or base,
-        forgotten=None if found.at is None else moment_of(found.at),
+        id=row,
+        turns=turns,
+        term=term,
+        base=base or 0,
+        head=head or base or 0,
+        forgotten=None if at is None else moment_of(at),
     )
 
 

@@ -10,8 +10,8 @@ from io import FileIO
 from pathlib import Path
 
 from loopline.adapters.sql.files import explained
-from loopline.adapters.sql.threads import settled
 from loopline.timeline import Conversation
+from loopline.timeline.waiting import settled
 
 
 class Locks:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from loopline.adapters.sql import copying, forgetting
+from loopline.adapters.sql import collecting, copying, forgetting
 from loopline.adapters.sql.asked import Append, Stored
 from loopline.adapters.sql.files import path_of
 from loopline.adapters.sql.group import Group
@@ -22,14 +24,18 @@ from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.ledger import Ledger
 from loopline.adapters.sql.locks import Locks
 from loopline.adapters.sql.opening import open_to_read, open_to_write
-from loopline.adapters.sql.rows import Rows
-from loopline.adapters.sql.threads import Readers, Writer, settled
+from loopline.adapters.sql.rows import Listing, Rows
+from loopline.adapters.sql.still import StillReaders
+from loopline.adapters.sql.threads import Readers, Writer
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import Block, Conversation, ConversationSummary, Entry
 from loopline.timeline.blobs import BlobStore
+from loopline.timeline.waiting import settled
 
 T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 ORPHANS_STAY = timedelta(days=1)
 READERS = 4
@@ -58,11 +64,14 @@ class SqlLog:
         self._blobs = blobs
         self._rows = Rows(path, blobs)
         self._ledger = ledger = Ledger(path, clock, blobs)
-        self._readers = Readers(path, readers, READERS)
+        self._readers: Readers = (StillReaders if writer is None else Readers)(
+            path, readers, READERS
+        )
         self._writer = None if writer is None else Writer(path, writer, ledger.forget)
         self._group = None if self._writer is None else Group(self._writer, ledger)
         self._leases = Leases(Locks(path), self._rows, self._readers, self._writing, lease_seconds)
         self._process = os.getpid()
+        self._collecting: asyncio.Task[None] | None = None
         self._closed = False
 
     @classmethod
@@ -134,11 +143,24 @@ class SqlLog:
         return await group.keep(asked)
 
     async def read(
-        self, conversation: Conversation, *, after: int = 0, limit: int | None = None
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> Sequence[Block]:
         """The blocks after `after`."""
         return await self._read(
-            partial(self._rows.blocks, conversation=conversation, after=after, limit=limit)
+            partial(
+                self._rows.blocks,
+                conversation=conversation,
+                after=after,
+                limit=limit,
+                types=types,
+                turn=turn,
+            )
         )
 
     @asynccontextmanager
@@ -154,23 +176,47 @@ class SqlLog:
         """What is known of the conversation."""
         return await self._read(partial(self._rows.summary, conversation=conversation))
 
-    async def conversations(self, *, user: str | None = None) -> Sequence[ConversationSummary]:
-        """Every conversation, the one active last first."""
-        return await self._read(partial(self._rows.summaries, user=user))
+    async def conversations(
+        self,
+        *,
+        user: str | None = None,
+        project: str | None = None,
+        tenant: str | None = None,
+        after: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[ConversationSummary]:
+        """The conversations, the one active last first."""
+        wanted = Listing(user, project, tenant, after, before, limit)
+        return await self._read(partial(self._rows.summaries, wanted=wanted))
+
+    async def holds(self, conversation: Conversation, term: int) -> bool:
+        """Whether the lease of that term stands."""
+        return await self._leases.stands(conversation, term)
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were kept elsewhere."""
+        """Begin a conversation with blocks that were kept elsewhere; cancelled in time, with none."""
         writer = self._writing().writer
         has_blobs = self._blobs is not None
         kept = [(block, Stored.of(block.body, has_blobs=has_blobs)) for block in blocks]
+
+        given_up = threading.Event()
 
         def begin() -> None:
             with writer.transaction(survives_power=True) as connection:
                 if self._blobs is not None:
                     _put(self._blobs, [one.large for _, one in kept if one.blob])
                 self._ledger.restore(connection, conversation, kept)
+                if given_up.is_set():
+                    raise StoreError(f"{conversation.name!r} was given up: nothing was kept")
 
-        await writer.do(begin)
+        outcome = asyncio.ensure_future(writer.do(begin))
+        try:
+            await asyncio.shield(outcome)
+        finally:
+            given_up.set()
+            with suppress(StoreError):
+                await settled(outcome)
 
     async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
@@ -208,6 +254,28 @@ class SqlLog:
         referenced = partial(self._readers.read_here, forgetting.referenced)
         return await self._apart(partial(blobs.collect, referenced, older_than))
 
+    def collect_daily(self) -> None:
+        """Begin to collect, unless somebody has within a day; it goes on beside what is asked for.
+
+        What comes of it is logged, and `close` waits for it.
+        """
+        if self._blobs is not None and self._collecting is None:
+            self._collecting = asyncio.create_task(self._collect_daily())
+
+    async def _collect_daily(self) -> None:
+        writer = self._writing().writer
+
+        def is_due() -> bool:
+            with writer.transaction() as connection:
+                return collecting.is_due(connection, self._path, self._clock.now())
+
+        try:
+            if await writer.do(is_due):
+                count = await self.collect()
+                logger.info("blobs of %s that nothing refers to, removed: %d", self._path, count)
+        except (StoreError, OSError) as error:
+            logger.warning("the blobs of %s were not collected: %s", self._path, error)
+
     async def backup(self, target: Path, blobs: BlobStore | None) -> None:
         """Copy the store to a file that is not there yet, and what its rows name into `blobs`.
 
@@ -230,6 +298,8 @@ class SqlLog:
         """Finish what was asked for and let go of the file; in a forked child, do nothing."""
         if os.getpid() != self._process:
             return
+        if self._collecting is not None:
+            await settled(asyncio.ensure_future(asyncio.wait([self._collecting])))
         self._closed = True
         await self._leases.close()
         if self._group is not None:

@@ -7,8 +7,16 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from loopline.adapters.sql.files import DATABASE_ERRORS, explained, patiently, reading, writing
+from loopline.adapters.sql.files import (
+    DATABASE_ERRORS,
+    explained,
+    patiently,
+    reading,
+    reading_still,
+    writing,
+)
 from loopline.adapters.sql.schema import create, is_empty
+from loopline.adapters.sql.still import as_left
 from loopline.errors import StoreError
 
 
@@ -23,7 +31,8 @@ def open_to_read(path: Path, connections: int) -> Engine:
     with ExitStack() as failed:
         engine = reading(path, read_only=True, connections=connections)
         failed.callback(engine.dispose)
-        if _holds_nothing(path, engine):
+        looking = engine if as_left(path) is None else reading_still(path)
+        if _holds_nothing(path, looking):
             raise StoreError(f"{path} is empty: what is opened read-only is not begun")
         failed.pop_all()
     return engine

@@ -52,6 +52,11 @@ class Claim:
     now: int
     seconds: float
 
+    @property
+    def ends(self) -> int:
+        """When the lease ends that is claimed."""
+        return self.now + round(self.seconds * 1000)
+
     def stands(self, owner: Owner) -> bool:
         """Whether that is the lock to hold."""
         if self.takes_over:
@@ -72,13 +77,12 @@ def claimed(connection: Connection, row: int, claim: Claim) -> Owner | None:
     owner = Owner() if found is None else Owner(found.generation, found.boot, found.ends)
     if not claim.stands(owner):
         return owner
-    ends = claim.now + round(claim.seconds * 1000)
     if found is None:
         begun = {"conversation": row, "generation": claim.generation}
-        connection.execute(_BEGIN, {**begun, "boot": claim.boot, "ends": ends})
+        connection.execute(_BEGIN, {**begun, "boot": claim.boot, "ends": claim.ends})
     else:
         changed = {"row": row, "newest": claim.generation, "this_boot": claim.boot}
-        connection.execute(_CLAIM, {**changed, "this_end": ends})
+        connection.execute(_CLAIM, {**changed, "this_end": claim.ends})
     return None
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, null, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, null, or_, select
 
 from loopline.adapters.sql.asked import Stored
+from loopline.adapters.sql.driver import Statement
 from loopline.adapters.sql.owners import Owner, owner_of
 from loopline.adapters.sql.schema import blocks, conversations, segments, tombstones, version_of
 from loopline.errors import StoreError
@@ -113,13 +116,11 @@ class _Statements:
     ) -> None:
         found = _summaries(last)
         latest_first = found.order_by(blocks.c.ts.desc(), blocks.c.id.desc())
-        self.parts: Select[*tuple[Any, ...]] = parts
-        self.blocks: Select[*tuple[Any, ...]] = _blocks(blob)
-        self.summary: Select[*tuple[Any, ...]] = found.where(is_named)
+        self.parts: Statement = Statement.of(parts)
+        self.every: Select[*tuple[Any, ...]] = _blocks(blob)
+        self.blocks: Statement = Statement.of(self.every)
+        self.summary: Statement = Statement.of(found.where(is_named))
         self.summaries: Select[*tuple[Any, ...]] = latest_first
-        self.summaries_of_user: Select[*tuple[Any, ...]] = latest_first.where(
-            conversations.c.user == bindparam("user")
-        )
 
 
 _NOW = _Statements(_PARTS, blocks.c.blob, func.coalesce(_last, _last_shown))
@@ -131,6 +132,46 @@ def milliseconds_of(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Which conversations are to be listed; None is no condition."""
+
+    user: str | None
+    project: str | None
+    tenant: str | None
+    after: datetime | None
+    before: datetime | None
+    limit: int | None
+
+    def of(self, query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+        """The query of all, restricted to them."""
+        names_wanted = ((conversations.c.user, self.user), (conversations.c.project, self.project))
+        for column, name in (*names_wanted, (conversations.c.tenant, self.tenant)):
+            if name is not None:
+                query = query.where(column == name)
+        if self.after is not None:
+            query = query.where(blocks.c.ts > milliseconds_of(self.after))
+        if self.before is not None:
+            # Rounded up: a block of the very millisecond that the moment lies in came before it.
+            query = query.where(blocks.c.ts < -((_EPOCH - self.before) // _MILLISECOND))
+        return query.limit(self.limit)
+
+
+def _filtered(
+    query: Select[*tuple[Any, ...]], types: Sequence[str], turn: int | None
+) -> Select[*tuple[Any, ...]]:
+    """The query for blocks, restricted to these types and those below them, and to that turn."""
+    if types:
+        query = query.where(or_(*map(_is_among, types)))
+    return query if turn is None else query.where(blocks.c.turn == turn)
+
+
+def _is_among(kind: str) -> ColumnElement[bool]:
+    """Types are compared by code points, and `/` is the one after the dot."""
+    below = and_(blocks.c.type >= f"{kind}.", blocks.c.type < f"{kind}/")
+    return or_(blocks.c.type == kind, below)
+
+
 def names(conversation: Conversation) -> dict[str, str]:
     """What a row is found by."""
     return {
@@ -139,6 +180,21 @@ def names(conversation: Conversation) -> dict[str, str]:
         "user": conversation.user,
         "name": conversation.name,
     }
+
+
+BLOCK_COLUMNS = (
+    "conversation",
+    "seq",
+    "turn",
+    "round",
+    "n",
+    "ts",
+    "term",
+    "type",
+    "version",
+    "body",
+    "blob",
+)
 
 
 def row_of(conversation: int, block: Block, stored: Stored) -> dict[str, int | str | None]:
@@ -173,20 +229,24 @@ class Rows:
         *,
         after: int = 0,
         limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
     ) -> list[Block]:
-        """The blocks after `after`, in order.
+        """The blocks after `after`, in order, of these types and of that turn.
 
         Raises:
             StoreError: a row holds something else than its type says, or its blob is not as it was.
         """
         statements = self._as_found(connection)
+        wanted = statements.blocks
+        if types or turn is not None:
+            wanted = Statement.of(_filtered(statements.every, types, turn))
         found = list[Block]()
         for owner, after_this, until in _parts(connection, statements.parts, conversation):
             left = _ALL if limit is None else limit - len(found)
             part = {"owner": owner, "after": max(after, after_this), "until": until, "limit": left}
             if until > after and left:
-                rows = connection.execute(statements.blocks, part).all()
-                found.extend(self._block(row, conversation) for row in rows)
+                found.extend(self._blocks(wanted.rows(connection, part), conversation))
         return found
 
     def summary(
@@ -194,14 +254,13 @@ class Rows:
     ) -> ConversationSummary | None:
         """What is known of the conversation; None when it has no blocks."""
         statements = self._as_found(connection)
-        row = connection.execute(statements.summary, names(conversation)).one_or_none()
-        return None if row is None else _summary(row)
+        found = statements.summary.rows(connection, names(conversation))
+        return _summary(found[0]) if found else None
 
-    def summaries(self, connection: Connection, user: str | None) -> list[ConversationSummary]:
-        """The conversations that have blocks, of that user or of all, the one active last first."""
-        statements = self._as_found(connection)
-        query = statements.summaries if user is None else statements.summaries_of_user
-        return [_summary(row) for row in connection.execute(query, {"user": user}).all()]
+    def summaries(self, connection: Connection, wanted: Listing) -> list[ConversationSummary]:
+        """The wanted conversations that have blocks, the one active last first."""
+        query = wanted.of(self._as_found(connection).summaries)
+        return [_summary(row) for row in connection.execute(query).all()]
 
     def forgotten(self, connection: Connection, conversation: Conversation) -> datetime | None:
         """When the conversation was forgotten."""
@@ -222,24 +281,24 @@ class Rows:
             self._statements = _NOW
         return self._statements
 
-    def _block(self, row: Sequence[Any], conversation: Conversation) -> Block:
-        seq, turn, round_number, n, ts, term, kind, version, stored, blob = row
-        try:
-            text = stored if blob is None else self._text(blob)
-            body = decode(kind, version, text)
-        except ValueError as error:
-            raise StoreError(
-                f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
-            ) from error
-        return Block(
-            seq=seq,
-            turn=turn,
-            round=round_number,
-            n=n,
-            ts=moment_of(ts),
-            term=term,
-            body=body,
-        )
+    def _blocks(self, rows: Iterable[Sequence[Any]], conversation: Conversation) -> Iterator[Block]:
+        for seq, turn, round_number, n, ts, term, kind, version, stored, blob in rows:
+            try:
+                body = decode(kind, version, stored if blob is None else self._text(blob))
+            except ValueError as error:
+                raise StoreError(
+                    f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: "
+                    f"{error}"
+                ) from error
+            yield Block(
+                seq=seq,
+                turn=turn,
+                round=round_number,
+                n=n,
+                ts=moment_of(ts),
+                term=term,
+                body=body,
+            )
 
     def _text(self, blob: str) -> str:
         if self._blobs is None:
@@ -248,10 +307,10 @@ class Rows:
 
 
 def _parts(
-    connection: Connection, query: Select[*tuple[Any, ...]], conversation: Conversation
+    connection: Connection, query: Statement, conversation: Conversation
 ) -> list[tuple[int, int, int]]:
     """Whose blocks the conversation shows, after which place and up to which; its own come last."""
-    rows = connection.execute(query, names(conversation)).all()
+    rows = query.rows(connection, names(conversation))
     if not rows:
         return []
     inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]
@@ -272,6 +331,7 @@ def _summary(row: Sequence[Any]) -> ConversationSummary:
     )
 
 
+@lru_cache(maxsize=1024)  # the blocks of an append have one moment
 def moment_of(milliseconds: int) -> datetime:
     """The moment so many milliseconds after 1970 began in UTC."""
     return _EPOCH + milliseconds * _MILLISECOND

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
+from loopline.adapters.sql.driver import run
 from loopline.adapters.sql.files import DATABASE_ERRORS, explained
+from loopline.timeline.waiting import settled
 
 T = TypeVar("T")
-
-
-async def settled(outcome: asyncio.Future[T]) -> T:
-    """The outcome, which is waited for come what may: a cancellation is raised only after it."""
-    try:
-        return await asyncio.shield(outcome)
-    except asyncio.CancelledError:
-        while not outcome.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([outcome])
-        if not outcome.cancelled():
-            outcome.exception()  # it is nobody's any more, and asyncio would complain of that
-        raise
 
 
 class Readers:
@@ -70,11 +59,17 @@ class Writer:
 
     async def do(self, job: Callable[[], T]) -> T:
         """What the job returns, which is run on the thread and never given up half-way."""
-        return await settled(self.begin(job))
+        return await settled(asyncio.get_running_loop().run_in_executor(self._thread, job))
 
-    def begin(self, job: Callable[[], T]) -> asyncio.Future[T]:
-        """What the job will return."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, job)
+    def begin(self, job: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
+        """Have the job done; `then` is told on the event loop, in one step, what came of it."""
+        loop = asyncio.get_running_loop()
+
+        def tell(done: Future[T]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(then, done)
+
+        self._thread.submit(job).add_done_callback(tell)
 
     @contextmanager
     def transaction(self, *, survives_power: bool = False) -> Generator[Connection, None, None]:
@@ -95,9 +90,7 @@ class Writer:
         """Fold the write-ahead log into the file and cut it, as far as readers let it; for a job."""
         try:
             connection = self._connected(survives_power=True)
-            cursor = connection.connection.cursor()
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            cursor.close()
+            run(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
         except DATABASE_ERRORS as error:
             self._disconnect()
             raise explained(self._path, error) from error
@@ -110,9 +103,7 @@ class Writer:
         wanted = "FULL" if survives_power else "NORMAL"
         if wanted != self._synchronous:
             # On the raw connection, for SQLAlchemy's own would begin a transaction first.
-            cursor = connection.connection.cursor()
-            cursor.execute(f"PRAGMA synchronous = {wanted}")
-            cursor.close()
+            run(connection, f"PRAGMA synchronous = {wanted}")
             self._synchronous = wanted
         return connection
 

@@ -1,0 +1,43 @@
+"""What `loopline timeline` was asked to show: blocks, answers or conversations, not all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from loopline.cli.choices import Choices
+from loopline.cli.door import UsageError
+from loopline.cli.listing import Active, conversations
+from loopline.cli.screen import Screen
+from loopline.cli.timelines import Wanted, timeline
+from loopline.cli.verifying import verified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What is wanted of the blocks, and of the list; `listed` and `verify` say what to show."""
+
+    wanted: Wanted
+    active: Active
+    listed: bool = False
+    verify: bool = False
+
+
+async def show(look: Look, choices: Choices, screen: Screen) -> int:
+    """Show it.
+
+    Raises:
+        UsageError: some of what is asked for belongs to another thing to show.
+    """
+    of_blocks = look.wanted != Wanted(limit=look.wanted.limit)
+    of_list = look.active != Active(limit=look.active.limit)
+    if look.listed:
+        if of_blocks or look.verify or choices.conversation is not None:
+            raise UsageError("--list shows conversations: leave out what is asked of blocks")
+        return await conversations(look.active, choices, screen)
+    if of_list:
+        raise UsageError("--active-after and --active-before go with --list")
+    if look.verify:
+        if replace(look.wanted, turn=None) != Wanted():
+            raise UsageError("--verify shows answers: of what chooses blocks it takes --turn alone")
+        return await verified(look.wanted.turn, choices, screen)
+    return await timeline(look.wanted, choices, screen)

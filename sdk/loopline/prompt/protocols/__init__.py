@@ -1,0 +1,69 @@
+"""Protocols: how decisions are asked for and read. Both halves of each, encoding and decoding."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from loopline.errors import LooplineError
+from loopline.models import ProtocolName
+from loopline.prompt.protocols.channels import ChannelSplitter
+from loopline.prompt.protocols.decision import (
+    Answer,
+    Calls,
+    Decided,
+    DecisionProtocol,
+    Malformed,
+)
+from loopline.prompt.protocols.json_action import JsonAction
+from loopline.prompt.protocols.native import Native
+from loopline.prompt.protocols.tagged import DELEGATE, Tagged
+from loopline.prompt.protocols.thought_action import ThoughtAction, ThoughtSplitter
+
+NATIVE: ProtocolName = "native"
+
+__all__ = [
+    "DELEGATE",
+    "NATIVE",
+    "Answer",
+    "Calls",
+    "ChannelSplitter",
+    "Decided",
+    "DecisionProtocol",
+    "JsonAction",
+    "Malformed",
+    "Native",
+    "ProtocolName",
+    "Tagged",
+    "ThoughtAction",
+    "ThoughtSplitter",
+    "protocol",
+    "protocol_named",
+]
+
+
+def protocol(name: ProtocolName) -> DecisionProtocol:
+    """The protocol of that name."""
+    match name:
+        case "native":
+            return Native()
+        case "json":
+            return JsonAction()
+        case "tagged":
+            return Tagged()
+        case "thought_action":
+            return ThoughtAction()
+
+
+def protocol_named(name: str) -> DecisionProtocol:
+    """The protocol that a log names.
+
+    Raises:
+        LooplineError: this loopline does not know it.
+    """
+    for known in _NAMES:
+        if known == name:
+            return protocol(known)
+    raise LooplineError(f"no protocol {name!r} here: a newer loopline wrote this")
+
+
+_NAMES: tuple[ProtocolName, ...] = get_args(ProtocolName)

@@ -1,0 +1,306 @@
+"""A text in tagged channels, taken apart while it is still being written.
+
+Known are `<channel:NAME>…</channel:NAME>` and the calls `<tool_call …>…</tool_call>` and
+`<agent_call …>…</agent_call>`, which may close themselves. Nothing nests. A tag that is meant as text is
+written with a backslash behind its `<`. In code and in JSON, which have string literals, a tag inside
+of one is text as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+Walk = Generator[None, str, T]
+"""A part of a reading: it is sent one character after the other, and "" at the end of the text."""
+Literals = Generator[bool, str, None]
+"""Is sent one character after the other, and says of each whether it is part of a string literal."""
+
+_CALLS = {"<tool_call": "tool_call", "<agent_call": "agent_call"}
+_CHANNEL = "<channel:"
+_WORDS = (*_CALLS, _CHANNEL, "</tool_call", "</agent_call", "</channel:")
+_BEGINNINGS = {word[:length] for word in _WORDS for length in range(1, len(word) + 1)}
+_TAG = re.compile(r"<(\\*)(?=/?(?:channel:|tool_call|agent_call))", re.IGNORECASE)
+_ESCAPED = re.compile(r"<\\+/?(?:channel:|tool_call|agent_call)", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z0-9_-]")
+_SPACE = " \t\r\n"
+_LONGEST_NAME = 64
+_LONGEST_SPACE = 80
+
+
+def escaped(text: str) -> str:
+    """The text as it may stand outside of code and JSON, so that nothing in it is a tag."""
+    return _TAG.sub(lambda found: f"<\\{found[1]}", text)
+
+
+@dataclass(slots=True, eq=False)
+class Element:
+    """A channel or call, or, with an empty `name`, what stands outside of them.
+
+    `attributes` is the text between a call's name and the end of its tag. `closed` says whether the
+    closing tag was there.
+    """
+
+    name: str = ""
+    is_call: bool = False
+    attributes: str = ""
+    closed: bool = False
+    parts: list[str] = field(default_factory=list[str])
+
+    @property
+    def text(self) -> str:
+        """What stands in it."""
+        return "".join(self.parts)
+
+
+def elements(text: str) -> list[Element]:
+    """The whole text taken apart, in the order in which it was written."""
+    reading = _Reading()
+    found = list[Element]()
+    for element, part in [*reading.take(text), *reading.end()]:
+        if not found or found[-1] is not element:
+            found.append(element)
+        element.parts.append(part)
+    return found
+
+
+class ChannelSplitter:
+    """Tells channel from channel while a text comes in, however it is cut into pieces.
+
+    `feed` and `close` give pairs of a channel's name, in lower case, and the next text in it: "" is
+    outside of any, `tool_call` and `agent_call` are what stands in those. What may yet turn out to be
+    a tag is held back. Each character is looked at once.
+    """
+
+    def __init__(self) -> None:
+        self._reading = _Reading()
+
+    def feed(self, text: str) -> list[tuple[str, str]]:
+        """What the next piece of the text adds to which channel."""
+        return [(element.name, part) for element, part in self._reading.take(text) if part]
+
+    def close(self) -> list[tuple[str, str]]:
+        """What is left when nothing more comes; a tag that was only begun is text after all."""
+        return [(element.name, part) for element, part in self._reading.end() if part]
+
+
+class _Reading:
+    """The state of a reading: where it stands, and what it has found since it was last asked."""
+
+    def __init__(self) -> None:
+        self._element = Element(closed=True)
+        self._said: list[str] = []
+        self._parts: list[tuple[Element, str]] = []
+        self._walk: Walk[None] | None = self._outside()
+        next(self._walk)
+
+    def take(self, text: str) -> list[tuple[Element, str]]:
+        """Read on."""
+        if self._walk is not None:
+            for character in text:
+                self._walk.send(character)
+        return self._found()
+
+    def end(self) -> list[tuple[Element, str]]:
+        """Nothing more comes."""
+        walk, self._walk = self._walk, None
+        if walk is not None:
+            walk.send("")
+        return self._found()
+
+    def _found(self) -> list[tuple[Element, str]]:
+        self._flush()
+        found, self._parts = self._parts, []
+        return found
+
+    def _flush(self) -> None:
+        if self._said:
+            self._parts.append((self._element, "".join(self._said)))
+            self._said.clear()
+
+    def _begin(self, element: Element) -> None:
+        self._flush()
+        self._element = element
+        if element.name:
+            self._parts.append((element, ""))
+
+    def _outside(self) -> Walk[None]:
+        character = yield
+        while character:
+            if character != "<":
+                self._said.append(character)
+                character = yield
+                continue
+            tag, character = yield from _word()
+            word = tag.lower()
+            if word in _CALLS and character and character in f"{_SPACE}/>":
+                character = yield from self._call(_CALLS[word], character)
+            elif word == _CHANNEL:
+                character = yield from self._channel(tag, character)
+            else:
+                self._said.append(_unescaped(tag))
+        yield
+
+    def _channel(self, tag: str, character: str) -> Walk[str]:
+        """What follows `<channel:`; the character behind it all."""
+        name = ""
+        while _NAME.match(character) and len(name) < _LONGEST_NAME:
+            name += character
+            character = yield
+        space, character = yield from _space(character)
+        if not name or character != ">":
+            self._said.append(tag + name + space)
+            return character
+        name = name.lower()
+        literals = {"code": _code_literals, "decision": _json_literals}.get(name)
+        self._begin(Element(name))
+        return (yield from self._body(f"</channel:{name}", literals() if literals else None))
+
+    def _call(self, name: str, character: str) -> Walk[str]:
+        """What follows `<tool_call` or `<agent_call`; the character behind it all."""
+        attributes, character = yield from _attributes(character)
+        itself = bool(character) and attributes.endswith("/")
+        self._begin(Element(name, True, attributes.removesuffix("/"), itself))
+        if not character:
+            return ""
+        if not itself:
+            literals = _json_literals() if name == "tool_call" else None
+            return (yield from self._body(f"</{name}", literals))
+        self._begin(Element(closed=True))
+        return (yield)
+
+    def _body(self, closing: str, literals: Literals | None) -> Walk[str]:
+        """What stands in an element, up to its closing tag; the character behind that."""
+        if literals is not None:
+            next(literals)
+        character = yield
+        while character:
+            if (literals is not None and literals.send(character)) or character != "<":
+                self._said.append(character)
+                character = yield
+                continue
+            tag, character = yield from _word()
+            if closing.startswith(tag.lower()):
+                tag, character = yield from _rest(tag, character, closing)
+                if tag.endswith(">"):
+                    self._element.closed = True
+                    break
+            if literals is None:
+                self._said.append(_unescaped(tag))
+                continue
+            self._said.append(tag)
+            for passed in tag[1:]:
+                literals.send(passed)
+        self._begin(Element(closed=True))
+        return character
+
+
+def _word() -> Walk[tuple[str, str]]:
+    """What a `<` begins, as far as a tag may begin so; and the character behind it."""
+    escapes, word = "", ""
+    character = yield
+    while character == "\\":
+        escapes += character
+        character = yield
+    while character and f"<{word}{character}".lower() in _BEGINNINGS:
+        word += character
+        character = yield
+    return f"<{escapes}{word}", character
+
+
+def _attributes(character: str) -> Walk[tuple[str, str]]:
+    """What stands in an opening tag, and the `>` at its end; no quoted one ends it."""
+    attributes, quote, is_escaped = list[str](), "", False
+    while character and (quote or character != ">"):
+        attributes.append(character)
+        if is_escaped or (quote and character == "\\"):
+            is_escaped = not is_escaped
+        elif character in "\"'" and quote in ("", character):
+            quote = "" if quote else character
+        character = yield
+    return "".join(attributes).strip(), character
+
+
+def _rest(tag: str, character: str, closing: str) -> Walk[tuple[str, str]]:
+    """The rest of a tag that begins like this closing one, `>` and all if it is one; what is behind it."""
+    for expected in closing[len(tag) :]:
+        if character.lower() != expected:
+            return tag, character
+        tag += character
+        character = yield
+    space, character = yield from _space(character)
+    tag += space
+    if character == ">":
+        tag += character
+        character = yield
+    return tag, character
+
+
+def _space(character: str) -> Walk[tuple[str, str]]:
+    """White space, and the character behind it."""
+    space = ""
+    while character and character in _SPACE and len(space) < _LONGEST_SPACE:
+        space += character
+        character = yield
+    return space, character
+
+
+def _unescaped(tag: str) -> str:
+    return f"<{tag[2:]}" if _ESCAPED.fullmatch(tag) else tag
+
+
+def _json_literals() -> Literals:
+    character = yield False
+    while True:
+        if character == '"':
+            character = yield True
+            while character != '"':
+                if character == "\\":
+                    yield True
+                character = yield True
+            character = yield True
+        else:
+            character = yield False
+
+
+def _code_literals() -> Literals:
+    """Strings of one line and of three quotes, as Python has them; a comment has none."""
+    character = yield False
+    while True:
+        if character == "#":
+            while character != "\n":
+                character = yield False
+        if character in "'\"":
+            character = yield from _string(character)
+        else:
+            character = yield False
+
+
+def _string(quote: str) -> Generator[bool, str, str]:
+    """A string from its first quote on; the character behind it."""
+    character = yield True
+    if character != quote:
+        return (yield from _until(quote, character))
+    character = yield True
+    if character != quote:
+        return character
+    character, run = (yield True), 0
+    while run < 3:
+        run = run + 1 if character == quote else 0
+        if character == "\\":
+            yield True
+        character = yield True
+    return character
+
+
+def _until(quote: str, character: str) -> Generator[bool, str, str]:
+    """The rest of a string of one line; the character behind it."""
+    while character not in (quote, "\n"):
+        if character == "\\":
+            yield True
+        character = yield True
+    return (yield True)

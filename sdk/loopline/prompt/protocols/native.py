@@ -1,0 +1,57 @@
+"""The `native` protocol: the provider's own tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from loopline.models import (
+    AssistantMessage,
+    Message,
+    Reply,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    well_formed,
+    well_formed_object,
+)
+from loopline.prompt.protocols.decision import Answer, Calls, Decided, Malformed
+
+
+class Native:
+    """The provider's own tool calls."""
+
+    name: Literal["native"] = "native"
+
+    def manual(self, tools: Sequence[ToolSpec]) -> str:
+        """The tools travel beside the text."""
+        del tools
+        return ""
+
+    def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+        """Notes and calls."""
+        return AssistantMessage(text=notes, calls=tuple(calls))
+
+    def answered(self, text: str) -> AssistantMessage:
+        """The text."""
+        return AssistantMessage(text=text)
+
+    def result(self, message: ToolMessage) -> Message:
+        """As it is."""
+        return message
+
+    def decode(self, reply: Reply) -> Decided:
+        """Calls when there are any, else the answer."""
+        text = well_formed(reply.text)
+        if reply.calls:
+            return Calls(text.strip(), tuple(map(_sound, reply.calls)))
+        if not text.strip():
+            return Malformed(text, "The reply was empty: call a tool or answer.")
+        return Answer("", text)
+
+
+def _sound(call: ToolCall) -> ToolCall:
+    arguments = well_formed_object(call.arguments)
+    return ToolCall(
+        name=well_formed(call.name), arguments=arguments, provider_id=well_formed(call.provider_id)
+    )

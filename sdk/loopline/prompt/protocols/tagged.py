@@ -1,0 +1,244 @@
+"""The `tagged` protocol: calls and answer in tags, which can be told apart while they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape, unescape
+from typing import Literal
+
+from loopline.models import (
+    AssistantMessage,
+    BrokenJson,
+    JsonObject,
+    Message,
+    Reply,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+    dumps,
+    object_at,
+    well_formed,
+    well_formed_object,
+)
+from loopline.prompt.protocols.channels import Element, elements, escaped
+from loopline.prompt.protocols.decision import (
+    Answer,
+    Calls,
+    Decided,
+    Malformed,
+    arguments_of,
+    listed,
+)
+from loopline.prompt.protocols.json_action import decided
+
+DELEGATE = "react.delegate"
+"""The tool that an `<agent_call agent=… task=…>` calls."""
+
+_MANUAL = """Reply in tags. To call tools, say in a few words what you do, then for each call:
+<tool_call name="<tool name>">{"its arguments": "as one JSON object"}</tool_call>
+A long `code` argument may follow its call as it is, in <channel:code>…</channel:code>.
+Tool results come back as messages. Once you can answer:
+<channel:answer>the answer, as long as it need be</channel:answer>
+What you think goes before, in <channel:thinking>…</channel:thinking>, one or two sentences.
+To write one of these tags as text, put a backslash behind its <. Tools:"""
+_FORMS = (
+    'Write <tool_call name="…">{…}</tool_call> for each call, '
+    "or <channel:answer>…</channel:answer>."
+)
+
+_ATTRIBUTE = re.compile(
+    r"""(?<![\w:-])([\w:-]++)\s*+=\s*+"""
+    r"""(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)'|([^\s"'>]++))""",
+    re.DOTALL,
+)
+_FENCE = re.compile(r"\A```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
+_FENCES_ONLY = re.compile(r"\A(?:\s*```\w*)*\s*\Z")
+
+
+class Tagged:
+    """Tagged text, for models that follow a form but know no calls; the answer can be streamed."""
+
+    name: Literal["tagged"] = "tagged"
+
+    def manual(self, tools: Sequence[ToolSpec]) -> str:
+        """The tags of a reply, and every tool with its schema."""
+        return f"{_MANUAL}\n{listed(tools)}"
+
+    def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+        """The notes, and a tag for each call."""
+        written = [escaped(notes)] if notes.strip() else []
+        return AssistantMessage(text="\n".join([*written, *map(_written, calls)]))
+
+    def answered(self, text: str) -> AssistantMessage:
+        """The channel that was written."""
+        return AssistantMessage(text=f"<channel:answer>{escaped(text)}</channel:answer>")
+
+    def result(self, message: ToolMessage) -> Message:
+        """Said from the user's side."""
+        return UserMessage(text=message.text)
+
+    def decode(self, reply: Reply) -> Decided:
+        """The calls, with the text outside of tags as notes; else the answer.
+
+        Without any tag the whole text is the answer. A `decision` channel holds the objects of the
+        `json` protocol. Channels of other names are passed over.
+        """
+        return _Parts(well_formed(reply.text)).decided()
+
+
+class _Parts:
+    """A reply, read element by element from the top."""
+
+    def __init__(self, raw: str) -> None:
+        self._raw = raw
+        self._outside: list[str] = []
+        self._notes: list[str] = []
+        self._answers: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._problem = ""
+
+    def decided(self) -> Decided:
+        """What the elements come to; the first that cannot be read makes the whole unreadable."""
+        for element in elements(self._raw):
+            self._take(element)
+            if self._problem:
+                return Malformed(self._raw, f"{self._problem} {_FORMS}")
+        outside = "".join(self._outside).strip()
+        notes = "\n".join(part for part in [*self._notes, outside] if not _FENCES_ONLY.match(part))
+        if self._calls:
+            return Calls(notes, tuple(self._calls))
+        if answer := "\n\n".join(text for text in self._answers if text):
+            return Answer(notes, answer)
+        if outside and not self._answers:
+            return Answer("\n".join(self._notes), outside)
+        return Malformed(self._raw, f"The reply has neither a call nor an answer. {_FORMS}")
+
+    def _take(self, element: Element) -> None:
+        match element.name:
+            case "":
+                self._outside.append(element.text)
+            case "answer":
+                self._answers.append(element.text.strip())
+            case "code":
+                self._take_code(element)
+            case "decision":
+                self._take_decision(element.text)
+            case "tool_call" | "agent_call" if element.is_call:
+                self._take_call(element)
+            case _:
+                pass
+
+    def _take_call(self, element: Element) -> None:
+        called = _agent_call(element) if element.name == "agent_call" else _tool_call(element)
+        if isinstance(called, str):
+            self._problem = called
+        else:
+            self._calls.append(called)
+
+    def _take_code(self, element: Element) -> None:
+        if not self._calls:
+            self._problem = "A code channel stands without a call before it."
+        elif not element.closed:
+            self._problem = "The code channel is not closed."
+        else:
+            last = self._calls[-1]
+            code = _code(element.text)
+            self._calls[-1] = replace(last, arguments={**last.arguments, "code": code})
+
+    def _take_decision(self, text: str) -> None:
+        match decided(text):
+            case Calls(notes=notes, calls=calls):
+                self._notes.append(notes)
+                self._calls += calls
+            case Answer(notes=notes, text=answer):
+                self._notes.append(notes)
+                self._answers.append(answer.strip())
+            case Malformed(problem=problem):
+                self._problem = f"The decision channel cannot be read. {problem}"
+
+
+def _written(call: ToolCall) -> str:
+    """A call as tags; its code stands in a channel where it reads back as it is."""
+    name = escape(call.name).replace("\\", "&#92;")
+    arguments, code = dict(call.arguments), call.arguments.get("code")
+    channel = ""
+    if isinstance(code, str) and "\n" in code:
+        channel = f"\n<channel:code>\n{code}\n</channel:code>"
+        read = elements(channel.lstrip())
+        if [(one.name, one.closed) for one in read] != [("code", True)] or _code(
+            read[0].text
+        ) != code:
+            channel = ""
+        else:
+            del arguments["code"]
+    body = dumps(arguments).replace("</", "<\\/")
+    return f'<tool_call name="{name}">{body}</tool_call>{channel}'
+
+
+def _code(text: str) -> str:
+    """The code without the line ends next to its tags, and without a fence around it."""
+    code = text.removeprefix("\n").removesuffix("\n")
+    fenced = _FENCE.match(code)
+    return fenced[1] if fenced else code
+
+
+def _tool_call(element: Element) -> ToolCall | str:
+    """The call, or what is wrong with it."""
+    attributes = _attributes(element)
+    name, body = attributes.get("name", ""), _unfenced(element.text)
+    given = attributes.get("args") or attributes.get("arguments") or body
+    if not element.closed and not given:
+        return "A tool_call is not closed."
+    arguments = _arguments(given)
+    if isinstance(arguments, str):
+        return f"The arguments of tool_call {name!r} {arguments}."
+    if not name:
+        return _named_inside(arguments)
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _named_inside(written: JsonObject) -> ToolCall | str:
+    """The call whose name stands in the JSON beside its arguments."""
+    name = written.get("name") or written.get("tool")
+    arguments = arguments_of(written.get("arguments", written.get("args")))
+    if not isinstance(name, str) or arguments is None:
+        return "A tool_call has no name."
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _agent_call(element: Element) -> ToolCall | str:
+    attributes = _attributes(element)
+    agent, task = attributes.get("agent", ""), attributes.get("task") or element.text.strip()
+    if not element.closed or not agent or not task:
+        return 'An agent_call is not of the form <agent_call agent="…" task="…"/>.'
+    return ToolCall(name=DELEGATE, arguments={"agent": agent, "task": task})
+
+
+def _attributes(element: Element) -> dict[str, str]:
+    found = _ATTRIBUTE.finditer(element.attributes)
+    return {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in found}
+
+
+def _arguments(given: str) -> JsonObject | str:
+    """The object that is written here and nothing else, or what is wrong with it."""
+    if given in ("", "null"):
+        return {}
+    found = object_at(given, 0)
+    if isinstance(found, BrokenJson) and '\\"' in given:
+        found = object_at(given.replace('\\"', '"'), 0)
+        given = given.replace('\\"', '"')
+    if isinstance(found, BrokenJson):
+        return f"are no whole JSON object: {found.problem}"
+    arguments, end = found
+    if given[end:].strip():
+        return "have something behind their JSON object"
+    return well_formed_object(arguments)
+
+
+def _unfenced(text: str) -> str:
+    text = text.strip()
+    fenced = _FENCE.match(text)
+    return (fenced[1] if fenced else text).strip()

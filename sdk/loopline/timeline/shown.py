@@ -1,0 +1,155 @@
+"""Bodies about prompts: what a round was shown, and what stands for what it was not shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from loopline.models import Usage
+
+
+def turn_id(turn: int) -> str:
+    """`turn_3` for 3."""
+    return f"turn_{turn}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePoint:
+    """A place in a prompt up to which a provider is asked to keep it.
+
+    `messages` of the prompt stand before it; with system text and tools they cost about `tokens`.
+    """
+
+    name: Literal["prev_turn", "pre_tail", "tail"]
+    messages: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What the prompts of an epoch show of the blocks before it: whole, cut, named, or summed up.
+
+    The summary at the seq `summary` stands for all blocks up to `start`. Turns before `old_before` are
+    clipped by kind; what turns before `spent_before` looked up is only named. Results of reads up to
+    the seq `reads_cleared`, and of every call up to `results_cleared`, are only named. No result is
+    longer than `result_limit` characters and no other text than `text_limit`. Hides up to the seq
+    `hides` are done; feedback up to the seq `feedback` stands in the turns it is about.
+    """
+
+    summary: int = 0
+    start: int = 0
+    old_before: int = 0
+    spent_before: int = 0
+    reads_cleared: int = 0
+    results_cleared: int = 0
+    result_limit: int = 64_000
+    text_limit: int | None = None
+    hides: int = 0
+    feedback: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStart:
+    """A round begins, and what its prompt is made of.
+
+    `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers
+    to. An epoch is a stretch in which prompts only grow; `opened_by` says what began it, empty within
+    one, and `window` what it shows of what was before, None for as before. `limit` is the number of
+    decisions the turn may take. The digests are sha256 in hexadecimal; `stable_sha256` is that of the
+    messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
+    its conversation with their digests. `tokens` is the estimate of the whole request.
+    """
+
+    saw: int
+    takes: tuple[int, ...]
+    epoch: int
+    opened_by: str
+    model: str
+    protocol: str
+    renderer: int
+    system_sha256: str
+    tools_sha256: str
+    stable_sha256: str
+    tail: str = ""
+    limit: int = 0
+    purpose: Literal["decision", "answer"] = "decision"
+    tokens: int = 0
+    points: tuple[CachePoint, ...] = ()
+    window: Window | None = None
+    system: str = ""
+    tools: str = ""
+    type: Literal["react.round.start"] = "react.round.start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemMessage:
+    """The runtime tells the model what has become of the context, such as that it was summed up."""
+
+    code: str
+    text: str
+    type: Literal["system.message"] = "system.message"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hide:
+    """The model put something out of its sight: `replacement` is shown where `path`, a ref, was."""
+
+    path: str
+    replacement: str
+    type: Literal["react.hide"] = "react.hide"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLine:
+    """One block that a summary stands for: its ref, and words that say what it is.
+
+    Where there is no room for all lines, those of a low `rank` go first.
+    """
+
+    ref: str
+    words: str
+    rank: Literal[0, 1, 2] = 2
+
+
+SummaryHint = Literal["general", "react_iteration", "planner_input", "step_dependency"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeSummary:
+    """What stands in prompts for the blocks from seq 1 to `covers`, which the log still holds.
+
+    `first_turn` to `last_turn` are covered, the last one in part when it is `split`. `text` was written
+    by a model, or is empty. `carried` are the lines that later rounds refer to and the text left out,
+    `ledger` a line for each block that can be read again, `notes` the memory notes, `sources` the
+    numbers of those that were cited, each with its name. `dropped` counts the blocks for which the
+    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `usage` is what the text cost, `why` why there is none.
+    """
+
+    covers: int
+    first_turn: int
+    last_turn: int
+    split: bool = False
+    hint: SummaryHint = "general"
+    text: str = ""
+    carried: tuple[LedgerLine, ...] = ()
+    ledger: tuple[LedgerLine, ...] = ()
+    notes: tuple[LedgerLine, ...] = ()
+    sources: tuple[LedgerLine, ...] = ()
+    dropped: int = 0
+    older: str = ""
+    usage: Usage = field(default_factory=Usage)
+    why: str = ""
+    type: Literal["conv.range.summary"] = "conv.range.summary"
+
+    @property
+    def covered_turn_ids(self) -> list[str]:
+        """The turns that it covers, wholly or in part."""
+        return [turn_id(number) for number in range(self.first_turn, self.last_turn + 1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanHistory:
+    """Every plan but the current one as it stood when its blocks were summed up."""
+
+    text: str
+    type: Literal["react.plan.history"] = "react.plan.history"

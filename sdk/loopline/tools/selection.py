@@ -1,0 +1,196 @@
+"""Which of many tools a turn begins with, and `react.request_tools`, which brings in others later."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from loopline.errors import ToolError
+from loopline.models import (
+    Json,
+    JsonObject,
+    Model,
+    Prompt,
+    ToolSpec,
+    Usage,
+    UserMessage,
+    structured_llm_call,
+)
+from loopline.refs import CallRef
+from loopline.timeline import Effect, Timeline, ToolCalled
+from loopline.tools.call import Call
+from loopline.tools.outcome import Outcome
+from loopline.tools.tool import by_likeness
+
+SELECT_ABOVE = 12
+"""Tools that a model is shown whole; only of more than these is there a selection."""
+MOST_SELECTED = 6
+"""Tools that a selection may name, pinned ones aside."""
+LONGEST_LINE = 80
+"""Characters of a description in the catalogue."""
+
+REQUEST_TOOLS = "react.request_tools"
+
+_SYSTEM = (
+    "Choose the tools that the question is likely to need. Name at most {most}, in the order of their "
+    "use to you, and fewer where fewer will do. Others can be asked for later."
+)
+_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"tools": {"type": "array", "items": {"type": "string"}}},
+    "required": ["tools"],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The tools that a turn begins with, in the order they were given.
+
+    `fallback` says why these are all there are, when they are although there were many; `usage` is
+    what choosing cost.
+    """
+
+    chosen: tuple[str, ...]
+    fallback: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+def catalogue(specs: Iterable[ToolSpec]) -> str:
+    """A line for each tool: its name, and the beginning of what it is for."""
+    return "\n".join(f"- {spec.name}: {_line(spec.description)}" for spec in specs)
+
+
+def selected(reply: JsonObject, names: Collection[str], most: int = MOST_SELECTED) -> list[str]:
+    """The tools that a reply names, in its order, each once; what is no tool is passed over."""
+    named: Json = reply.get("tools")
+    found = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+    return [one for one in dict.fromkeys(found) if one in names][:most]
+
+
+async def select(
+    model: Model,
+    specs: Sequence[ToolSpec],
+    question: str,
+    *,
+    pinned: Collection[str] = (),
+    above: int = SELECT_ABOVE,
+    most: int = MOST_SELECTED,
+    timeout_seconds: float | None = None,
+) -> Selection:
+    """Have the model choose, when there are more tools than `above`; pinned ones are always there.
+
+    Whatever goes wrong, the turn has tools: all of them.
+    """
+    everything = tuple(spec.name for spec in specs)
+    offered = [spec for spec in specs if spec.name not in pinned]
+    if len(everything) <= above or len(offered) <= most:
+        return Selection(chosen=everything)
+    prompt = Prompt(
+        system=_SYSTEM.format(most=most),
+        messages=(UserMessage(text=f"{question}\n\nTools:\n{catalogue(offered)}"),),
+        purpose="selection",
+    )
+    result = await structured_llm_call(
+        model,
+        prompt,
+        _SCHEMA,
+        name="select_tools",
+        description="Name the tools to begin with.",
+        timeout_seconds=timeout_seconds,
+    )
+    named = selected(result.raw, {spec.name for spec in offered}, most)
+    if not named:
+        why = result.error or "the reply named no tool that there is"
+        return Selection(chosen=everything, fallback=why, usage=result.usage)
+    chosen = tuple(name for name in everything if name in named or name in pinned)
+    return Selection(chosen=chosen, usage=result.usage)
+
+
+def brought(timeline: Timeline, turn: int) -> list[str]:
+    """The tools that calls of `react.request_tools` brought into the turn, in their order."""
+    names = list[str]()
+    for result in timeline.turn(turn).results:
+        if result.tool == REQUEST_TOOLS and result.status == "ok":
+            ref = CallRef(turn_id=f"turn_{turn}", call_id=result.call_id, part="call")
+            block = timeline.find(ref)
+            if block is not None and isinstance(block.body, ToolCalled):
+                names += _names(block.body.arguments)
+    return list(dict.fromkeys(names))
+
+
+class RequestTools:
+    """The tools that were not chosen, by name: asking for some brings them in from the next round on."""
+
+    effect: Effect = "meta"
+
+    def __init__(self, specs: Sequence[ToolSpec], chosen: Collection[str]) -> None:
+        self._chosen = frozenset(chosen)
+        self._others = {spec.name: spec for spec in specs if spec.name not in self._chosen}
+        self.spec: ToolSpec = ToolSpec(
+            name=REQUEST_TOOLS,
+            description=(
+                "Bring in tools that are not offered yet; they can be called from the next round on."
+                f" There are:\n{catalogue(self._others.values())}"
+            ),
+            parameters={
+                "type": "object",
+                "properties": {"tool_names": {"type": "array", "items": {"type": "string"}}},
+                "required": ["tool_names"],
+                "additionalProperties": False,
+            },
+        )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse anything but a list of names."""
+        unknown = sorted(set(arguments) - {"tool_names"})
+        if unknown:
+            raise ToolError(f"{REQUEST_TOOLS} has no field {unknown[0]!r}: it takes tool_names")
+        _names(arguments)
+
+    def key(self, arguments: JsonObject) -> str:
+        """Calls that change what is offered keep their order."""
+        del arguments
+        return "tools"
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """What is brought in, what was there already, and what there is not.
+
+        Raises:
+            ToolError: none of the names is that of a tool.
+        """
+        asked = _names(arguments)
+        there = self._chosen.union(brought(call.timeline, _number(call)))
+        loaded = [name for name in asked if name in self._others and name not in there]
+        already = [name for name in asked if name in there]
+        missing = [name for name in asked if name not in self._others and name not in there]
+        if not loaded and not already:
+            known = by_likeness(missing[0], self._others)
+            raise ToolError(f"no tool {missing[0]!r} to bring in: there are {known}")
+        lines = [
+            f"{said}: {', '.join(names)}"
+            for said, names in (
+                ("brought in", loaded),
+                ("already there", already),
+                ("no such tool", missing),
+            )
+            if names
+        ]
+        return Outcome(text="\n".join(lines))
+
+
+def _line(description: str) -> str:
+    line = " ".join(description.split())
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1].rstrip()}…"
+
+
+def _names(arguments: JsonObject) -> list[str]:
+    given: Json = arguments.get("tool_names")
+    named = given if isinstance(given, list) else []
+    names = [one for one in named if isinstance(one, str)]
+    if not names or len(names) != len(named):
+        raise ToolError("tool_names: a list of names, as the description has them")
+    return list(dict.fromkeys(names))
+
+
+def _number(call: Call) -> int:
+    return int(call.context.turn_id.removeprefix("turn_"))

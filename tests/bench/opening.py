@@ -1,0 +1,117 @@
+"""A long conversation is opened: its blocks, its folds, and the way to the first request."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+from loopline.harness import Store
+from loopline.timeline import Timeline
+from tests.bench.rounds import Row, measured_apart, tell
+from tests.bench.workload import Instant, opened
+
+MESSAGES = 10_000
+TURNS = 100
+ROUNDS = MESSAGES // 2 // TURNS
+"""A round is two messages, the call and its result, and five blocks."""
+TAIL = 500
+REPEATS = 7
+
+
+async def build(store: str) -> None:
+    """Talk until there are so many messages."""
+    async with opened(store, lambda: Instant(ROUNDS)) as harness:
+        talk = harness.conversation("c")
+        for _ in range(TURNS):
+            await talk.say("go")
+
+
+def floor(path: Path) -> float:
+    """Milliseconds in which raw sqlite3 fetches the rows."""
+    times = list[float]()
+    for _ in range(REPEATS):
+        with closing(sqlite3.connect(path)) as database:
+            start = time.perf_counter()
+            rows = database.execute("SELECT * FROM blocks WHERE conversation = 1 ORDER BY seq")
+            rows.fetchall()
+            times.append((time.perf_counter() - start) * 1000)
+    return median(times)
+
+
+async def read(store: str) -> list[Row]:
+    """The blocks, all and the last, in a process that has done nothing else."""
+    async with Store.open(store, read_only=True) as kept:
+        talk = kept.conversation("c")
+        whole, tail, folds, count = list[float](), list[float](), list[float](), 0
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            blocks = await talk.blocks()
+            read = time.perf_counter()
+            Timeline(blocks)
+            folds.append((time.perf_counter() - read) * 1000)
+            whole.append((read - start) * 1000)
+            count = len(blocks)
+            del blocks
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            await talk.blocks(after=count - TAIL)
+            tail.append((time.perf_counter() - start) * 1000)
+    named = f"open {MESSAGES:,} messages"
+    return [
+        Row(f"{named} ({count:,} blocks), whole and typed", median(whole), "ms", "≤ 45"),
+        Row(f"{named}, whole and typed: each block", median(whole) * 1000 / count, "µs"),
+        Row(f"{named}, the last {TAIL} blocks", median(tail), "ms", "≤ 2"),
+        Row(f"{named}, folds", median(folds), "ms", "≤ 10"),
+    ]
+
+
+async def talk(store: str) -> list[Row]:
+    """Two turns: the first of its process, and one that finds everything at hand."""
+    rows = list[Row]()
+    models = [Instant(0), Instant(0)]
+    left = iter(models)
+    async with opened(store, lambda: next(left)) as harness:
+        talk = harness.conversation("c")
+        for state, model in zip(("cold", "warm"), models, strict=True):
+            start = time.perf_counter()
+            await talk.say("more")
+            took = (time.perf_counter() - start) * 1000
+            asked = (model.asked[0] - start) * 1000
+            name = f"at {MESSAGES:,} messages, {state}"
+            rows.append(Row(f"to the first model call {name}", asked, "ms", "≤ 30"))
+            rows.append(Row(f"the whole turn {name}", took, "ms", "≤ 35"))
+    return rows
+
+
+async def measured(folder: Path) -> list[Row]:
+    """Each in a process of its own, beside the floor."""
+    path = folder / "long.db"
+    await build(f"sqlite:///{path}")
+    base = Row("raw sqlite3 floor, all rows fetched", floor(path), "ms")
+    store = f"sqlite:///{path}"
+    read, talked = [
+        await asyncio.to_thread(measured_apart, "opening", what, store) for what in ("read", "talk")
+    ]
+    return [*read, base, *talked]
+
+
+def main() -> None:
+    """Measure everything, or in a process of its own one part of it."""
+    match sys.argv[1:]:
+        case ["read", store]:
+            tell(asyncio.run(read(store)))
+        case ["talk", store]:
+            tell(asyncio.run(talk(store)))
+        case _:
+            with TemporaryDirectory() as name:
+                tell(asyncio.run(measured(Path(name))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""What is opened read-only leaves everything as it was, whoever else has it open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loopline import Store, StoreError
+from loopline.adapters.blobs import FileBlobs
+from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.still import as_left
+from tests.crashes.processes import HERE, kill, prompt, start, url
+
+LARGE = prompt("é" * 30_000)
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """Every file and folder below, and what is in it."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Path:
+    """A store with small and large blocks, closed."""
+    path = tmp_path / "talk.db"
+    async with await SqlLog.open(url(path), blobs=FileBlobs.beside(path)) as log:
+        await log.append(HERE, [prompt("hello"), LARGE], seen=0)
+    return path
+
+
+async def read_all(store: Path) -> list[str]:
+    """What can be done with a conversation that is only read."""
+    async with Store.open(url(store), read_only=True) as opened:
+        talk = opened.conversation(HERE.name)
+        names = [summary.conversation.name async for summary in opened.conversations()]
+        blocks = await talk.blocks(types="user", limit=5)
+        await talk.export()
+        (item,) = await talk.read("ar:turn_1.user.prompt")
+        with pytest.raises(StoreError, match="read-only"):
+            await talk.followup("more")
+        with pytest.raises(StoreError, match="read-only"):
+            await opened.forget(HERE.name)
+        return [*names, *(block.type for block in blocks), item.status]
+
+
+async def test_nothing_is_made_or_changed_beside_a_store_that_is_closed(store: Path) -> None:
+    before = everything(store.parent)
+    assert await read_all(store) == ["here", "user.prompt", "user.prompt", "ok"]
+    assert everything(store.parent) == before
+
+
+async def test_a_store_that_is_not_there_is_an_error_and_no_folder_is_made(tmp_path: Path) -> None:
+    for missing in (tmp_path / "talk.db", tmp_path / "no" / "such" / "talk.db"):
+        with pytest.raises(StoreError, match="there is no store at"):
+            await read_all(missing)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(StoreError, match="is empty"):
+        await read_all(tmp_path / "empty.db")
+    assert everything(tmp_path) == {"empty.db": b""}
+
+
+async def test_a_store_in_memory_cannot_be_opened_to_read_alone() -> None:
+    with pytest.raises(StoreError, match="always new"):
+        await Store.open("memory:", read_only=True).__aenter__()
+
+
+async def test_what_a_killed_process_left_is_read_and_left_as_it_is(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    process = start("append", store)
+    assert process.stdout is not None
+    seen = [int(process.stdout.readline()) for _ in range(5)]
+    kill(process)
+    before = everything(tmp_path)
+    assert as_left(store) is None
+    async with await SqlLog.open(url(store), read_only=True) as log:
+        assert len(await log.read(HERE)) >= seen[-1]
+    after = everything(tmp_path)
+    assert (after["talk.db"], after["talk.db-wal"]) == (before["talk.db"], before["talk.db-wal"])
+
+
+async def test_a_writer_that_comes_and_goes_is_seen_by_who_reads(store: Path) -> None:
+    async with await SqlLog.open(url(store), read_only=True, blobs=FileBlobs.beside(store)) as log:
+        assert len(await log.read(HERE)) == 2
+        for number in range(3, 8):
+            async with await SqlLog.open(url(store)) as writer:
+                await writer.append(HERE, [prompt("more")], seen=number - 1)
+                assert len(await log.read(HERE)) == number
+            assert len(await log.read(HERE)) == number
+
+
+async def test_what_was_read_while_somebody_wrote_is_read_anew(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with await SqlLog.open(url(store)) as log:
+        await log.append(HERE, [prompt("hello")], seen=0)
+    async with await SqlLog.open(url(store), read_only=True) as log:
+        process = start("append", store)
+        counts = [1]
+        try:
+            while counts[-1] < 40 and process.poll() is None:
+                counts.append(len(await log.read(HERE)))
+        finally:
+            kill(process)
+    assert counts == sorted(counts)
+    assert counts[-1] >= 40

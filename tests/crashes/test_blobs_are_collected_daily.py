@@ -1,0 +1,120 @@
+"""Who opens a store to write to it collects what nothing refers to, once a day at most."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, event
+
+from loopline import Store
+from loopline.adapters.blobs import FileBlobs
+from loopline.adapters.sql import SqlLog
+from loopline.timeline import Conversation
+from tests.crashes.processes import HERE, prompt, url
+from tests.crashes.test_a_large_body_is_a_blob import LARGE, LaterClock, files
+
+
+@pytest.fixture
+def clock() -> LaterClock:
+    return LaterClock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: LaterClock) -> Path:
+    """A store with one blob that a block names."""
+    path = tmp_path / "talk.db"
+    async with await SqlLog.open(url(path), blobs=FileBlobs.beside(path, clock)) as log:
+        await log.append(HERE, [LARGE], seen=0)
+    return path
+
+
+async def opened(store: Path, clock: LaterClock, *, read_only: bool = False) -> int:
+    """How many blobs there are once the store has been opened and closed."""
+    async with Store.open(url(store), read_only=read_only, clock=clock) as kept:
+        assert len(await kept.conversation(HERE.name).blocks()) == 1
+    return len(files(store))
+
+
+async def test_an_orphan_is_removed_when_the_store_is_opened_a_day_later(
+    store: Path, clock: LaterClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    FileBlobs.beside(store, clock).put(b"nobody's")
+    assert await opened(store, clock) == 2
+    clock.days = 2
+    assert await opened(store, clock, read_only=True) == 2
+    with caplog.at_level(logging.INFO, logger="loopline"):
+        assert await opened(store, clock) == 1
+    assert f"blobs of {store} that nothing refers to, removed: 1" in caplog.messages
+
+
+async def test_it_is_done_once_a_day_at_most(store: Path, clock: LaterClock) -> None:
+    clock.days = 5
+    assert await opened(store, clock) == 1
+    orphans = FileBlobs.beside(store, LaterClock())  # five days before
+    orphans.put(b"nobody's")
+    assert await opened(store, clock) == 2
+    clock.days = 6
+    assert await opened(store, clock) == 1
+
+
+async def test_a_clock_that_was_set_back_does_not_put_it_off(
+    store: Path, clock: LaterClock
+) -> None:
+    clock.days = 50
+    assert await opened(store, clock) == 1
+    clock.days = -50
+    FileBlobs.beside(store, clock).put(b"nobody's")
+    clock.days = 10
+    assert await opened(store, clock) == 1
+
+
+async def test_many_that_open_a_store_at_once_collect_once(
+    store: Path, clock: LaterClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.days = 2
+    with caplog.at_level(logging.INFO, logger="loopline"):
+        stores = [Store.open(url(store), clock=clock) for _ in range(5)]
+        for one in stores:
+            await one.__aenter__()
+        for one in stores:
+            await one.__aexit__(None, None, None)
+    assert len([said for said in caplog.messages if "nothing refers to" in said]) == 1
+
+
+async def test_a_store_that_is_held_by_another_is_used_and_the_failure_is_logged(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def impatient(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA busy_timeout = 20")
+
+    event.listen(Engine, "connect", impatient)
+    try:
+        with closing(sqlite3.connect(store, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            async with Store.open(url(store)) as kept:
+                assert len(await kept.conversation(HERE.name).blocks()) == 1
+    finally:
+        event.remove(Engine, "connect", impatient)
+    assert "were not collected" in caplog.text
+
+
+async def test_a_store_of_a_newer_loopline_is_left_alone(store: Path, clock: LaterClock) -> None:
+    with closing(sqlite3.connect(store)) as database, database:
+        database.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    FileBlobs.beside(store, clock).put(b"a newer one's")
+    clock.days = 2
+    assert await opened(store, clock) == 2
+
+
+async def test_what_is_forgotten_takes_its_blobs_with_it_at_once(
+    store: Path, clock: LaterClock
+) -> None:
+    async with Store.open(url(store), clock=clock) as kept:
+        await kept.log.append(Conversation(name="other"), [prompt("ü" * 30_000)], seen=0)
+        assert len(files(store)) == 2
+        await kept.forget(HERE.name)
+        assert len(files(store)) == 1

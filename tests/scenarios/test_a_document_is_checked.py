@@ -1,0 +1,227 @@
+"""What an exported conversation must be to be kept elsewhere, and that it is then the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from copy import deepcopy
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from loopline import Store
+from loopline.adapters.sql import SqlLog
+from loopline.models import Json, JsonObject, dumps
+from loopline.reader import DocumentError, read_document
+from loopline.testing import Call, Say
+from loopline.testing.scripted import Entry as ScriptEntry
+from loopline.timeline import Conversation, Entry, MemoryLog, TimelineLog, Unknown, UserPrompt
+from tests.support.talking import talking
+
+HERE = Conversation(name="c")
+
+
+@pytest.fixture
+async def document() -> JsonObject:
+    """A conversation of two turns, with a plan, calls and a source."""
+    plan = Call("react.plan", mode="new", steps=["one"])
+    acts = Say("", Call("play.alone", text="x"), Call("play.find", url="https://example.com"))
+    script: list[ScriptEntry] = [plan, acts, "Done [[S:1]].", "And again."]
+    async with talking(script) as talk:
+        await talk.say("first")
+        await talk.say("second")
+        return await talk.export()
+
+
+Rows = list[JsonObject]
+
+
+def rows(document: JsonObject) -> Rows:
+    return cast("Rows", document["blocks"])
+
+
+def place(found: Rows, kind: str) -> int:
+    """Where the first block of the type is."""
+    return next(n for n, row in enumerate(found) if row["type"] == kind)
+
+
+def in_order(found: Rows) -> None:
+    """Let the places be dense and the numbers count, so that only what they hold is wrong."""
+    counts = dict[tuple[Json, Json], int]()
+    for seq, row in enumerate(found, start=1):
+        name = (str(row["turn_id"]), str(row["type"]))
+        counts[name] = counts.get(name, 0) + 1
+        row["seq"], row["n"] = seq, counts[name]
+
+
+def without_its_call(found: Rows) -> None:
+    del found[place(found, "react.tool.call")]
+    in_order(found)
+
+
+def before_its_call(found: Rows) -> None:
+    found.insert(place(found, "react.tool.call"), found.pop(place(found, "react.tool.result")))
+    in_order(found)
+
+
+def twice(found: Rows) -> None:
+    at = place(found, "react.tool.result")
+    found.insert(at, deepcopy(found[at]))
+    in_order(found)
+
+
+def in_another_turn(found: Rows) -> None:
+    result = found.pop(place(found, "react.tool.result"))
+    result["turn_id"], result["term"] = "turn_2", 2
+    found.append(result)
+    in_order(found)
+
+
+def started_twice(found: Rows) -> None:
+    at = place(found, "react.tool.start")
+    found.insert(at, deepcopy(found[at]))
+    in_order(found)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (without_its_call, r"blocks\[\d+\]: react.tool.(start|result) of 'c1' is out of place"),
+        (before_its_call, r"blocks\[\d+\]: react.tool.result of 'c1' is out of place"),
+        (twice, r"blocks\[\d+\]: react.tool.result of 'c1' is out of place"),
+        (in_another_turn, r"blocks\[\d+\]: react.tool.result of 'c1' is out of place"),
+        (started_twice, r"blocks\[\d+\]: react.tool.start of 'c1' is out of place"),
+    ],
+)
+def test_a_start_and_a_result_stand_behind_their_call_once(
+    document: JsonObject, damage: Callable[[Rows], None], said: str
+) -> None:
+    damage(rows(document))
+    with pytest.raises(DocumentError, match=said):
+        read_document(document)
+
+
+def test_a_place_that_is_there_twice_is_named(document: JsonObject) -> None:
+    rows(document).insert(3, deepcopy(rows(document)[2]))
+    with pytest.raises(DocumentError, match=r"blocks\[3\]: seq 3 stands at place 4: .*doubled"):
+        read_document(document)
+
+
+def test_a_turn_begins_with_its_prompt_and_none_is_left_out(document: JsonObject) -> None:
+    promptless = deepcopy(document)
+    second = next(n for n, row in enumerate(rows(document)) if row["turn_id"] == "turn_2")
+    del rows(promptless)[second]
+    in_order(rows(promptless))
+    with pytest.raises(DocumentError, match=rf"blocks\[{second}\]: turn_2 begins without a user"):
+        read_document(promptless)
+    for row in rows(document)[second:]:
+        row["turn_id"] = "turn_3"
+    with pytest.raises(DocumentError, match=rf"blocks\[{second}\]: turn_3 begins after turn_1"):
+        read_document(document)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("seq", True, "a field"),
+        ("round", "0", "a field"),
+        ("round", -1, "from 0 to"),
+        ("term", 2**64, "from 0 to"),
+        ("ts", "2026-01-01T00:00:00.000", "no time in UTC"),
+        ("ts", "2026-01-01T00:00:00.000+02:00", "no time in UTC"),
+        ("ts", "2026-01-01T00:00:00.000001Z", "no time in UTC"),
+        ("turn_id", "turn_0", "is no turn"),
+        ("turn_id", f"turn_{'9' * 5000}", "is no turn"),
+        ("ref", "ar:turn_9.user.prompt", "should be 'ar:turn_1.user.prompt'"),
+        ("ref", None, "should be 'ar:turn_1.user.prompt'"),
+        ("body", [], "it is no user.prompt"),
+        ("body", {"text": "\ud800"}, "it is no user.prompt"),
+        ("type", "later.\ud800", "no text can hold"),
+    ],
+)
+def test_a_damaged_field_is_refused_with_the_place(
+    document: JsonObject, field: str, value: Json, said: str
+) -> None:
+    rows(document)[0][field] = value
+    with pytest.raises(DocumentError, match=rf"blocks\[0\]: .*{said}"):
+        read_document(document)
+
+
+def test_a_text_that_was_kept_under_no_ref_is_refused(document: JsonObject) -> None:
+    row = rows(document)[1]
+    row["type"], row["body"] = "text.kept", {"ref": "nowhere", "text": "x"}
+    with pytest.raises(DocumentError, match=r"blocks\[1\]: it cannot be named: not a ref"):
+        read_document(document)
+
+
+STORED = [
+    '{"of":["sheep"]}',
+    '{"of": ["sheep"],\n "é": 1.0, "é": 2}',
+    '{"number": 1e400, "a": 0.10}',
+    "[]",
+    "",
+    "no JSON",
+]
+
+
+@pytest.mark.parametrize("to", ["memory", "sqlite"])
+async def test_what_nobody_here_knows_is_carried_through_byte_for_byte(
+    to: str, tmp_path: Path
+) -> None:
+    log: TimelineLog = MemoryLog()
+    later = [
+        Entry(body=Unknown(stored_type=kind, version=version, stored=stored), turn=1)
+        for stored in STORED
+        for kind, version in (("react.dream", 1), ("user.prompt", 7))
+    ]
+    async with await SqlLog.open(f"sqlite:///{tmp_path}/one.db") as one, one.lease(HERE) as term:
+        prompt = Entry(body=UserPrompt(text="hello"), turn=0)
+        kept = await one.append(HERE, [prompt, *later], seen=0, term=term)
+    async with Store.open(f"sqlite:///{tmp_path}/one.db", read_only=True) as store:
+        written = dumps(await store.conversation("c").export())
+    document = cast("JsonObject", json.loads(written))
+    if to == "sqlite":
+        log = await SqlLog.open(f"sqlite:///{tmp_path}/other.db")
+    await log.restore(HERE, read_document(document))
+    assert list(await log.read(HERE)) == list(kept)
+    await log.close()
+
+
+async def test_an_import_that_is_cancelled_leaves_nothing(
+    tmp_path: Path, document: JsonObject
+) -> None:
+    store = tmp_path / "talk.db"
+    async with Store.open(f"sqlite:///{store}") as kept:
+        await kept.conversation("other").blocks()
+        with closing(sqlite3.connect(store, isolation_level=None)) as busy:
+            busy.execute("BEGIN IMMEDIATE")
+            loading = asyncio.create_task(kept.load(document))
+            await asyncio.sleep(0.2)
+            loading.cancel()
+            await asyncio.sleep(0.05)
+            busy.execute("ROLLBACK")
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+        assert [summary async for summary in kept.conversations()] == []
+        await kept.load(document)
+        again = await kept.conversation("c").export()
+    assert again["blocks"] == document["blocks"]
+
+
+@pytest.mark.parametrize("steps", range(0, 12, 2))
+async def test_an_import_that_is_cancelled_anywhere_keeps_all_or_nothing(
+    tmp_path: Path, document: JsonObject, steps: int
+) -> None:
+    async with Store.open(f"sqlite:///{tmp_path}/talk.db") as kept:
+        loading = asyncio.create_task(kept.load(document))
+        for _ in range(steps):
+            await asyncio.sleep(0.0005)
+        loading.cancel()
+        await asyncio.wait([loading])
+        found = await kept.conversation("c").blocks()
+        assert len(found) in (0, len(rows(document)))
+        assert len(found) > 0 or loading.cancelled()

@@ -1,0 +1,109 @@
+"""What is kept is read in part: by type, by turn, page by page, and by who was active when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from loopline import LooplineError, Store
+from loopline.adapters.sql import SqlLog
+from loopline.testing import Call, Say
+from loopline.testing.scripted import Entry as ScriptEntry
+from loopline.timeline import Conversation, Entry, Unknown
+from tests.support.talking import talking
+
+NO_ZONE = datetime.fromisoformat("2026-01-01")
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> str:
+    """A store with a conversation of two turns."""
+    url = f"sqlite:///{tmp_path}/talk.db"
+    script: list[ScriptEntry] = [
+        Say("", Call("play.look"), Call("play.alone", text="x")),
+        "One.",
+        "Two.",
+    ]
+    async with talking(script, store=url) as talk:
+        await talk.say("first")
+        await talk.say("second")
+    return url
+
+
+async def test_blocks_are_read_by_type_and_turn_and_page_by_page(url: str) -> None:
+    async with Store.open(url, read_only=True) as store:
+        talk = store.conversation("c")
+        whole = await talk.blocks()
+        calls = await talk.blocks(types="react.tool.call")
+        second = await talk.blocks(turn="turn_2")
+        answers = await talk.blocks(types=["user", "assistant"], turn="turn_1")
+        pages = [await talk.blocks(after=after, limit=5) for after in range(0, len(whole), 5)]
+    assert [block.ref for block in calls] == ["tc:turn_1.c1.call", "tc:turn_1.c2.call"]
+    assert list(second) == [block for block in whole if block.turn == 2]
+    assert [block.type for block in answers] == ["user.prompt", "assistant.completion"]
+    assert [block for page in pages for block in page] == whole
+
+
+@pytest.mark.parametrize(
+    ("kind", "near"),
+    [
+        ("user.promt", "user.prompt"),
+        ("tool.call", "react.tool.call"),
+        ("react.tol", "react.tool"),
+        ("unknown", "turn"),
+        ("", "user.recalled"),
+        ("\ud800", "user.recalled"),
+    ],
+)
+async def test_a_type_that_there_is_not_names_the_nearest(url: str, kind: str, near: str) -> None:
+    async with Store.open(url, read_only=True) as store:
+        with pytest.raises(LooplineError, match=f"nearest is '{near}'"):
+            await store.conversation("c").blocks(types=["user", kind])
+
+
+async def test_a_type_of_a_newer_loopline_can_be_asked_for(url: str) -> None:
+    here = Conversation(name="c")
+    later = Entry(body=Unknown(stored_type="react.dream", version=3, stored="{}"), turn=1)
+    async with await SqlLog.open(url) as log, log.lease(here) as term:
+        *_, dreamt = await log.append(here, [later], seen=0, term=term)
+    async with Store.open(url, read_only=True) as store:
+        assert await store.conversation("c").blocks(types="react.dream") == [dreamt]
+
+
+@pytest.mark.parametrize("turn", ["turn_0", "turn_x", "2", "turn_", "turn_99999999999"])
+async def test_what_is_no_turn_is_an_error(url: str, turn: str) -> None:
+    async with Store.open(url, read_only=True) as store:
+        with pytest.raises(LooplineError, match="turns are called turn_1, turn_2"):
+            await store.conversation("c").blocks(turn=turn)
+        assert await store.conversation("c").blocks(turn="turn_3") == []
+
+
+async def test_numbers_below_nothing_and_moments_of_no_zone_are_errors(url: str) -> None:
+    async with Store.open(url, read_only=True) as store:
+        with pytest.raises(LooplineError, match="0 or more"):
+            await store.conversation("c").blocks(after=-1)
+        with pytest.raises(LooplineError, match="0 or more"):
+            await store.conversation("c").blocks(limit=-1)
+        with pytest.raises(LooplineError, match="0 or more"):
+            await anext(store.conversations(limit=-1))
+        with pytest.raises(LooplineError, match="time zone"):
+            await anext(store.conversations(before=NO_ZONE))
+
+
+async def test_conversations_are_listed_page_by_page_and_by_owner(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/talk.db"
+    owners = [("a", "ann", "p"), ("b", "bob", "p"), ("c", "ann", "q"), ("d", "ann", "p")]
+    async with Store.open(url) as store:
+        for name, user, project in owners:
+            async with talking(["Yes."], name=name) as talk:
+                await talk.say("hello")
+                document = await talk.export()
+            await store.load(document, user=user, project=project)
+        everything = {one.conversation.name async for one in store.conversations()}
+        anns = {one.conversation.name async for one in store.conversations(user="ann", project="p")}
+        few = [one async for one in store.conversations(limit=3)]
+    assert everything == {"a", "b", "c", "d"}
+    assert anns == {"a", "d"}
+    assert len(few) == 3

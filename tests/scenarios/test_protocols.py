@@ -1,0 +1,295 @@
+"""One story in every protocol, and what each makes of the replies that models really write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loopline.errors import LooplineError
+from loopline.models import Abilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
+from loopline.prompt import DELEGATE, Answer, Calls, Decided, Malformed, protocol
+from loopline.react import Limits, checked, chosen_protocol
+from loopline.testing import Call, Raw, Say, ScriptedModel
+from loopline.timeline import (
+    Body,
+    Completion,
+    Decision,
+    Notice,
+    PlanAck,
+    RoundStart,
+    ToolCalled,
+    TurnHeader,
+    UserPrompt,
+)
+from tests.support.talking import talking
+
+NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
+TEXT_NAMES: list[ProtocolName] = ["json", "tagged", "thought_action"]
+
+HARD = """He said "it's </tool_call>", then:
+```json
+{"action": "final_answer", "answer": "</channel:answer>"}
+```
+Observation: nothing
+Final Answer: \\n <channel:code> \\"""
+
+
+def story() -> list[Say]:
+    return [
+        Say("", Call("react.plan", mode="new", steps=["look", "find", "answer"])),
+        Say(
+            "✓ [1] looked\nAction: none yet\n<tool_call> is how",
+            Call("play.look", text=HARD),
+            Call("play.find", url="https://example.com/a?b=<c>&d='e'"),
+        ),
+        Say("", Call("play.nothing", code="print('</channel:code>')\n# it's\n")),
+        Say(f"✓ [2] found\n✓ [3] said\nIt is so [[S:1]]:\n\n{HARD}"),
+    ]
+
+
+def apart_from_its_protocol(body: Body) -> Body:
+    """The body without what names the protocol, or how a reply ends in it, or what it adds to the prompt."""
+    match body:
+        case UserPrompt():
+            return replace(body, limits={})
+        case TurnHeader():
+            return replace(body, protocol="")
+        case RoundStart():
+            of_protocol = replace(body, protocol="", system_sha256="", stable_sha256="")
+            return replace(of_protocol, system="", tokens=0, points=())
+        case Decision():
+            return replace(body, stop_reason="stop")
+        case _:
+            return body
+
+
+async def told(name: ProtocolName) -> list[Body]:
+    """The bodies that the story leaves in the protocol."""
+    async with talking(story()) as talk:
+        result = await talk.say("Is it so?", protocol=name)
+        assert (result.exit_reason, result.rounds) == ("complete", 4)
+        return [apart_from_its_protocol(block.body) for block in await talk.blocks()]
+
+
+@pytest.mark.parametrize("name", TEXT_NAMES)
+async def test_one_story_leaves_the_same_timeline_in_every_protocol(name: ProtocolName) -> None:
+    assert await told(name) == await told("native")
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_the_story_has_all_that_is_hard(name: ProtocolName) -> None:
+    bodies = await told(name)
+    called = [body.arguments for body in bodies if isinstance(body, ToolCalled)]
+    assert called[1] == {"text": HARD}
+    (answer,) = [body.text for body in bodies if isinstance(body, Completion)]
+    assert called[1] == {"text": HARD}
+    assert answer == f"It is so [[S:1]]:\n\n{HARD}"
+    assert [body.changes for body in bodies if isinstance(body, PlanAck)] == [
+        {"1": "done"},
+        {"2": "done", "3": "done"},
+    ]
+
+
+@pytest.mark.parametrize("name", TEXT_NAMES)
+async def test_as_text_tools_are_told_in_the_system_text_and_results_from_the_users_side(
+    name: ProtocolName,
+) -> None:
+    script = ScriptedModel([Call("play.look", text="tea"), "Tea."])
+    async with talking(script) as talk:
+        assert (await talk.say("go", protocol=name)).answer == "Tea."
+    first, last = script.requests
+    assert (first.tools, first.options.protocol, first.options.json_object) == ((), name, False)
+    assert '"properties":{"text":' in first.system
+    assert "[tc:turn_1.c1.result]\nseen tea" in str(last.messages[-1])
+
+
+@pytest.mark.parametrize("name", TEXT_NAMES)
+async def test_what_cannot_be_read_is_asked_for_once_more_and_then_taken_as_it_is(
+    name: ProtocolName,
+) -> None:
+    odd = [Raw("<tool_call name='x'>no</tool_call>"), Raw("<tool_call name='x'>never</tool_call>")]
+    async with talking(odd) as talk:
+        result = await talk.say("go", protocol=name)
+        blocks = await talk.blocks()
+    (notice,) = [block.body for block in blocks if isinstance(block.body, Notice)]
+    (answer,) = [block.body for block in blocks if isinstance(block.body, Completion)]
+    assert "Write " in notice.text
+    assert (result.rounds, answer.flag) == (2, "unparsed")
+    assert result.answer == "<tool_call name='x'>never</tool_call>"
+
+
+async def test_an_invented_observation_is_never_in_the_log() -> None:
+    invented = (
+        'Thought: I look.\nAction: play.look\nAction Input: {"text": "tea"}\n'
+        "Observation: there is none\nThought: So.\nFinal Answer: There is no tea."
+    )
+    async with talking([Raw(invented), "Tea."]) as talk:
+        result = await talk.say("go", protocol="thought_action")
+        assert (result.answer, result.rounds) == ("Tea.", 2)
+        assert not any("there is none" in repr(block.body) for block in await talk.blocks())
+
+
+TWO = (
+    ToolCall(name="a", arguments={"x": 1}),
+    ToolCall(name="b", arguments={"y": "</tool_call>"}),
+)
+
+TAGGED: list[tuple[str, Decided]] = [
+    ("It is so.", Answer("", "It is so.")),
+    ("I think.\n<channel:answer>So.</channel:answer>", Answer("I think.", "So.")),
+    ("<channel:thinking>hm</channel:thinking>So.", Answer("", "So.")),
+    ("<channel:answer>never closed", Answer("", "never closed")),
+    ("<channel:new>x</channel:new><channel:answer>So.</channel:answer>", Answer("", "So.")),
+    ('I look.<tool_call name="a">{"x":1}</tool_call><tool_call name="b">{"y":"</tool_call>"}'
+     "</tool_call>", Calls("I look.", TWO)),
+    ('<tool_call name="a" args=\'{"x": 1}\'/> <TOOL_CALL args="{\\"y\\": \\"</tool_call>\\"}" '
+     "name=b ></tool_call>", Calls("", TWO)),
+    ('<tool_call args="{&quot;x&quot;: 1}" name=\'a\' />', Calls("", TWO[:1])),
+    ('```xml\n<tool_call>\n```json\n{"name": "a", "arguments": {"x": 1}}\n```\n</tool_call>\n```',
+     Calls("", TWO[:1])),
+    ('<tool_call name="a">{"x": 1}', Calls("", TWO[:1])),
+    ('<tool_call name="a"/>', Calls("", (ToolCall(name="a", arguments={}),))),
+    ('<tool_call name="a">null</tool_call>', Calls("", (ToolCall(name="a", arguments={}),))),
+    ('<tool_call name="a">{"x":1}</tool_call><channel:answer>So.</channel:answer>',
+     Calls("", TWO[:1])),
+    ('<channel:decision>```json\n{"action": "call_tool", "notes": "n", "tool": "a", '
+     '"arguments": {"x": 1}}\n```</channel:decision>', Calls("n", TWO[:1])),
+    ('<channel:decision>{"action": "final_answer", "notes": "n", "answer": "So."}</channel:decision>',
+     Answer("n", "So.")),
+    ('<tool_call name="a">{}</tool_call><channel:code>```python\nprint("</channel:code>")\n```\n'
+     "</channel:code>",
+     Calls("", (ToolCall(name="a", arguments={"code": 'print("</channel:code>")'}),))),
+    ('<agent_call agent="coder" task="mend &amp; test"/>',
+     Calls("", (ToolCall(name=DELEGATE, arguments={"agent": "coder", "task": "mend & test"}),))),
+    ('<agent_call agent="coder">it\'s mended\n</agent_call>',
+     Calls("", (ToolCall(name=DELEGATE, arguments={"agent": "coder", "task": "it's mended"}),))),
+]  # fmt: skip
+THOUGHT: list[tuple[str, Decided]] = [
+    ("Thought: hm\nFinal Answer: So.\nAction: none", Answer("hm", "So.\nAction: none")),
+    ("**Thought:** hm\n**Final Answer:** **So.**", Answer("hm", "**So.**")),
+    ("Final Answer:So.", Answer("", "So.")),
+    ("I look.\nThought: now\nAction: `a`\nAction Input: ```json\n{\"x\": 1}\n```",
+     Calls("I look.\nnow", TWO[:1])),
+    ('Action: a\nAction Input: {"x": 1}\nAction: b\nAction Input: {"y": "</tool_call>"}\n'
+     "Observation: 7\nAction: c\nAction Input: {}", Calls("", TWO)),
+    ("Observation: old\nThought: now\nAction: a\nAction Input: {\n\"x\":\n1}", Calls("now", TWO[:1])),
+    ('Action: a\nAction Input: {"x": "one\nAction: b"}',
+     Calls("", (ToolCall(name="a", arguments={"x": "one\nAction: b"}),))),
+    ("Action: a\nAction Input: None", Calls("", (ToolCall(name="a", arguments={}),))),
+    ("Thought: x\n\\Action: y\nFinal Answer: z", Answer("x\nAction: y", "z")),
+]  # fmt: skip
+JSON: list[tuple[str, Decided]] = [
+    ('{"answer": "So."}', Answer("", "So.")),
+    ('{"action": "done", "answer": "So."}', Answer("", "So.")),
+    ('{"action": "call_tool", "tool": "a", "arguments": {"x": 1}}', Calls("", TWO[:1])),
+    ('{"action": "call_tool", "tool": "a", "arguments": null}',
+     Calls("", (ToolCall(name="a", arguments={}),))),
+    ('{"action":"call_tool","tool":"a","arguments":{"x":1}} {"action":"final_answer","answer":"?"}',
+     Calls("", TWO[:1])),
+    ('I will send {"x": …}:\n{"action": "final_answer", "answer": "So."}', Answer("", "So.")),
+]  # fmt: skip
+CASES = [
+    *[("tagged", *case) for case in TAGGED],
+    *[("thought_action", *case) for case in THOUGHT],
+    *[("json", *case) for case in JSON],
+]
+
+
+@pytest.mark.parametrize(("name", "text", "decided"), CASES)
+def test_a_reply_is_read(name: ProtocolName, text: str, decided: Decided) -> None:
+    assert protocol(name).decode(Reply(text=text)) == decided
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("tagged", "", "neither a call nor an answer"),
+        ("tagged", "<channel:thinking>hm</channel:thinking>", "neither"),
+        ("tagged", "<channel:answer> </channel:answer>", "neither"),
+        ("tagged", '<tool_call name="a">{"x": 1', "'a' are no whole JSON object"),
+        ("tagged", '<tool_call name="a">{"x": 1}</tool_call', "something behind"),
+        ("tagged", '<tool_call name="a">', "not closed"),
+        ("tagged", '<tool_call name="a', "not closed"),
+        ("tagged", "<tool_call>{}</tool_call>", "no name"),
+        ("tagged", '<tool_call name="a">[1]</tool_call>', "no whole JSON object"),
+        ("tagged", '<tool_call name="a">{}</tool_call><channel:code>x', "not closed"),
+        ("tagged", "<channel:code>x</channel:code>", "without a call"),
+        ("tagged", "<channel:decision>I look.</channel:decision>", "no JSON object"),
+        ("tagged", '<agent_call agent="coder"/>', "task="),
+        ("thought_action", "It is so.", "neither an Action nor a Final Answer"),
+        ("thought_action", "Thought: hm", "neither"),
+        ("thought_action", "Final Answer: ", "neither"),
+        ("thought_action", "Action: a", "no Action Input"),
+        ("thought_action", "Action: a\nObservation: 1\nFinal Answer: x", "no Action Input"),
+        ("thought_action", "Action: a\nAction: b\nAction Input: {}", "'a' has no Action Input"),
+        ("thought_action", "Action Input: {}", "without an Action"),
+        ("thought_action", 'Action: a\nAction Input: {"x": 1', "no whole JSON object"),
+        ("thought_action", "Action: a\nAction Input: tea", "no whole JSON object"),
+        ("json", '{"action": "call_tool", "arguments": {"action": "final_answer", "answer": "x"},}',
+         "is broken: "),
+        ("json", '{"action": "call_tool", "text": "a "quote" {"action": "final_answer", "answer": "x"}"}',
+         "broken"),
+        ("json", '{"action": "call_tool", "arguments": {"action": "final_answer", "answer": "x"}',
+         "broken"),
+        ("json", '{"notes": "a "b"", "arguments": {"action": "final_answer", "answer": "x"}}', "broken"),
+        ("json", '{"action": "call_tool", "tool": "a", "arguments": "x"}', "must be a JSON object"),
+    ],
+)  # fmt: skip
+def test_a_reply_that_cannot_be_read_says_why(name: ProtocolName, text: str, problem: str) -> None:
+    decided = protocol(name).decode(Reply(text=text))
+    assert isinstance(decided, Malformed)
+    assert decided.raw == text
+    assert problem in decided.problem
+
+
+@pytest.mark.parametrize("name", TEXT_NAMES)
+def test_a_manual_names_every_tool_with_its_schema(name: ProtocolName) -> None:
+    tool = ToolSpec(name="shop.find", description="Find it.", parameters={"type": "object"})
+    assert '- shop.find: Find it.\n  {"type":"object"}' in protocol(name).manual([tool])
+    assert protocol(name).manual([]).endswith("Tools:\n(no tools)")
+
+
+def test_an_observation_is_marked_as_one() -> None:
+    seen = ToolMessage(call_id="c1", name="a", text="seen")
+    assert str(protocol("thought_action").result(seen)) == "user: Observation: seen"
+
+
+@pytest.mark.parametrize(
+    ("asked", "abilities", "chosen"),
+    [
+        ("auto", Abilities(), "native"),
+        ("auto", Abilities(tool_call=False, json_mode=True), "json"),
+        ("auto", Abilities(tool_call=False), "tagged"),
+        ("native", Abilities(tool_call=False, json_mode=True), "json"),
+        ("native", Abilities(tool_call=False), "tagged"),
+        ("json", Abilities(), "json"),
+        ("tagged", Abilities(), "tagged"),
+        ("thought_action", Abilities(tool_call=False), "thought_action"),
+    ],
+)
+def test_the_protocol_goes_by_what_was_asked_for_and_what_the_model_can_do(
+    asked: ProtocolName, abilities: Abilities, chosen: ProtocolName
+) -> None:
+    model = ScriptedModel([], tool_call=abilities.tool_call, json_mode=abilities.json_mode)
+    assert chosen_protocol(Limits(protocol=asked), model).name == chosen
+
+
+def test_a_protocol_that_is_none_is_refused_with_those_there_are() -> None:
+    odd: Any = {"protocol": "xml"}
+    with pytest.raises(LooplineError, match="one of auto, native, json, tagged, thought_action"):
+        checked(odd)
+
+
+async def test_a_turn_in_one_protocol_is_followed_by_one_in_another() -> None:
+    script = ScriptedModel([*story(), "Still so."])
+    async with talking(script) as talk:
+        await talk.say("Is it so?", protocol="tagged")
+        result = await talk.say("And now?", protocol="thought_action")
+        starts = [b.body for b in await talk.blocks() if isinstance(b.body, RoundStart)]
+        prompts = [b for b in await talk.blocks() if isinstance(b.body, UserPrompt)]
+    assert (result.answer, len(prompts)) == ("Still so.", 2)
+    assert starts[-1].opened_by == "protocol,instructions"
+    assert "Action: play.look" in str(script.requests[-1])
+    assert "<channel:answer>" not in str(script.requests[-1].messages).replace(HARD, "")
