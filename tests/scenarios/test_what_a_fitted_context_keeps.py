@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
-from loopline.models import Prompt, Usage
+from loopline.models import Prompt, Usage, UserMessage
 from loopline.models.tokens import estimate
 from loopline.prompt import JsonAction, Native, View, requests, tools_text
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
-from loopline.testing.scripted import Entry
-from loopline.timeline import Hide, RangeSummary, RoundStart, Timeline
+from loopline.testing.scripted import Entry as Scripted
+from loopline.timeline import (
+    Conversation,
+    Entry,
+    Hide,
+    MemoryLog,
+    RangeSummary,
+    RoundStart,
+    Timeline,
+    UserSteer,
+)
 from tests.support.lives import bundle, in_json, words
 from tests.support.talking import talking
 
@@ -19,7 +28,7 @@ def shown(prompt: Prompt) -> str:
     return "\n".join([*(str(message) for message in prompt.messages), prompt.tail])
 
 
-def busy(rounds: int, size: int = 4_000) -> list[Entry]:
+def busy(rounds: int, size: int = 4_000) -> list[Scripted]:
     """Rounds that fill a small window."""
     return [Call("life.alone", size=size) for _ in range(rounds)]
 
@@ -40,9 +49,9 @@ async def test_what_was_said_between_turns_is_repeated_where_its_round_is_summed
 
 
 async def test_a_compaction_after_a_hide_leaves_no_cache_point_beyond_the_end() -> None:
-    looks: list[Entry] = [Call("life.look", size=10, seed=number) for number in range(16)]
+    looks: list[Scripted] = [Call("life.look", size=10, seed=number) for number in range(16)]
     hides = Call("react.hide", path="tc:turn_1.c16.result", replacement="seen")
-    talks: list[Entry] = [Say(words(3_000, n), Call("life.look", size=10)) for n in range(6)]
+    talks: list[Scripted] = [Say(words(3_000, n), Call("life.look", size=10)) for n in range(6)]
     script = [*looks, hides, *talks, "Done."]
     model = ScriptedModel(script, window=7_000, output_limit=1_000)
     async with talking(model, bundle=bundle) as talk:
@@ -75,7 +84,7 @@ async def test_a_summary_in_the_protocol_of_decisions_is_read_as_one() -> None:
 
 
 async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
-    aux: list[Entry] = ["Goal: the first.", Fail("no"), Fail("no"), Fail("no"), Fail("no")]
+    aux: list[Scripted] = ["Goal: the first.", Fail("no"), Fail("no"), Fail("no"), Fail("no")]
     script = ScriptedModel(
         [*busy(9, 6_000), "Done."], aux={"summary": aux}, window=6_000, output_limit=1_000
     )
@@ -89,7 +98,7 @@ async def test_a_summary_that_fails_leaves_the_text_of_the_one_before() -> None:
 async def test_each_model_is_learned_by_itself() -> None:
     """The second counts a third of what is estimated; the first, asked again, still twice as much."""
 
-    def reported(times: float) -> Entry:
+    def reported(times: float) -> Scripted:
         def line(prompt: Prompt) -> Say:
             text = prompt.system + tools_text(prompt.tools) + repr(prompt.messages) + prompt.tail
             return Say("So.", usage=Usage(input_tokens=int(times * estimate(text))))
@@ -124,7 +133,7 @@ async def test_memory_notes_stay_although_the_notes_around_them_are_cut() -> Non
 
 
 async def test_a_summary_made_for_a_large_window_is_made_to_fit_a_small_one() -> None:
-    lines: list[Entry] = [
+    lines: list[Scripted] = [
         Say("", Call("life.write", name=f"n{n}", text=words(700, n))) for n in range(60)
     ]
     large = ScriptedModel([*lines, *busy(3, 30_000), "Done."], window=20_000, output_limit=1_000)
@@ -159,13 +168,13 @@ async def test_a_second_run_of_a_turn_asks_with_a_request_of_its_own() -> None:
 @pytest.mark.parametrize("until", range(1, 12))
 async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until: int) -> None:
     """Its call may be whole or clipped by then."""
-    looks: list[Entry] = [
+    looks: list[Scripted] = [
         Call("life.look", size=1_500),
         "So.",
         Call("life.look", size=4_000),
         "So.",
     ]
-    script: list[Entry] = [Call("life.fail", message=words(4_900)), *looks]
+    script: list[Scripted] = [Call("life.fail", message=words(4_900)), *looks]
     model = ScriptedModel(script, window=6_000, output_limit=1_000)
     async with talking(model, bundle=bundle) as talk:
         for _ in range(2):
@@ -178,3 +187,18 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
         stepped.under(whole.window)
         stepped.extend(blocks[until * 2 :])
         assert stepped.messages == whole.messages
+
+
+async def test_what_the_user_steered_with_is_shown_where_it_was_taken() -> None:
+    log = MemoryLog()
+    here = Conversation(name="c")
+    async with Harness.open(
+        bundle, store=log, model=ScriptedModel(["One.", "Two."]), clock=FakeClock()
+    ) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        steer = Entry(body=UserSteer(text="the other way"), turn=1)
+        await log.append(here, [steer], seen=0)
+        await talk.say("on")
+        view = View(Native(), await talk.blocks())
+    assert UserMessage(text="[ar:turn_1.user.steer.1]\nthe other way") in view.messages
