@@ -85,13 +85,13 @@ class Rendering:
         self.window = window
         self.messages: list[Message] = []
         self.refs: list[str] = []
-        self.tokens = 0
+        self.tokens: int = 0
         self.shown: dict[str, str] = {}
         self.marked: set[int] = set()
         self.cuts: list[Cut] = []
-        self.last_tail = 0
-        self.turn = 0
-        self.turn_start = 0
+        self.last_tail: int = 0
+        self.turn: int = 0
+        self.turn_start: int = 0
         self._protocol = protocol
         self._facts = facts
         self._round: _Round | None = None
