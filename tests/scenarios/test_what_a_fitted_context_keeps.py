@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
@@ -202,3 +204,33 @@ async def test_what_the_user_steered_with_is_shown_where_it_was_taken() -> None:
         await talk.say("on")
         view = View(Native(), await talk.blocks())
     assert UserMessage(text="[ar:turn_1.user.steer.1]\nthe other way") in view.messages
+
+
+async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact() -> None:
+    async with talking(["One."], bundle=bundle) as talk:
+        await talk.say("go")
+        blocks = [
+            replace(block, body=replace(block.body, renderer=1))
+            if isinstance(block.body, RoundStart)
+            else block
+            for block in await talk.blocks()
+        ]
+    log, model = MemoryLog(), ScriptedModel(["Two."])
+    await log.restore(Conversation(name="c"), blocks)
+    async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        await talk.say("on")
+        old, new = requests(Timeline(await talk.blocks()))
+    assert "version 1" in old.inexact
+    assert (new.begun.opened_by, new.begun.epoch, new.inexact) == ("renderer", 2, "")
+    assert new.messages == model.requests[0].messages
+
+
+async def test_room_is_made_for_the_answer_that_is_forced_at_the_limit() -> None:
+    model = ScriptedModel([*busy(3, 9_000), "Forced."], window=6_000, output_limit=1_000)
+    async with talking(model, bundle=bundle) as talk:
+        result = await talk.say("go", max_iterations=3)
+        last = [b.body for b in await talk.blocks() if isinstance(b.body, RoundStart)][-1]
+    assert (result.answer, result.exit_reason) == ("Forced.", "max_iterations")
+    assert (last.purpose, last.opened_by) == ("answer", "compaction")
+    assert last.tokens <= 5_000
