@@ -60,7 +60,7 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
         ("ar:turn_1.react.decisions", "ar:turn_1.react.decision.1"),
         ("tc:turn_1.c4.result", "near it are"),
         ("so:sources_pool[4]", "no sources"),
-        ("su:turn_1.conv.range.summary", "compacted nothing"),
+        ("su:turn_1.conv.range.summary", "never compacted"),
         ("fi:turn_1.files/a.txt", "no files"),
         ("sk:public.tea", "no skills"),
         ("ks:docs/coffee.md", "docs/tea.md"),
