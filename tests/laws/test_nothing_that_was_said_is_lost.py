@@ -55,10 +55,12 @@ def shows(sent: Sent, block: Block) -> bool:
     """Whether the request shows what the user said."""
     assert isinstance(block.body, UserPrompt | UserFollowup)
     texts = [message.text for message in sent.prompt.messages if isinstance(message, UserMessage)]
-    found = [text for text in texts if text.startswith(f"[{block.ref}]\n")]
+    found = [text.partition(f"[{block.ref}]\n") for text in texts if f"[{block.ref}]\n" in text]
     if not found:
         return False
-    shown = found[0].removeprefix(f"[{block.ref}]\n")
+    before, _, shown = found[0]
+    if before not in ("", "[USER INTERRUPT]\n"):  # one of several that came in one message
+        return before.startswith("[USER INTERRUPT]\n") and block.body.text in shown
     kept, _, rest = shown.partition("\n[TRUNCATED]")
     return shown == block.body.text or (
         block.body.text.startswith(kept) and f"{block.ref}#C{len(kept) + 1}-" in rest

@@ -47,7 +47,7 @@ async def test_what_was_said_between_turns_is_repeated_where_its_round_is_summed
     for request in model.requests[1:]:
         if request.purpose != "summary":
             said = [one.text for one in request.messages]
-            assert "[ar:turn_1.user.followup.1]\nand mind the herons" in said
+            assert "[USER INTERRUPT]\n[ar:turn_1.user.followup.1]\nand mind the herons" in said
 
 
 async def test_a_compaction_after_a_hide_leaves_no_cache_point_beyond_the_end() -> None:
@@ -203,7 +203,10 @@ async def test_what_the_user_steered_with_is_shown_where_it_was_taken() -> None:
         await log.append(here, [steer], seen=0)
         await talk.say("on")
         view = View(Native(), await talk.blocks())
-    assert UserMessage(text="[ar:turn_1.user.steer.1]\nthe other way") in view.messages
+    assert (
+        UserMessage(text="[USER INTERRUPT]\n[ar:turn_1.user.steer.1]\nthe other way")
+        in view.messages
+    )
 
 
 async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact() -> None:

@@ -13,7 +13,6 @@ from loopline.errors import BundleError
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed, well_formed_json
 from loopline.react import (
-    Actor,
     Around,
     Context,
     Guard,
@@ -145,10 +144,10 @@ class BaseWorkflow:
             listen=services.listen,
             limits=in_force,
         )
-        actor = Actor(
+        return React(
             recorder=services.recorder,
-            clock=services.clock,
-            listen=services.listen,
+            model=model or services.model,
+            context=context,
             hands=Hands(
                 tools=lambda: context.tools,
                 reader=reader,
@@ -158,12 +157,6 @@ class BaseWorkflow:
                 guards=tuple(self.guards),
                 limits=in_force,
             ),
-        )
-        return React(
-            recorder=services.recorder,
-            model=model or services.model,
-            context=context,
-            actor=actor,
             clock=services.clock,
             listen=services.listen,
             limits=in_force,

@@ -15,11 +15,11 @@ from loopline.errors import ModelError
 from loopline.events import Delta, Listen
 from loopline.models import Model, Reply, ToolCall, well_formed
 from loopline.prompt import Answer, Calls, Decided, Malformed
-from loopline.react.acting import Actor
+from loopline.react.acting import Actor, Hands
 from loopline.react.answering import Collected, completion, fallback
 from loopline.react.asking import ask
 from loopline.react.context import Context, Iteration, RoundPurpose
-from loopline.react.limits import STAGNATION_ROUNDS, Limits, checked
+from loopline.react.limits import Limits, checked
 from loopline.react.router import (
     Accept,
     Act,
@@ -84,7 +84,7 @@ class React:
         recorder: Recorder,
         model: Model,
         context: Context,
-        actor: Actor,
+        hands: Hands,
         clock: Clock,
         listen: Listen,
         limits: Limits,
@@ -94,7 +94,7 @@ class React:
         self._model = model
         self._context = context
         self._protocol = context.protocol
-        self._actor = actor
+        self._actor = Actor(recorder=recorder, clock=clock, listen=listen, hands=hands)
         self._clock = clock
         self._listen = listen
         self._limits = checked(limits)
@@ -181,9 +181,8 @@ class React:
 
     async def _nudged(self, state: ReactStateV2) -> Stop | None:
         """Tell the model what the nudges have it told; or the one that ends the turn."""
-        if state.same_calls >= (
-            self._limits.get("stagnation_rounds", STAGNATION_ROUNDS) or 1 << 30
-        ):
+        most = self._limits.get("stagnation_rounds", 0)
+        if most and state.same_calls >= most:
             return Stop("stagnation")
         for nudge in self._seams.nudges:
             match nudge(state):
