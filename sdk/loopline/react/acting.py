@@ -236,8 +236,8 @@ class Actor:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
-        guarded = self._guarded(call, tool.effect)
-        match await self._verdict(guarded):
+        guarded = self._guarded(call, tool.effect) if self._hands.guards else None
+        match await self._verdict(guarded) if guarded else Allow():
             case Deny(reason=reason):
                 await self._record_end(call, reason, "denied")
                 return
@@ -256,7 +256,8 @@ class Actor:
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         outcome = await self._timed(tool, deepcopy(arguments), self._call(call))
-        outcome = await self._looked_over(guarded, outcome)
+        if guarded is not None:
+            outcome = await self._looked_over(guarded, outcome)
         ran_with = None if arguments is call.arguments else arguments
         await self._record(call, outcome, self._since(start), ran_with)
 

@@ -109,6 +109,7 @@ class Context:
         self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
         self.tokens = 0
+        self._appends = 0
         self.view: View = recorder.timeline.folded(
             View, f"view.{self.protocol.name}", lambda: View(self.protocol)
         )
@@ -138,7 +139,8 @@ class Context:
         A round that was begun before a cut stands when it would begin the same way now.
         """
         recorder = self._recorder
-        await recorder.catch_up()
+        if recorder.appends == self._appends:  # else the last append has caught up
+            await recorder.catch_up()
         recorder.round = iteration.made + 1
         self._extend()
         begun = recorder.turn.undecided
@@ -151,6 +153,7 @@ class Context:
             await self._open(iteration)
         else:
             self.tokens = begun.tokens
+        self._appends = recorder.appends
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 

@@ -64,6 +64,7 @@ class Turn:
     `undecided` is a round that has begun and has no decision yet. `waiting` are the calls that wait for
     the user, `answers` what the user gave them. `steered` is the number of rounds that were over when a
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
+    `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
     """
 
     number: int
@@ -87,6 +88,8 @@ class Turn:
     exit: Exit | None = None
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
+    malformed: int = 0
+    cut_off: int = 0
 
     def take(self, block: Block) -> None:
         """Fold one more of its blocks in."""
@@ -121,6 +124,9 @@ class Turn:
         if decision.cost is not None:
             self.cost = (self.cost or 0.0) + decision.cost
         if decision.purpose == "decision":
+            was_cut = decision.stop_reason == "length"
+            self.malformed = self.malformed + 1 if decision.raw and not was_cut else 0
+            self.cut_off = self.cut_off + 1 if was_cut else 0
             self.decisions.append(decision)
             self.batches.append(Batch())
 
