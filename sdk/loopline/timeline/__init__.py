@@ -77,7 +77,7 @@ from loopline.timeline.shown import (
 from loopline.timeline.soundness import UnsoundBody, check, warm
 from loopline.timeline.sources import Pool, identity
 from loopline.timeline.summary import summary_text
-from loopline.timeline.timeline import Timeline, Turn
+from loopline.timeline.timeline import Batch, Timeline, Turn
 from loopline.timeline.verification import CitedSentence, Overlap, Support, Verification, verify
 
 __all__ = [
@@ -88,6 +88,7 @@ __all__ = [
     "NEW_TURN",
     "AnswerFlag",
     "ArtifactKept",
+    "Batch",
     "BlobStore",
     "Block",
     "Body",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,7 +63,7 @@ class Turn:
 
     `undecided` is a round that has begun and has no decision yet. `waiting` are the calls that wait for
     the user, `answers` what the user gave them. `steered` is the number of rounds that were over when a
-    round took a steer. `told` are the codes of the notices since the last decision.
+    round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Turn:
     decisions: list[Decision] = field(default_factory=list[Decision])
     batches: list[Batch] = field(default_factory=list[Batch])
     told: list[str] = field(default_factory=list[str])
+    notices: Counter[str] = field(default_factory=Counter[str])
     selected: ToolsSelected | None = None
     steered: int | None = None
     draft: Draft | None = None
@@ -103,6 +105,7 @@ class Turn:
                 self._end(end)
             case Notice(code=code):
                 self.told.append(code)
+                self.notices[code] += 1
             case ToolsSelected(usage=usage) as selected:
                 self.selected = selected
                 self.usage += usage
