@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -105,5 +104,3 @@ def _in_a_row(flags: Sequence[bool]) -> int:
             break
         count += 1
     return count
-
-
