@@ -192,7 +192,7 @@ async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> N
         result = await talk.say("go", max_iterations=1)
         (answer,) = await left(talk, Completion)
     assert answer.flag == "summary"
-    assert "play.look (c1): ok" in result.answer
+    assert "play.look (c1): OK" in result.answer
 
 
 async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reason() -> None:
@@ -201,7 +201,7 @@ async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reaso
         (end,) = await left(talk, Exit)
     assert (result.exit_reason, result.ok) == ("error", False)
     assert "no connection" in result.error
-    assert "play.look (c1): ok" in result.answer
+    assert "play.look (c1): OK" in result.answer
     assert end.error == result.error
 
 

@@ -49,7 +49,8 @@ def _web_fetch(port: object) -> Tool:
 
 
 def _knowledge_search(port: object) -> Tool:
-    given = cast("Mapping[object, object]", port) if isinstance(port, Mapping) else {}
+    none: Mapping[object, object] = {}
+    given = cast("Mapping[object, object]", port) if isinstance(port, Mapping) else none
     spaces = {name: search for name, search in given.items() if isinstance(name, str) and name}
     if not spaces or len(spaces) != len(given) or not all(map(callable, spaces.values())):
         problem = 'as its port a dict such as {"docs": search_docs} of search functions'

@@ -174,7 +174,7 @@ def _mapping(descriptor: _Descriptor, index: int, spec: object) -> Mapping[objec
 
 
 def _check_keys(
-    descriptor: _Descriptor, index: int, spec: Mapping[object, object], known: Iterable[str]
+    descriptor: _Descriptor, index: int, spec: Mapping[object, object], known: Sequence[str]
 ) -> None:
     for key in spec:
         if key not in known:

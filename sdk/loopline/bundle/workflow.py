@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Unpack
 
 from loopline.bundle.properties import Properties
@@ -14,9 +14,14 @@ from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed, well_formed_json
 from loopline.react import (
     Actor,
+    Around,
     Context,
+    Guard,
+    Hands,
     Limits,
+    Nudge,
     React,
+    Seams,
     TurnPayload,
     TurnResult,
     completion,
@@ -45,9 +50,16 @@ from loopline.tools import (
 
 
 class BaseWorkflow:
-    """One instance runs one turn. A subclass says what the turn does, in `process`."""
+    """One instance runs one turn. A subclass says what the turn does, in `process`.
+
+    `guards` stand around every call, `nudges` between rounds, `arounds` about the whole run, each in their
+    order.
+    """
 
     instructions: str = ""
+    guards: Sequence[Guard] = ()
+    nudges: Sequence[Nudge] = ()
+    arounds: Sequence[Around] = ()
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -135,13 +147,17 @@ class BaseWorkflow:
         )
         actor = Actor(
             recorder=services.recorder,
-            view=context.view,
-            tools=toolset,
-            reader=reader,
             clock=services.clock,
             listen=services.listen,
-            properties=self.properties.flat(),
-            scratchpad=self.scratchpad if scratchpad is None else scratchpad,
+            hands=Hands(
+                tools=lambda: context.tools,
+                reader=reader,
+                view=context.view,
+                properties=self.properties.flat(),
+                scratchpad=self.scratchpad if scratchpad is None else scratchpad,
+                guards=tuple(self.guards),
+                limits=in_force,
+            ),
         )
         return React(
             recorder=services.recorder,
@@ -151,6 +167,7 @@ class BaseWorkflow:
             clock=services.clock,
             listen=services.listen,
             limits=in_force,
+            seams=Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds)),
         )
 
     async def _toolset(

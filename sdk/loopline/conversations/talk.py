@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Unpack
 
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
-from loopline.errors import LooplineError
+from loopline.errors import ConflictError, LooplineError
 from loopline.events import Event
-from loopline.models import JsonObject, well_formed
-from loopline.react import Limits, TurnResult, checked, recorded
+from loopline.models import Json, JsonObject, well_formed, well_formed_json
+from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
 from loopline.timeline import (
     NEW_TURN,
@@ -24,17 +24,19 @@ from loopline.timeline import (
     RoundStart,
     Timeline,
     TimelineLog,
+    UserAnswer,
     UserFollowup,
     UserInput,
     UserPrompt,
     UserRecalled,
+    UserSteer,
     check,
     kinds,
     turn_id,
 )
 
-WhenBusy = Literal["queue", "reject"]
-POLICIES: tuple[WhenBusy, ...] = ("queue", "reject")
+WhenBusy = Literal["queue", "followup", "steer", "reject"]
+POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
@@ -76,7 +78,8 @@ class Talk:
     ) -> TurnResult:
         """Say something and wait for what comes of it.
 
-        While another turn of the conversation runs, "queue" waits for it and "reject" refuses.
+        While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" say it to
+        that turn and give what comes of it, and "reject" refuses.
 
         Raises:
             BundleError: the bundle's code failed; the turn is closed as an error.
@@ -94,18 +97,39 @@ class Talk:
         async for event in self._watch(lambda hear: self._say(text, when_busy, limits, hear)):
             yield event
 
-    async def resume(self, **limits: Unpack[Limits]) -> TurnResult:
-        """Carry on the turn that was cut off, or begin one that was asked for and never begun.
+    async def resume(
+        self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
+    ) -> TurnResult:
+        """Carry on the turn that was cut off or is paused, or begin one that was never begun.
+
+        `values` are what the user gives to calls that wait, by call id; an approval takes True or False.
 
         Raises:
-            LooplineError: there is nothing to carry on.
+            LooplineError: there is nothing to carry on, or a call waits for something else.
         """
-        return await self._resume(limits, None)
+        return await self._resume(values, limits, None)
 
-    async def stream_resume(self, **limits: Unpack[Limits]) -> AsyncIterator[Event]:
+    async def stream_resume(
+        self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
+    ) -> AsyncIterator[Event]:
         """`resume`, heard."""
-        async for event in self._watch(lambda hear: self._resume(limits, hear)):
+        async for event in self._watch(lambda hear: self._resume(values, limits, hear)):
             yield event
+
+    async def steer(self, text: str) -> Receipt:
+        """Have the running turn go another way: what it is writing or looking up is cut off for this.
+
+        When none is running, the next one takes it.
+
+        Raises:
+            LooplineError: the conversation has not begun.
+        """
+        summary = await self._log.find(self.conversation)
+        if summary is None:
+            raise LooplineError("there is nothing to steer: say something first")
+        receipt = await self._append(UserSteer(text=_said(text)), summary.turns)
+        self._turns.steer(self.conversation)
+        return receipt
 
     async def followup(self, text: str) -> Receipt:
         """Add something to the running turn, or to the next one when none is running.
@@ -254,14 +278,39 @@ class Talk:
         )
         try:
             return await self._turns.run(request)
+        except ConflictError:
+            if when_busy == "reject":
+                raise
+            joined = await self._join(text, when_busy)
+            return joined or await self._say(text, "queue", limits, hear)
         except StoppedInQueue:
             if receipt is None or not await self.recall(receipt):
                 raise
             return TurnResult(answer="", turn_id=receipt.turn_id, exit_reason="stopped", ok=False)
 
-    async def _resume(self, limits: Limits, hear: Callable[[Event], None] | None) -> TurnResult:
+    async def _join(self, text: str, when_busy: WhenBusy) -> TurnResult | None:
+        """Say it to the turn that runs, and wait for what comes of that; None when it came too late."""
+        said = self.steer if when_busy == "steer" else self.followup
+        receipt = await said(text)
+        outcome = await self._turns.outcome(self.conversation, receipt.turn)
+        return None if await self.recall(receipt) else outcome
+
+    async def _resume(
+        self,
+        values: Mapping[str, Json] | None,
+        limits: Limits,
+        hear: Callable[[Event], None] | None,
+    ) -> TurnResult:
+        if values:
+            await self._answer(values)
+
         async def choose(timeline: Timeline) -> int:
-            return to_carry_on(timeline)
+            number = to_carry_on(timeline)
+            turn = timeline.turn(number)
+            if turn.waiting and not turn.answers:
+                asked = [f"{one.call_id} ({one.question})" for one in waiting(turn)]
+                raise LooplineError(f"{turn_id(number)} waits for {', '.join(asked)}: give values")
+            return number
 
         request = Request(
             conversation=self.conversation,
@@ -272,7 +321,30 @@ class Talk:
         )
         return await self._turns.run(request)
 
-    async def _append(self, body: UserInput | UserRecalled | Feedback, turn: int) -> Receipt:
+    async def _answer(self, values: Mapping[str, Json]) -> None:
+        """Keep what the user gives to calls that wait.
+
+        Raises:
+            LooplineError: no such call waits, or it waits for something else.
+        """
+        timeline = Timeline(await self._log.read(self.conversation))
+        turns = [turn for turn in timeline.cut if turn.waiting]
+        pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.waiting.items()}
+        for call_id, value in values.items():
+            if call_id not in pending:
+                known = ", ".join(pending) or "none"
+                raise LooplineError(f"no call {call_id!r} waits for an answer: {known}")
+            turn, asked = pending[call_id]
+            if call_id in turn.answers:
+                raise LooplineError(f"{call_id} has been answered already")
+            check_answer(asked, value)
+        for call_id, value in values.items():
+            body = UserAnswer(call_id=call_id, value=well_formed_json(value))
+            await self._append(body, pending[call_id][0].number)
+
+    async def _append(
+        self, body: UserInput | UserRecalled | UserAnswer | Feedback, turn: int
+    ) -> Receipt:
         check(body)
         summary = await self._log.find(self.conversation)
         seen = summary.head if summary else 0

@@ -25,6 +25,7 @@ from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled
 from loopline.timeline import (
     Block,
     Conversation,
+    ExitReason,
     Recorder,
     Timeline,
     TimelineLog,
@@ -87,6 +88,7 @@ class Turns:
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
         self._timelines: dict[Conversation, Timeline] = {}
+        self._recorders: dict[Conversation, Recorder] = {}
         self._closing = False
 
     def check_outside(self, conversation: Conversation) -> None:
@@ -131,6 +133,28 @@ class Turns:
             raise
         finally:
             self._asked.remove(asked)
+
+    def steer(self, conversation: Conversation) -> None:
+        """Have the turn that runs here look at what the user has just said."""
+        recorder = self._recorders.get(conversation)
+        if recorder is not None:
+            recorder.hear_steer()
+
+    async def outcome(self, conversation: Conversation, number: int) -> TurnResult:
+        """What comes of a turn that runs, here or in another process, once it is over or paused.
+
+        Raises:
+            BundleError: its bundle's code failed.
+        """
+        self.check_outside(conversation)
+        queue = self._queues.setdefault(conversation, asyncio.Lock())
+        async with queue, self._log.lease(conversation):
+            timeline = Timeline(await self._log.read(conversation))
+        turn = timeline.turn(number)
+        if turn.exit is None:
+            reason: ExitReason = "paused" if turn.waiting else "interrupted"
+            return result(timeline, number, reason)
+        return _ended(timeline, number)
 
     async def stop(self, conversation: Conversation) -> None:
         """End the running turn and those that wait behind it here; without any nothing happens."""
@@ -213,6 +237,7 @@ class Turns:
     async def _bounded(self, asked: _Asked, lead: Leading, recorder: Recorder) -> TurnResult:
         payload, limits = _wanted(recorder)
         request = asked.request
+        self._recorders[request.conversation] = recorder
         try:
             done = await request.process(
                 recorder, payload, {**limits, **request.limits}, request.hear or _nobody
@@ -226,6 +251,10 @@ class Turns:
             by_bundle = isinstance(error, BundleError)
             await settled(lead.end(recorder, "error", str(error), by_bundle=by_bundle))
             raise
+        finally:
+            self._recorders.pop(request.conversation, None)
+        if done.exit_reason == "paused":
+            return done
         await settled(lead.end(recorder, done.exit_reason, done.error))
         return replace(done, late_input=late_input(recorder.timeline))
 

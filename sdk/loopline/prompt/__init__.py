@@ -31,7 +31,13 @@ from loopline.prompt.protocols import (
     protocol,
 )
 from loopline.prompt.rendering import RENDERER, Cut, Rendering
-from loopline.prompt.requests import Request, request_of, requests, tools_text
+from loopline.prompt.requests import (
+    Request,
+    messages_digest,
+    request_of,
+    requests,
+    tools_text,
+)
 from loopline.prompt.summarizing import (
     Covered,
     Written,
@@ -40,6 +46,7 @@ from loopline.prompt.summarizing import (
     needed,
     summarized,
 )
+from loopline.prompt.trace import TRACE_LIMIT, TRACE_SYSTEM, TRACE_TAIL, trace, trace_limit
 from loopline.prompt.view import View
 
 __all__ = [
@@ -51,6 +58,9 @@ __all__ = [
     "OFFSET_ROUNDS",
     "RENDERER",
     "TARGET",
+    "TRACE_LIMIT",
+    "TRACE_SYSTEM",
+    "TRACE_TAIL",
     "TRIGGER",
     "Answer",
     "Budget",
@@ -78,6 +88,7 @@ __all__ = [
     "hint_named",
     "instructions",
     "lightened",
+    "messages_digest",
     "needed",
     "place_to_cut",
     "protocol",
@@ -86,4 +97,6 @@ __all__ = [
     "shortened",
     "summarized",
     "tools_text",
+    "trace",
+    "trace_limit",
 ]

@@ -120,7 +120,7 @@ class Rendering:
     def take(self, block: Block) -> None:
         """Render one more block."""
         match block.body:
-            case RoundStart() as begun:
+            case RoundStart(shows="context") as begun:
                 self._begin(block, begun)
             case Decision(raw=raw, calls=calls):
                 self._round = _Round(calls) if calls else None

@@ -64,7 +64,7 @@ class View:
         for block in fresh:
             self.facts.take(block)
         self.seq = fresh[-1].seq
-        opened = [place for place, block in enumerate(fresh) if _opens(block)]
+        opened = [place for place, block in enumerate(fresh) if opens(block)]
         start = opened[-1] if opened else 0
         if opened:
             self._blocks += fresh[:start]
@@ -104,9 +104,10 @@ class View:
                 pass
 
 
-def _opens(block: Block) -> bool:
+def opens(block: Block) -> bool:
+    """Whether the block begins a round that shows what was before it in another way."""
     match block.body:
-        case RoundStart(window=Window()):
+        case RoundStart(window=Window(), shows="context"):
             return True
         case _:
             return False

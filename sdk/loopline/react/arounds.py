@@ -9,8 +9,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from loopline.clock import Clock
+from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.react.seams import Around, Run
 from loopline.react.turn import TurnPayload, TurnResult
@@ -29,21 +31,22 @@ Afterwards = Callable[[TurnPayload, TurnResult], Awaitable[TurnResult | None]]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """An around and its place: those with a lower priority are nearer to the run."""
+    """An around and its place: those with a lower priority stand about those with a higher one."""
 
     around: Around
     priority: int = PRIORITY
 
 
-def wrapped(run: Run, layers: Iterable[Around | Layer]) -> Run:
-    """The run with arounds about it, by priority and then as they come.
-
-    The first is nearest to the run and so is the first to see its result: with refine, verify and
-    reflexion, in that order, each works on what the one before it gave.
-    """
+def ordered(layers: Iterable[Around | Layer]) -> tuple[Around, ...]:
+    """The arounds by priority and then as they come, the outermost first, as a workflow lists them."""
     placed = [one if isinstance(one, Layer) else Layer(one) for one in layers]
-    for layer in sorted(placed, key=lambda layer: layer.priority):
-        run = _about(run, layer.around)
+    return tuple(one.around for one in sorted(placed, key=lambda layer: layer.priority))
+
+
+def wrapped(run: Run, layers: Iterable[Around | Layer]) -> Run:
+    """The run with arounds about it: the first sees the payload first, the last the result first."""
+    for around in reversed(ordered(layers)):
+        run = partial(around, run=run)
     return run
 
 
@@ -85,22 +88,23 @@ def timeout(around: Around, seconds: float, clock: Clock) -> Around:
     """
 
     async def limited(payload: TurnPayload, run: Run) -> TurnResult:
-        watched = _Watched(run)
-        working = asyncio.ensure_future(around(payload, watched))
+        timed = _Timed(run, seconds, clock)
+        working = asyncio.ensure_future(around(payload, timed))
+        timed.begin()
         try:
-            while not await _ended(working, watched, seconds, clock):
-                pass
-        except TimeoutError:
-            working.add_done_callback(_forget)
-            raise TimeoutError(f"{around!r} took longer than {seconds:g} s") from None
+            awaited: list[asyncio.Future[Any]] = [working, timed.late]
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise TimeoutError(f"{around!r} took longer than {seconds:g} s")
+            return working.result()
         except asyncio.CancelledError:
             working.cancel()
             await asyncio.wait([working])
             raise
         finally:
-            watched.closed = True
+            timed.end()
             working.cancel()
-        return working.result()
+            working.add_done_callback(_forget)
 
     return limited
 
@@ -164,13 +168,13 @@ class _Watched:
         self.error: Exception | None = None
         self.closed = False
         self.running = 0
-        self.changed = asyncio.Event()
         self._run = run
+        self._over = asyncio.Event()
 
     async def __call__(self, payload: TurnPayload) -> TurnResult:
         if self.closed:
             raise LooplineError("it is too late for this run: its turn has gone on without it")
-        self._move(+1)
+        self.running += 1
         self.error = None
         try:
             self.result = await self._run(payload)
@@ -178,59 +182,61 @@ class _Watched:
             self.error = error
             raise
         finally:
-            self._move(-1)
+            self.running -= 1
+            self._over.set()
         return self.result
 
     async def over(self) -> None:
         """Wait until no run is under way."""
         while self.running:
-            self.changed.clear()
-            await self.changed.wait()
-
-    def _move(self, by: int) -> None:
-        self.running += by
-        self.changed.set()
+            self._over.clear()
+            await self._over.wait()
 
 
-async def _ended(
-    working: asyncio.Future[TurnResult], watched: _Watched, seconds: float, clock: Clock
-) -> bool:
-    """Wait until the around has ended, or until it has begun or ended a run.
+class _Timed:
+    """A run as an around is given it that has so much time of its own; `late` is done once that is over."""
 
-    Raises:
-        TimeoutError: it did neither in so many seconds of its own.
-    """
-    watched.changed.clear()
-    changed = asyncio.ensure_future(watched.changed.wait())
-    timer = None if watched.running else asyncio.ensure_future(clock.sleep(seconds))
-    awaited = [working, changed] if timer is None else [working, changed, timer]
-    try:
-        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        if (
-            timer is not None
-            and timer.done()
-            and not working.done()
-            and not watched.changed.is_set()
-        ):
-            raise TimeoutError
-        return working.done()
-    finally:
-        changed.cancel()
-        if timer is not None:
-            timer.cancel()
+    def __init__(self, run: Run, seconds: float, clock: Clock) -> None:
+        self.late: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._run = run
+        self._seconds = seconds
+        self._clock = clock
+        self._alarm: Alarm | None = None
+        self._closed = False
+
+    def begin(self) -> None:
+        """The around's own time runs from now on."""
+        self._alarm = self._clock.alarm(self._seconds, self._ring)
+
+    def end(self) -> None:
+        """The around is over: no time runs any more, and no run may begin."""
+        self._closed = True
+        self._pause()
+
+    async def __call__(self, payload: TurnPayload) -> TurnResult:
+        if self._closed:
+            raise LooplineError("it is too late for this run: its turn has gone on without it")
+        self._pause()
+        try:
+            return await self._run(payload)
+        finally:
+            self._pause()
+            if not self._closed:
+                self.begin()
+
+    def _pause(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _ring(self) -> None:
+        if not self.late.done():
+            self.late.set_result(None)
 
 
 def _forget(working: asyncio.Future[TurnResult]) -> None:
     """Take note of how it ended, so that asyncio does not complain that nobody did."""
     if not working.cancelled():
         working.exception()
-
-
-def _about(run: Run, around: Around) -> Run:
-    async def layered(payload: TurnPayload) -> TurnResult:
-        return await around(payload, run)
-
-    return layered
 
 
 def _checked(around: Around, result: object) -> TurnResult:

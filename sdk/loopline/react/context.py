@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
 from math import ceil
 from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Options, Prompt, TextDelta
+from loopline.models import Message, Model, Options, Prompt, TextDelta, Usage
 from loopline.models.tokens import estimate
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
     MIN_ROUNDS,
-    NATIVE,
     OFFSET_ROUNDS,
     RENDERER,
+    TRACE_TAIL,
     TRIGGER,
     Budget,
     Covered,
@@ -35,14 +34,17 @@ from loopline.prompt import (
     hint_named,
     instructions,
     lightened,
+    messages_digest,
     needed,
     place_to_cut,
     shortened,
     summarized,
-    tools_text,
+    trace,
+    trace_limit,
 )
 from loopline.react.asking import ask
 from loopline.react.limits import Limits, checked, chosen_protocol
+from loopline.react.offering import Offer, Offers
 from loopline.timeline import (
     Block,
     Body,
@@ -51,6 +53,7 @@ from loopline.timeline import (
     Recorder,
     RoundStart,
     SystemMessage,
+    UserSteer,
     Window,
     plan,
 )
@@ -98,17 +101,33 @@ class Context:
         self._clock = clock
         self._listen = listen
         self._limits = checked(limits)
-        self._native = self.protocol.name == NATIVE
-        self._specs = tuple(tools.specs) if self._native else ()
-        manual = self.protocol.manual(tools.specs)
-        self._system = "\n\n".join(part for part in (system, manual) if part)
-        self._tools_text = tools_text(tools.specs)
-        self._system_sha256 = _digest(self._system)
-        self._tools_sha256 = _digest(self._tools_text)
-        self._fixed = estimate(self._system) + (estimate(self._tools_text) if self._native else 0)
+        self._synthesizes = limits.get("answer_mode", "direct") == "synthesize"
+        self._offers = Offers(recorder, tools, system, self.protocol)
+        self._offer = self._offers.now
+        self._traced: Sequence[Message] | None = None
+        self.tokens = 0
         self.view: View = recorder.timeline.folded(
             View, f"view.{self.protocol.name}", lambda: View(self.protocol)
         )
+
+    @property
+    def tools(self) -> ToolSet:
+        """The tools of the round: a call of any other is refused."""
+        return self._offer.tools
+
+    async def select_tools(self) -> None:
+        """Have the model choose among many tools, where the limits ask for that."""
+        if self._limits.get("select_tools", False):
+            await self._offers.select(self._model)
+
+    def cost(self, usage: Usage) -> float | None:
+        """What was used costs, in US dollars; None while nobody knows a price."""
+        price = self._model.abilities.price
+        return None if price is None else price.of(usage)
+
+    def price(self, tokens: int) -> float | None:
+        """What so many tokens cost to ask, in US dollars."""
+        return self.cost(Usage(input_tokens=tokens))
 
     async def begin(self, iteration: Iteration) -> bool:
         """Begin a round; False when there is nothing to answer, for the user took it back.
@@ -120,37 +139,83 @@ class Context:
         recorder.round = iteration.made + 1
         self._extend()
         begun = recorder.turn.undecided
-        if begun is None or self._differs(begun, iteration):
+        traces = iteration.purpose == "answer" and self._synthesizes
+        self._offer = Offer.of_trace() if traces else self._offers.now
+        self._traced = None
+        if traces:
+            await self._open_trace(iteration)
+        elif begun is None or self._differs(begun, iteration) or self._is_steered():
             await self._open(iteration)
+        else:
+            self.tokens = begun.tokens
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 
-    def prompt(self, purpose: RoundPurpose) -> Prompt:
-        """The request of the round that was begun.
+    def _is_steered(self) -> bool:
+        """Whether the round that was begun was cut off for something that it does not take."""
+        pending = self._recorder.timeline.inputs_for(self._recorder.number)
+        return any(isinstance(block.body, UserSteer) for block in pending)
+
+    async def _open_trace(self, iteration: Iteration) -> None:
+        """Begin the request that writes the answer, which sees the turn in another way."""
+        timeline = self._recorder.timeline
+        blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
+        budget = self._budget((), TRACE_TAIL)
+        limit = trace_limit(blocks, int(budget.total / budget.factor) - budget.fixed)
+        self._traced = trace(blocks, limit)
+        tokens = sum(estimate(repr(one)) for one in self._traced) + budget.fixed
+        self.tokens = self.view.priced(tokens)
+        known = timeline.system_texts
+        start = RoundStart(
+            saw=timeline.seq,
+            takes=(),
+            epoch=timeline.last_round.epoch if timeline.last_round else 1,
+            opened_by="",
+            protocol=self.protocol.name,
+            model=self._model.name,
+            renderer=RENDERER,
+            system_sha256=self._offer.system_sha256,
+            tools_sha256=self._offer.tools_sha256,
+            stable_sha256=messages_digest(self._traced),
+            tail=TRACE_TAIL,
+            limit=iteration.limit,
+            purpose=iteration.purpose,
+            shows="trace",
+            tokens=self.tokens,
+            window=Window(result_limit=limit),
+            system="" if self._offer.system_sha256 in known else self._offer.system,
+        )
+        await self._recorder.record(start)
+        self._extend()
+
+    def prompt(self, purpose: RoundPurpose, *, longer: int = 0) -> Prompt:
+        """The request of the round that was begun; its reply may be `longer` times twice as long.
 
         Raises:
             ModelError: it cannot be made to fit.
         """
         begun = self._recorder.turn.undecided
         prompt = Prompt(
-            system=self._system,
-            tools=self._specs,
-            messages=tuple(self.view.messages),
+            system=self._offer.system,
+            tools=self._offer.specs,
+            messages=tuple(self.view.messages if self._traced is None else self._traced),
             tail=begun.tail if begun else "",
-            options=self._options(calls=purpose == "decision"),
+            options=self._options(calls=purpose == "decision", longer=longer),
             purpose=purpose,
             cache_points=tuple(point.messages for point in begun.points) if begun else (),
         )
         self._check_fits(prompt)
         return prompt
 
-    def _options(self, *, calls: bool) -> Options:
+    def _options(self, *, calls: bool, longer: int = 0) -> Options:
         abilities = self._model.abilities
+        limit = min(abilities.output_limit << longer, max(abilities.window // 2, 1))
         return Options(
             allow_calls=calls,
             protocol=self.protocol.name,
             json_object=self.protocol.name == "json" and abilities.json_mode,
-            output_limit=abilities.output_limit,
+            output_limit=max(limit, abilities.output_limit),
+            reasoning_effort=self._limits.get("reasoning_effort", ""),
         )
 
     def _extend(self) -> None:
@@ -170,8 +235,8 @@ class Context:
             self._model.name,
             self.protocol.name,
             RENDERER,
-            self._system_sha256,
-            self._tools_sha256,
+            self._offer.system_sha256,
+            self._offer.tools_sha256,
             iteration.limit,
             iteration.purpose,
         )
@@ -184,14 +249,15 @@ class Context:
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.now
         pointing = Pointing(
-            fixed=self._fixed,
+            fixed=self._offer.fixed,
             anew=bool(causes),
             min_rounds=self._limits.get("cache_point_min_rounds", MIN_ROUNDS),
             offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
         )
         if changed:
             tail = self._tail(iteration, now)
-        tokens = now.tokens + self.view.said(inputs) + self._fixed + estimate(tail)
+        tokens = now.tokens + self.view.said(inputs) + self._offer.fixed + estimate(tail)
+        self.tokens = self.view.priced(tokens)
         known = timeline.system_texts, timeline.tool_texts
         before = timeline.last_round
         start = RoundStart(
@@ -202,17 +268,17 @@ class Context:
             protocol=self.protocol.name,
             model=self._model.name,
             renderer=RENDERER,
-            system_sha256=self._system_sha256,
-            tools_sha256=self._tools_sha256,
+            system_sha256=self._offer.system_sha256,
+            tools_sha256=self._offer.tools_sha256,
             stable_sha256=now.sha256,
             tail=tail,
             limit=iteration.limit,
             purpose=iteration.purpose,
-            tokens=self.view.priced(tokens),
+            tokens=self.tokens,
             points=cache_points(self.view, now, self._recorder.number, inputs, pointing),
             window=window if changed else None,
-            system="" if self._system_sha256 in known[0] else self._system,
-            tools="" if self._tools_sha256 in known[1] else self._tools_text,
+            system="" if self._offer.system_sha256 in known[0] else self._offer.system,
+            tools="" if self._offer.tools_sha256 in known[1] else self._offer.tools_text,
         )
         await self._recorder.record(start)
         self._extend()
@@ -235,7 +301,7 @@ class Context:
         abilities = self._model.abilities
         return Budget(
             total=abilities.window - abilities.output_limit,
-            fixed=self._fixed + estimate(tail) + self.view.said(inputs),
+            fixed=self._offer.fixed + estimate(tail) + self.view.said(inputs),
             factor=self.view.facts.factor,
         )
 
@@ -275,8 +341,8 @@ class Context:
             "model": before.model != self._model.name,
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
-            "instructions": before.system_sha256 != self._system_sha256,
-            "tools": before.tools_sha256 != self._tools_sha256,
+            "instructions": before.system_sha256 != self._offer.system_sha256,
+            "tools": before.tools_sha256 != self._offer.tools_sha256,
         }
         return [cause for cause, is_one in causes.items() if is_one]
 
@@ -378,8 +444,8 @@ class Context:
         if budget.over(now.cost(messages) + estimate(asked)):
             return Written(why="what is to be summed up is longer than the model's window")
         prompt = Prompt(
-            system=self._system,
-            tools=self._specs,
+            system=self._offer.system,
+            tools=self._offer.specs,
             messages=tuple(now.messages[:messages]),
             tail=asked,
             options=replace(self._options(calls=False), output_limit=SUMMARY_OUTPUT_LIMIT),
@@ -407,8 +473,11 @@ class Context:
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""
         abilities = self._model.abilities
-        fixed = self._fixed + estimate(prompt.tail)
-        needed_tokens = ceil((self.view.now.tokens + fixed) * self.view.facts.factor)
+        fixed = self._offer.fixed + estimate(prompt.tail)
+        shown = self.view.now.tokens
+        if self._traced is not None:
+            shown = sum(estimate(repr(one)) for one in self._traced)
+        needed_tokens = ceil((shown + fixed) * self.view.facts.factor)
         room = abilities.window - abilities.output_limit
         if needed_tokens > room:
             raise ModelError(
@@ -419,7 +488,3 @@ class Context:
 
 def _unheard(piece: TextDelta) -> None:
     """Nobody listens to a summary being written."""
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from string import Formatter
 
 from loopline.errors import LooplineError
-from loopline.models import dumps
+from loopline.models import JsonObject, dumps
 from loopline.react.seams import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -35,42 +35,46 @@ LONGEST_ARGUMENTS = 400
 class Guards:
     """Guards in their order, as one guard.
 
-    The first that denies or asks decides; arguments that one changes are what the next one sees, and
-    whoever runs the call has its tool check them once more. Results pass through the guards in reverse.
-    A guard that breaks is logged: the call is denied unless it is a read, which goes on to the next
-    guard; a result stays as it was.
+    Arguments that one changes are what the next one sees, and whoever runs the call has its tool check
+    them once more. The first that denies decides, wherever it stands; else the first that asks. Results
+    pass through the guards in reverse. A guard that breaks before a call is logged: the call is denied
+    unless it is a read, which goes on to the next guard. What one raises over a result is not caught
+    here, so that nothing of the result is shown.
     """
 
     guards: tuple[Guard, ...] = ()
 
     async def before(self, call: GuardedCall) -> Verdict:
         """What the guards make of the call."""
-        return await self._judged(call, granted=False)
+        asked, verdict = await self._judged(call)
+        return asked if asked is not None and isinstance(verdict, Allow) else verdict
 
     async def granted(self, call: GuardedCall) -> Verdict:
         """What they make of it once the user has approved: no guard asks, any may still deny."""
-        return await self._judged(call, granted=True)
+        _, verdict = await self._judged(call)
+        return verdict
 
     async def after(self, call: GuardedCall, text: str) -> str:
         """What they leave of the result."""
         for guard in reversed(self.guards):
-            text = await _read(guard, call, text)
+            text = _text(await guard.after(replace(call, arguments=deepcopy(call.arguments)), text))
         return text
 
-    async def _judged(self, call: GuardedCall, *, granted: bool) -> Verdict:
-        arguments = call.arguments
+    async def _judged(self, call: GuardedCall) -> tuple[Ask | None, Allow | Deny]:
+        """The first question, and what becomes of the call if the answer to it is yes."""
+        asked: Ask | None = None
+        changed: JsonObject | None = None
         for guard in self.guards:
+            arguments = call.arguments if changed is None else changed
             # A copy: a guard changes arguments by what it returns, not by reaching into them.
             match await _verdict(guard, replace(call, arguments=deepcopy(arguments))):
-                case Allow(arguments=None):
-                    pass
-                case Allow(arguments=changed):
-                    arguments = changed
-                case Ask() if granted:
-                    pass
-                case (Deny() | Ask()) as decided:
-                    return decided
-        return Allow() if arguments == call.arguments else Allow(arguments)
+                case Deny() as denied:
+                    return asked, denied
+                case Ask() as asks:
+                    asked = asked or asks
+                case Allow(arguments=given):
+                    changed = changed if given is None else given
+        return asked, Allow(changed)
 
 
 def allow_only(patterns: Iterable[str]) -> Guard:
@@ -181,7 +185,7 @@ def _matches(tool: str, patterns: Iterable[str]) -> bool:
 async def _verdict(guard: Guard, call: GuardedCall) -> Verdict:
     """What one guard says; where it breaks, what stands in for that."""
     try:
-        return _checked(guard, await guard.before(call))
+        return _checked(await guard.before(call))
     except Exception:
         logger.exception("the guard %r broke before %s", guard, call.tool)
         if call.effect == "read":
@@ -189,20 +193,13 @@ async def _verdict(guard: Guard, call: GuardedCall) -> Verdict:
         return Deny(f"{call.tool} was not run: what guards it failed. Do not try it again.")
 
 
-def _checked(guard: Guard, verdict: object) -> Verdict:
+def _checked(verdict: object) -> Verdict:
     if not isinstance(verdict, Allow | Deny | Ask):
-        raise TypeError(f"{guard!r} must give Allow, Deny or Ask, not {verdict!r}")
+        raise TypeError(f"a guard gives Allow, Deny or Ask, not {verdict!r}")
     return verdict
 
 
-async def _read(guard: Guard, call: GuardedCall, text: str) -> str:
-    """What one guard leaves of a result; all of it where the guard breaks."""
-    try:
-        left: object = await guard.after(replace(call, arguments=deepcopy(call.arguments)), text)
-    except Exception:
-        logger.exception("the guard %r broke after %s", guard, call.tool)
-        return text
-    if isinstance(left, str):
-        return left
-    logger.error("the guard %r must give a text after %s, not %r", guard, call.tool, left)
-    return text
+def _text(left: object) -> str:
+    if not isinstance(left, str):
+        raise TypeError(f"a guard leaves a text of a result, not {left!r}")
+    return left

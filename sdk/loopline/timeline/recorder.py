@@ -20,6 +20,7 @@ class Recorder:
     Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
     been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
+    `on_steer` is called when the user steers the turn.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Recorder:
         self.number = turn
         self.round = 0
         self.answers = 0
+        self.on_steer: Callable[[], None] | None = None
 
     @property
     def turn(self) -> Turn:
@@ -73,6 +75,17 @@ class Recorder:
             self._order.release()
         await asyncio.sleep(0)  # who hears of it may act upon it before the next step
         return recorded
+
+    def hear_steer(self) -> None:
+        """The user has just steered the conversation in this process."""
+        if self.on_steer is not None:
+            self.on_steer()
+
+    async def steered_since(self, seq: int) -> int:
+        """The seq of the newest steer after that place which nobody has folded yet; else that place."""
+        after = max(self.timeline.seq, seq)
+        found = await self._log.read(self.conversation, after=after, types=["user.steer"])
+        return found[-1].seq if found else seq
 
     async def catch_up(self) -> None:
         """Fold what other producers have written."""

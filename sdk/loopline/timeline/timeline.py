@@ -128,7 +128,8 @@ class Turn:
         match body:
             case ToolCalled(call_id=call_id):
                 self.open_calls[call_id] = body
-                self.batches[-1].calls.append(body)
+                for batch in self.batches[-1:]:
+                    batch.calls.append(body)
             case ToolStarted(call_id=call_id):
                 self.started.add(call_id)
             case ToolPending(call_id=call_id):
@@ -322,7 +323,9 @@ class Timeline:
                 self.pending[block.seq] = block
 
     def _fold_round(self, block: Block, begun: RoundStart) -> None:
-        self.last_round, self.last_asked = begun, block
+        self.last_asked = block
+        if begun.shows == "context":
+            self.last_round = begun
         if begun.system:
             self.system_texts[begun.system_sha256] = begun.system
         if begun.tools:

@@ -11,7 +11,7 @@ from loopline.tools.builtin import (
     WebSearch,
     WebSearchTool,
 )
-from loopline.tools.call import Call, ToolContext
+from loopline.tools.call import AskUser, Call, ToolContext
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
@@ -32,6 +32,7 @@ from loopline.tools.toolset import ToolSet, WireNames, wire_names
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
     "REQUEST_TOOLS",
+    "AskUser",
     "Calculator",
     "Call",
     "HideTool",

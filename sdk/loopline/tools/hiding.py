@@ -62,6 +62,10 @@ class HideTool:
         del arguments
         return "view"
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The hide, which the next round does."""
         asked, replacement = str(arguments["path"]), str(arguments["replacement"])

@@ -67,6 +67,10 @@ class SearchTool:
         del arguments
         return ""
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """A section for each passage."""
         del call

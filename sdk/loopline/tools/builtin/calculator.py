@@ -64,6 +64,10 @@ class Calculator:
         del arguments
         return ""
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The value.
 
@@ -296,6 +300,18 @@ def _most(value: Number, *others: Number) -> Number:
     return max((value, *others))
 
 
+def _size(value: Number) -> Number:
+    return abs(value)
+
+
+def _floor(value: Number) -> Number:
+    return math.floor(value)
+
+
+def _ceiling(value: Number) -> Number:
+    return math.ceil(value)
+
+
 _TWO: Mapping[str, Callable[[Number, Number], Number]] = {
     "+": lambda left, right: left + right,
     "-": lambda left, right: left - right,
@@ -306,12 +322,12 @@ _TWO: Mapping[str, Callable[[Number, Number], Number]] = {
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": abs,
+    "abs": _size,
     "round": _rounded,
     "min": _least,
     "max": _most,
-    "floor": math.floor,
-    "ceil": math.ceil,
+    "floor": _floor,
+    "ceil": _ceiling,
     "sin": math.sin,
     "cos": math.cos,
     "tan": math.tan,

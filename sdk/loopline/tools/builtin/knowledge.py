@@ -85,6 +85,10 @@ class KnowledgeSearchTool:
         del arguments
         return ""
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """A section for each passage of the best of all spaces.
 

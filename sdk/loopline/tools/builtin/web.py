@@ -144,6 +144,10 @@ class WebSearchTool:
         del arguments
         return ""
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """A section for each hit; hits that are not of the web are passed over.
 
@@ -195,6 +199,10 @@ class WebFetchTool:
         """Fetches exclude nothing."""
         del arguments
         return ""
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
 
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The page as a section.
