@@ -96,6 +96,8 @@ def timeout(around: Around, seconds: float, clock: Clock) -> Around:
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise TimeoutError(f"{around!r} took longer than {seconds:g} s")
+            if working.cancelled():
+                raise LooplineError(f"{around!r} cancelled its own work")
             return working.result()
         except asyncio.CancelledError:
             working.cancel()
@@ -214,7 +216,7 @@ class _Timed:
         self._pause()
 
     async def __call__(self, payload: TurnPayload) -> TurnResult:
-        if self._closed:
+        if self._closed or self.late.done():
             raise LooplineError("it is too late for this run: its turn has gone on without it")
         self._pause()
         try:
