@@ -24,8 +24,8 @@ SIGNS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
+    "//": lambda left, right: left // right,
+    "%": lambda left, right: left % right,
 }
 Sum = tuple[str, int]
 
