@@ -12,7 +12,7 @@ from loopline.prompt.fitting import (
     place_to_cut,
     shortened,
 )
-from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points
+from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points, placed
 from loopline.prompt.protocols import (
     DELEGATE,
     NATIVE,
@@ -91,6 +91,7 @@ __all__ = [
     "messages_digest",
     "needed",
     "place_to_cut",
+    "placed",
     "protocol",
     "request_of",
     "requests",

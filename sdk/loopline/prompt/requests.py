@@ -10,6 +10,7 @@ from loopline.errors import LooplineError
 from loopline.models import AssistantMessage, Message, ToolSpec, dumps
 from loopline.models.tokens import estimate
 from loopline.prompt.caching import Part, PartKind, Sent
+from loopline.prompt.points import placed
 from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER
 from loopline.prompt.trace import TRACE_LIMIT, trace
@@ -34,6 +35,11 @@ class Request:
     inexact: str = ""
 
     @property
+    def cache_points(self) -> tuple[int, ...]:
+        """How many messages stood before each point."""
+        return placed(self.begun.points, len(self.messages))
+
+    @property
     def sent(self) -> Sent:
         """The request as a prompt cache sees it."""
         first: list[tuple[PartKind, str]] = [("tools", self.tools), ("system", self.system)]
@@ -42,7 +48,7 @@ class Request:
         for message, ref in zip(self.messages, self.refs, strict=True):
             parts += _parts(message, ref)
             ends.append(len(parts))
-        points = sorted({ends[point.messages] for point in self.begun.points} - {0})
+        points = sorted({ends[at] for at in self.cache_points} - {0})
         tail = [_part("message", self.begun.tail, self.block.ref)] if self.begun.tail else []
         return Sent(
             parts=(*parts, *tail),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import ceil
 
 from loopline.models import Message
-from loopline.models.tokens import estimate
 from loopline.prompt.facts import Facts
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.prompt.rendering import Rendering
-from loopline.timeline import Block, RoundStart, Window
+from loopline.timeline import Block, RangeSummary, RoundStart, Window
 
 
 class View:
@@ -41,20 +41,12 @@ class View:
     @property
     def tokens(self) -> int:
         """What the messages cost, by what this conversation has taught of its model's counting."""
-        return self.priced(self.now.tokens)
+        return ceil(self.now.tokens * self.facts.factor)
 
     @property
     def sha256(self) -> str:
         """The digest of all messages, in hexadecimal."""
         return self.now.sha256
-
-    def priced(self, tokens: int) -> int:
-        """So many tokens, as estimated before any learning, by what was learned."""
-        return ceil(tokens * self.facts.factor)
-
-    def said(self, blocks: Iterable[Block]) -> int:
-        """What these user inputs will cost, before any learning."""
-        return sum(estimate(repr(self.now.said(block))) for block in blocks)
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks in; those taken in before are passed over."""
@@ -82,16 +74,22 @@ class View:
         rendering.last_tail = 0  # nothing of another epoch has been written yet
         return rendering
 
-    def covered(self, until: int) -> Sequence[Block]:
-        """The blocks that the present epoch renders, up to a seq; input that waits there is none."""
+    def unused_summary(self, window: Window) -> Window | None:
+        """That window with a summary that was recorded after its own; None when there is none."""
+        match self.facts.newest_summary:
+            case Block(body=RangeSummary(covers=covers), seq=seq) if seq > window.summary:
+                return replace(window, summary=seq, start=covers)
+            case _:
+                return None
+
+    def covered(self, window: Window, until: int) -> Sequence[Block]:
+        """The blocks that are rendered under a window, up to a seq; input that waits there is none."""
         inputs, taken = self.facts.inputs, self.facts.taken
-        earlier = [
-            inputs[seq] for seq, by in taken.items() if seq <= self.window.start < by <= until
-        ]
+        earlier = [inputs[seq] for seq, by in taken.items() if seq <= window.start < by <= until]
         return earlier + [
             block
             for block in self._blocks
-            if self.window.start < block.seq <= until
+            if window.start < block.seq <= until
             and (block.seq not in inputs or taken.get(block.seq, until + 1) <= until)
         ]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache, partial
 from math import ceil
 from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Message, Model, Options, Prompt, TextDelta, Usage
+from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, Usage, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
@@ -19,8 +20,10 @@ from loopline.prompt import (
     MIN_ROUNDS,
     OFFSET_ROUNDS,
     RENDERER,
+    TARGET,
     TRACE_TAIL,
     TRIGGER,
+    Answer,
     Budget,
     Covered,
     DecisionProtocol,
@@ -37,6 +40,7 @@ from loopline.prompt import (
     messages_digest,
     needed,
     place_to_cut,
+    placed,
     shortened,
     summarized,
     trace,
@@ -46,7 +50,6 @@ from loopline.react.asking import ask
 from loopline.react.limits import Limits, checked, chosen_protocol
 from loopline.react.offering import Offer, Offers
 from loopline.timeline import (
-    Block,
     Body,
     PlanHistory,
     RangeSummary,
@@ -160,11 +163,14 @@ class Context:
         """Begin the request that writes the answer, which sees the turn in another way."""
         timeline = self._recorder.timeline
         blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
-        budget = self._budget((), TRACE_TAIL)
-        limit = trace_limit(blocks, int(budget.total / budget.factor) - budget.fixed)
+        abilities = self._model.abilities
+        factor = self.view.facts.factor_of(self._model.name)
+        fixed = self._offer.fixed + estimate(TRACE_TAIL)
+        room = int((abilities.window - abilities.output_limit) / factor) - fixed
+        limit = trace_limit(blocks, room)
         self._traced = trace(blocks, limit)
-        tokens = sum(estimate(repr(one)) for one in self._traced) + budget.fixed
-        self.tokens = self.view.priced(tokens)
+        tokens = sum(estimate(repr(one)) for one in self._traced) + fixed
+        self.tokens = ceil(tokens * factor)
         known = timeline.system_texts
         start = RoundStart(
             saw=timeline.seq,
@@ -202,7 +208,7 @@ class Context:
             tail=begun.tail if begun else "",
             options=self._options(calls=purpose == "decision", longer=longer),
             purpose=purpose,
-            cache_points=tuple(point.messages for point in begun.points) if begun else (),
+            cache_points=placed(begun.points if begun else (), len(self.view.messages)),
         )
         self._check_fits(prompt)
         return prompt
@@ -222,8 +228,9 @@ class Context:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
 
     def _differs(self, begun: RoundStart, iteration: Iteration) -> bool:
-        """Whether a round that was begun before a cut would be another one now."""
-        return (
+        """Whether a round that was begun before would be another one now."""
+        stands = begun.points and begun.points[-1].messages == len(self.view.messages)
+        return not stands or (
             begun.model,
             begun.protocol,
             begun.renderer,
@@ -242,22 +249,29 @@ class Context:
         )
 
     async def _open(self, iteration: Iteration) -> None:
-        timeline = self._recorder.timeline
-        inputs = timeline.inputs_for(self._recorder.number) if iteration.takes_input else []
-        tail = self._tail(iteration, self.view.now)
-        window, causes = await self._window(inputs, tail)
+        timeline, number = self._recorder.timeline, self._recorder.number
+        inputs = timeline.inputs_for(number) if iteration.takes_input else []
+        tail = cache(partial(self._tail, iteration))
+        factor = self.view.facts.factor_of(self._model.name)
+        budget = Budget(
+            total=self._model.abilities.window - self._model.abilities.output_limit,
+            fixed=self._offer.fixed,
+            beside=lambda now: estimate(tail(now)) + now.saying(inputs),
+            factor=factor,
+        )
+        window, causes = await self._window(budget)
+        inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.now
         pointing = Pointing(
             fixed=self._offer.fixed,
+            factor=factor,
             anew=bool(causes),
+            kept=0 if set(causes) - {"hide"} else self.view.facts.kept_before(number),
             min_rounds=self._limits.get("cache_point_min_rounds", MIN_ROUNDS),
             offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
         )
-        if changed:
-            tail = self._tail(iteration, now)
-        tokens = now.tokens + self.view.said(inputs) + self._offer.fixed + estimate(tail)
-        self.tokens = self.view.priced(tokens)
+        self.tokens = budget.cost(now)
         known = timeline.system_texts, timeline.tool_texts
         before = timeline.last_round
         start = RoundStart(
@@ -271,11 +285,11 @@ class Context:
             system_sha256=self._offer.system_sha256,
             tools_sha256=self._offer.tools_sha256,
             stable_sha256=now.sha256,
-            tail=tail,
+            tail=tail(now),
             limit=iteration.limit,
             purpose=iteration.purpose,
             tokens=self.tokens,
-            points=cache_points(self.view, now, self._recorder.number, inputs, pointing),
+            points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
             system="" if self._offer.system_sha256 in known[0] else self._offer.system,
             tools="" if self._offer.tools_sha256 in known[1] else self._offer.tools_text,
@@ -297,15 +311,7 @@ class Context:
             unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
         )
 
-    def _budget(self, inputs: Sequence[Block], tail: str) -> Budget:
-        abilities = self._model.abilities
-        return Budget(
-            total=abilities.window - abilities.output_limit,
-            fixed=self._offer.fixed + estimate(tail) + self.view.said(inputs),
-            factor=self.view.facts.factor,
-        )
-
-    async def _window(self, inputs: Sequence[Block], tail: str) -> tuple[Window, list[str]]:
+    async def _window(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
         view = self.view
         window, causes = view.window, self._changes()
@@ -318,19 +324,25 @@ class Context:
             pruned = self._aged(window)
             if self._is_worth_it(pruned):
                 window, causes = pruned, ["prune"]
-        budget = self._budget(inputs, tail)
         now = view.now if window == view.window else view.under(window)
-        if budget.over(now.tokens, TRIGGER):
-            smaller = await self._compacted(self._aged(window), budget)
-            if smaller != view.window:
+        if budget.over(now, TRIGGER):
+            smaller = await self._compacted(window, budget)
+            if smaller != window:
                 window, causes = smaller, [*causes, "compaction"]
         elif causes == ["prune"]:
+            await self._tell_pruned(window)
+        return window, causes
+
+    async def _tell_pruned(self, window: Window) -> None:
+        """Say that something is no longer shown, if so: feedback alone takes nothing away."""
+        before = self.view.window
+        alike = replace(window, feedback=before.feedback)
+        if self.view.under(alike).tokens < self.view.now.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
             )
             await self._tell([SystemMessage(code="prune", text=text)])
-        return window, causes
 
     def _changes(self) -> list[str]:
         """What makes this prompt another one than that of the round before, from its beginning."""
@@ -371,10 +383,10 @@ class Context:
         smaller = self.view.under(pruned).tokens < self.view.now.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compacted(self, window: Window, budget: Budget) -> Window:
+    async def _compacted(self, given: Window, budget: Budget) -> Window:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
-        view = self.view
-        before = budget.cost(view.now.tokens)
+        view, window = self.view, self._aged(given)
+        before = budget.cost(view.now)
         self._listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
         smaller, enough = lightened(view, window, budget)
         if enough:
@@ -383,47 +395,30 @@ class Context:
             return smaller
         summed = await self._summed_up(window, budget, before)
         window = window if summed is None else summed
-        if budget.over(view.under(window).tokens, TRIGGER):
+        if budget.over(view.under(window), TRIGGER):
             window, _ = lightened(view, window, budget)
-        if summed is None:
+        smaller = shortened(view, window, budget)
+        if summed is None and smaller != given:
             named = "what calls gave is now only named, and long texts are cut: refs restore them"
-            await self._tell([self._made_room(before, view.under(window), budget, named)])
-        return shortened(view, window, budget)
+            await self._tell([self._made_room(before, view.under(smaller), budget, named)])
+            smaller = shortened(view, smaller, budget)
+        return smaller
 
     async def _summed_up(self, window: Window, budget: Budget, before: int) -> Window | None:
-        """The window under which a new summary stands for all but the newest rounds."""
+        """The window under which a new summary stands for all but the newest rounds.
+
+        One that was recorded before a cut, and never used, is used first.
+        """
         view, timeline = self.view, self._recorder.timeline
-        made = view.facts.newest_summary
-        if made is not None and made.seq > window.summary:  # recorded before a cut, and never used
-            match made.body:
-                case RangeSummary(covers=covers):
-                    return replace(window, summary=made.seq, start=covers)
-                case _:
-                    pass
+        unused = view.unused_summary(window)
+        if unused is not None and not budget.over(view.under(unused), TARGET):
+            return unused
+        window = unused or window
         now = view.under(window)
-        earlier = view.facts.summaries.get(window.summary)
-        known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
-        if not now.cuts:
-            return None
-        cut = place_to_cut(
-            now,
-            budget.room,
-            needed(view.covered(now.cuts[-1].seq), known, budget.room),
-            covers_something=now.cuts[0].messages,
-        )
-        if cut is None:
-            return None
-        covered = Covered(
-            blocks=view.covered(cut.seq),
-            cut=cut,
-            before=known,
-            before_ref=earlier.ref if earlier else "",
-            later=[
-                *map(str, now.messages[cut.messages :]),
-                *(step for one in timeline.plans.open for step in one.steps),
-            ],
-            room=budget.room,
-        )
+        covered = self._to_cover(window, now, budget)
+        if covered is None:
+            return unused
+        cut = covered.cut
         hint = hint_named(
             self._limits.get("summary_hint", "general" if cut.opens_turn else "react_iteration")
         )
@@ -436,33 +431,73 @@ class Context:
         recorded = view.facts.newest_summary
         return replace(window, summary=recorded.seq if recorded else 0, start=cut.seq)
 
+    def _to_cover(self, window: Window, now: Rendering, budget: Budget) -> Covered | None:
+        """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
+        view, room = self.view, budget.room(now)
+        if not now.cuts:
+            return None
+        earlier = view.facts.summaries.get(window.summary)
+        known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
+        cut = place_to_cut(
+            now,
+            room,
+            needed(view.covered(window, now.cuts[-1].seq), known, room),
+            covers_something=now.cuts[0].messages,
+        )
+        if cut is None:
+            return None
+        plans = self._recorder.timeline.plans.open
+        return Covered(
+            blocks=view.covered(window, cut.seq),
+            cut=cut,
+            before=known,
+            before_ref=earlier.ref if earlier else "",
+            later=[
+                *map(str, now.messages[cut.messages :]),
+                *(step for one in plans for step in one.steps),
+            ],
+            room=room,
+        )
+
     async def _written(self, now: Rendering, messages: int, asked: str, budget: Budget) -> Written:
         """What the model writes for a summary of so many messages.
 
         They are the beginning of the last request, so that most of it is read from the provider's cache.
         """
-        if budget.over(now.cost(messages) + estimate(asked)):
+        if not budget.holds(now.cost(messages) + estimate(asked)):
             return Written(why="what is to be summed up is longer than the model's window")
         prompt = Prompt(
             system=self._offer.system,
             tools=self._offer.specs,
             messages=tuple(now.messages[:messages]),
             tail=asked,
-            options=replace(self._options(calls=False), output_limit=SUMMARY_OUTPUT_LIMIT),
+            options=Options(
+                allow_calls=False,
+                output_limit=min(SUMMARY_OUTPUT_LIMIT, self._model.abilities.output_limit),
+            ),
             purpose="summary",
         )
         try:
             reply = await ask(self._model, prompt, _unheard)
         except ModelError as error:
             return Written(why=str(error))
-        if reply.stop_reason == "refusal" or not reply.text.strip():
+        text = well_formed(self._said(reply)).strip()
+        if reply.stop_reason == "refusal" or not text:
             return Written(usage=reply.usage, why="the model wrote no summary")
-        return Written(text=reply.text, usage=reply.usage)
+        return Written(text=text, usage=reply.usage)
+
+    def _said(self, reply: Reply) -> str:
+        """The words of a summary, from a model that may keep to the protocol of its decisions."""
+        match self.protocol.decode(reply):
+            case Answer(text=text):
+                return text
+            case _:
+                return reply.text
 
     def _made_room(
         self, before: int, now: Rendering | None, budget: Budget, named: str
     ) -> SystemMessage:
-        after = "" if now is None else f" to {budget.cost(now.tokens)}"
+        after = "" if now is None else f" to {budget.cost(now)}"
         text = f"To make room, from about {before} tokens{after}, {named}."
         return SystemMessage(code="compaction", text=text)
 
@@ -477,7 +512,8 @@ class Context:
         shown = self.view.now.tokens
         if self._traced is not None:
             shown = sum(estimate(repr(one)) for one in self._traced)
-        needed_tokens = ceil((shown + fixed) * self.view.facts.factor)
+        factor = self.view.facts.factor_of(self._model.name)
+        needed_tokens = ceil((shown + fixed) * factor)
         room = abilities.window - abilities.output_limit
         if needed_tokens > room:
             raise ModelError(
