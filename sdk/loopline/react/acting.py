@@ -137,6 +137,9 @@ class Actor:
             return
         try:
             outcome = await parsed.tool.reconcile(deepcopy(call.arguments), self._call(call))
+        except AskUser as asked:
+            await self._wait(call, "question", asked.question)
+            return
         except Exception:
             logger.exception("what became of %s cannot be found out", call.tool)
             outcome = None
