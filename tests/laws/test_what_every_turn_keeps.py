@@ -34,7 +34,7 @@ from loopline.timeline import (
 from tests.support.lives import Life, live
 from tests.support.wild_lives import wild_lives, without_cuts
 
-wildly = settings(max_examples=15)
+wildly = settings(max_examples=10)
 
 
 def results_of(blocks: Sequence[Block]) -> Counter[str]:

@@ -14,6 +14,7 @@ from tests.support.drawn_lives import (
     call,
     failures,
     finds,
+    fives,
     looks,
     malformed,
     others,
@@ -21,8 +22,7 @@ from tests.support.drawn_lives import (
     stalls,
     writes,
 )
-from tests.support.drawn_lives import lives as calm_lives
-from tests.support.lives import Act, Life, Said
+from tests.support.lives import Act, Kind, Life, Said
 
 guarded = st.sampled_from(
     [
@@ -35,31 +35,30 @@ guarded = st.sampled_from(
     ]
 )
 mixed = guarded | guarded | looks | writes | finds | plans | others
-crowds: SearchStrategy[tuple[ToolCall, ...]] = st.lists(mixed, min_size=1, max_size=5).map(tuple)
+crowds: SearchStrategy[tuple[ToolCall, ...]] = st.lists(mixed, min_size=2, max_size=5).map(tuple)
 notes = st.sampled_from(["", "… [1] going", "✓ [1]", "thinking aloud\nof heron.py"])
 steers = st.sampled_from(["", "", "", "", "rather this"])
 busy: SearchStrategy[Act] = st.builds(Act, text=notes, calls=crowds, steer=steers)
 early: SearchStrategy[Act] = st.builds(
     Act, text=st.sampled_from(["Early.", "✓ [1]\nEarly, by [[S:1]]."]), steer=steers
 )
-rounds = busy | busy | busy | acts | early | early | malformed | failures | stalls
+rounds = st.one_of([*[busy] * 16, *[acts] * 4, *[early] * 6, malformed, failures, stalls])
 turns: SearchStrategy[Said] = st.builds(
     Said,
-    text=st.sampled_from(["go on", "?go on", "!", "@3000"]),
-    acts=st.lists(rounds, min_size=1, max_size=6).map(tuple),
+    text=st.sampled_from(["go on", "go on", "?go on", "@3000", "!"]),
+    acts=st.lists(rounds, min_size=3, max_size=7).map(tuple),
     answer=st.sampled_from(["So it is.", "✓ [1]\nSo.", "See [[S:2,7]]."]),
     protocol=st.sampled_from(["native", "json", "tagged", "thought_action"]),
     pause=st.sampled_from([0.0, 10.0, 4_000.0]),
     between=st.sampled_from(["", "", "by the way"]),
     reopened=st.booleans(),
-    dies_after=st.none() | st.none() | st.integers(1, 30),
+    dies_after=st.sampled_from([None] * 20 + list(range(3, 33, 3))),
     approves=st.booleans(),
     resumes=st.sampled_from([True, True, False]),
 )
 
-
 limits: SearchStrategy[list[Limits]] = st.tuples(
-    st.sampled_from([Limits(max_iterations=4), Limits(max_iterations=8), Limits(max_iterations=1)]),
+    st.sampled_from([Limits(max_iterations=most) for most in (1, 4, 6, 6, 9, 9)]),
     st.sampled_from(
         [
             Limits(),
@@ -75,16 +74,21 @@ limits: SearchStrategy[list[Limits]] = st.tuples(
 ).map(list)
 
 
-def wild(turns: list[Said], limits: list[Limits], life: Life) -> Life:
-    """That life with these turns and limits."""
+def wild(turns: list[Said], limits: list[Limits], one: Kind, summary: str) -> Life:
+    """A life of these turns under these limits."""
     together: Limits = {}
     for some in limits:
         together = {**together, **some}
-    return replace(life, turns=tuple(turns), limits=together)
+    return Life(turns=tuple(turns), models=(one,), summaries=(summary,), limits=together)
 
 
+roomy = st.sampled_from([Kind(window=window, counts=fives) for window in (14_000, 20_000, 60_000)])
 wild_lives: SearchStrategy[Life] = st.builds(
-    wild, st.lists(turns, min_size=1, max_size=3), limits, calm_lives
+    wild,
+    st.lists(turns, min_size=1, max_size=3),
+    limits,
+    roomy,
+    st.sampled_from(["Goal: go on.\nNext steps: answer.", "fail", ""]),
 )
 
 
