@@ -306,7 +306,8 @@ class React:
             brief = recorder.turn.draft
             text = brief.text if brief else ""
         if not text:
-            return await self._close(reply, fallback(recorder.timeline, recorder.turn, reason), "")
+            body = fallback(recorder.timeline, recorder.turn, reason)
+            return await self._close(reply, body, "", answer=True)
         return await self._close(reply, self._completion(text, "", reason), "", answer=True)
 
     def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
