@@ -29,6 +29,7 @@ from loopline.prompt.protocols import (
     ThoughtAction,
     ThoughtSplitter,
     protocol,
+    protocol_named,
 )
 from loopline.prompt.rendering import RENDERER, Cut, Rendering
 from loopline.prompt.requests import (
@@ -93,6 +94,7 @@ __all__ = [
     "place_to_cut",
     "placed",
     "protocol",
+    "protocol_named",
     "request_of",
     "requests",
     "shortened",
