@@ -19,7 +19,7 @@ from loopline.cli.looking import Look, show
 from loopline.cli.making import bundles, new
 from loopline.cli.prompting import CacheName, Which, prompt
 from loopline.cli.reading import read
-from loopline.cli.running import Asked, run
+from loopline.cli.running import Asked, answered_call, run
 from loopline.cli.timelines import Wanted
 from loopline.cli.tooling import ToolCall, tool
 from loopline.react import Limits
@@ -103,6 +103,14 @@ def run_command(
     protocol: Annotated[
         Protocol | None, typer.Option(help="How decisions travel.", show_default=False)
     ] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CALL=VALUE",
+            help="What a call of the paused turn waits for.",
+            show_default=False,
+        ),
+    ] = None,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Save the screen as a picture.", show_default=False),
@@ -124,7 +132,10 @@ def run_command(
         props=tuple(prop or ()),
         as_json=as_json,
     )
-    asked = Asked(bundle=bundle, text=text, choices=choices, limits=limits, picture=svg)
+    answers = dict(map(answered_call, answer or ()))
+    asked = Asked(
+        bundle=bundle, text=text, choices=choices, limits=limits, picture=svg, answers=answers
+    )
     attend(lambda screen: run(asked, screen), verbose=verbose)
 
 

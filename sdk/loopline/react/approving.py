@@ -34,5 +34,5 @@ def check_answer(pending: ToolPending, value: Json) -> None:
     said = value.strip().casefold() if isinstance(value, str) else value
     if not isinstance(said, bool) and said not in _YES | _NO:
         raise LooplineError(
-            f"{pending.call_id} waits for leave to run: True or False, not {value!r}"
+            f"{pending.call_id} waits for leave to run: yes or no, not {value!r}"
         )
