@@ -19,7 +19,7 @@ from loopline.cli.looking import Look, show
 from loopline.cli.making import bundles, new
 from loopline.cli.prompting import CacheName, Which, prompt
 from loopline.cli.reading import read
-from loopline.cli.running import Asked, answered_call, run
+from loopline.cli.running import Asked, run
 from loopline.cli.timelines import Wanted
 from loopline.cli.tooling import ToolCall, tool
 from loopline.react import Limits
@@ -132,9 +132,13 @@ def run_command(
         props=tuple(prop or ()),
         as_json=as_json,
     )
-    answers = dict(map(answered_call, answer or ()))
     asked = Asked(
-        bundle=bundle, text=text, choices=choices, limits=limits, picture=svg, answers=answers
+        bundle=bundle,
+        text=text,
+        choices=choices,
+        limits=limits,
+        picture=svg,
+        answers=tuple(answer or ()),
     )
     attend(lambda screen: run(asked, screen), verbose=verbose)
 

@@ -6,7 +6,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Asked:
     choices: Choices
     limits: Limits
     picture: Path | None = None
-    answers: Mapping[str, str] = field(default_factory=dict[str, str])
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,15 @@ async def run(asked: Asked, screen: Screen) -> int:
     text = sys.stdin.read() if asked.text == STDIN else asked.text
     if text is not None and not text.strip():
         raise UsageError("the text is empty: ask something, or leave it out to carry on a cut turn")
-    if asked.answers and text is not None:
+    answers = dict(map(_answered_call, asked.answers))
+    if answers and text is not None:
         raise UsageError("an answer carries a paused turn on: leave the text out")
     async with opened(asked.bundle, asked.choices, screen) as harness:
         name = await _conversation(harness, asked, screen)
         talk = harness.conversation(name, user=asked.choices.whose)
         introduce(harness, screen)
         with stopping(screen, partial(stop, talk, screen)) as wish:
-            over = await watched(talk, text, asked.limits, screen, answers=asked.answers)
+            over = await watched(talk, text, asked.limits, screen, answers=answers)
         tell(over, name, screen, as_json=asked.choices.as_json)
         ran = Ran(
             bundle=asked.bundle,
@@ -100,7 +101,7 @@ async def run(asked: Asked, screen: Screen) -> int:
     return code
 
 
-def answered_call(written: str) -> tuple[str, str]:
+def _answered_call(written: str) -> tuple[str, str]:
     """`c7=yes` as a call and what it is given.
 
     Raises:
