@@ -241,7 +241,8 @@ class Talk:
         async def choose(timeline: Timeline) -> int:
             """The turn of what was said; said only now, where it may not have to wait."""
             said = receipt or await self._append(body, NEW_TURN)
-            timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
+            if timeline.seq < said.seq:
+                timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
             return said.turn
 
         request = Request(
@@ -274,8 +275,10 @@ class Talk:
 
     async def _append(self, body: UserInput | UserRecalled | Feedback, turn: int) -> Receipt:
         check(body)
-        summary = await self._log.find(self.conversation)
-        seen = summary.head if summary else 0
+        seen = self._turns.seen(self.conversation)
+        if seen is None:
+            summary = await self._log.find(self.conversation)
+            seen = summary.head if summary else 0
         entry = Entry(body=body, turn=turn)
         block = (await self._log.append(self.conversation, [entry], seen=seen))[-1]
         return Receipt(block.seq, block.turn)

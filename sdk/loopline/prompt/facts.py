@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from loopline.timeline import (
     Block,
@@ -27,9 +27,12 @@ REMEMBERED = 8
 
 
 class Facts:
-    """User input and who took it, effects of calls, hides, summaries, feedback, reports of usage."""
+    """User input and who took it, effects of calls, hides, summaries, feedback, reports of usage.
 
-    def __init__(self) -> None:
+    `learned` is what was known of the models' counting before the first block.
+    """
+
+    def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
         self.inputs: dict[int, Block] = {}
         self.taken: dict[int, int] = {}
         self.started: set[str] = set()
@@ -47,6 +50,14 @@ class Facts:
         self._asked: tuple[str, float] = ("", 0.0)
         self._model = ""
         self._ratios: deque[float] = deque(maxlen=REMEMBERED)
+        for model, ratios in (learned or {}).items():
+            self._model, self.factor = model, max(1.0, *ratios)
+            self._ratios.extend(ratios)
+
+    @property
+    def learned(self) -> dict[str, tuple[float, ...]]:
+        """For a model its last reports of usage over what was estimated."""
+        return {self._model: tuple(self._ratios)} if self._ratios else {}
 
     def take(self, block: Block) -> None:
         """Fold one more block in."""

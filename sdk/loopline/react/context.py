@@ -25,6 +25,7 @@ from loopline.prompt import (
     Budget,
     Covered,
     DecisionProtocol,
+    Facts,
     Pointing,
     Rendering,
     View,
@@ -52,6 +53,8 @@ from loopline.timeline import (
     RoundStart,
     SystemMessage,
     Window,
+    checkpoint,
+    place_for,
     plan,
 )
 from loopline.tools import ToolSet
@@ -106,8 +109,9 @@ class Context:
         self._system_sha256 = _digest(self._system)
         self._tools_sha256 = _digest(self._tools_text)
         self._fixed = estimate(self._system) + (estimate(self._tools_text) if self._native else 0)
+        learned = recorder.timeline.base.learned
         self.view: View = recorder.timeline.folded(
-            View, f"view.{self.protocol.name}", lambda: View(self.protocol)
+            View, f"view.{self.protocol.name}", lambda: View(self.protocol, learned=learned)
         )
 
     async def begin(self, iteration: Iteration) -> bool:
@@ -192,7 +196,7 @@ class Context:
         if changed:
             tail = self._tail(iteration, now)
         tokens = now.tokens + self.view.said(inputs) + self._fixed + estimate(tail)
-        known = timeline.system_texts, timeline.tool_texts
+        known = timeline.known_texts
         before = timeline.last_round
         start = RoundStart(
             saw=self.view.seq,
@@ -211,11 +215,22 @@ class Context:
             tokens=self.view.priced(tokens),
             points=cache_points(self.view, now, self._recorder.number, inputs, pointing),
             window=window if changed else None,
-            system="" if self._system_sha256 in known[0] else self._system,
-            tools="" if self._tools_sha256 in known[1] else self._tools_text,
+            system="" if self._system_sha256 in known else self._system,
+            tools="" if self._tools_sha256 in known else self._tools_text,
         )
-        await self._recorder.record(start)
+        await self._recorder.record(start, *(self._checkpoints(window.start) if changed else ()))
         self._extend()
+
+    def _checkpoints(self, start: int) -> Sequence[Body]:
+        """From where to open the conversation, now that prompts show nothing up to a place."""
+        timeline = self._recorder.timeline
+        covers, before = place_for(timeline, start), timeline.checkpoint
+        facts = Facts(before.learned)
+        for block in timeline.until(covers):
+            if block.seq > before.covers:
+                facts.take(block)
+        made = checkpoint(timeline, covers, facts.learned) if covers else None
+        return [made] if made else []
 
     def _tail(self, iteration: Iteration, now: Rendering) -> str:
         timeline = self._recorder.timeline
