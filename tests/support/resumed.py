@@ -39,7 +39,7 @@ from loopline.timeline import (
 )
 
 HERE = Conversation(name="c")
-WINDOW, OUTPUT_LIMIT = 8_000, 1_500
+SMALL = Abilities(window=8_000, output_limit=1_500)
 LONG = "seven words that say nothing at all " * 90
 
 COMMIT = "0123456789" * 4
@@ -129,7 +129,8 @@ acting = st.builds(
     meanwhile,
     st.sampled_from([0.0, 1.0, 1.6, 2.1]),
 )
-lives = st.lists(st.lists(acting, max_size=4), min_size=4, max_size=12)
+Life = Sequence[Sequence[Step]]
+lives: st.SearchStrategy[Life] = st.lists(st.lists(acting, max_size=4), min_size=4, max_size=12)
 """For each turn its rounds before the answer."""
 
 
@@ -141,7 +142,7 @@ class Acting:
     steps: list[Step] = field(default_factory=list[Step])
     requests: list[Prompt] = field(default_factory=list[Prompt])
     name: str = "acting"
-    abilities: Abilities = Abilities(window=WINDOW, output_limit=OUTPUT_LIMIT)
+    abilities: Abilities = SMALL
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next step."""
@@ -176,10 +177,12 @@ class Acting:
             await self.log.append(HERE, said[what], seen=head)
 
 
-async def lived(life: Sequence[Sequence[Step]], *, afresh: bool) -> tuple[TimelineLog, Acting]:
+async def lived(
+    life: Life, *, afresh: bool, log: TimelineLog | None = None
+) -> tuple[TimelineLog, Acting]:
     """The turns of a life; `afresh` each in a process of its own, which knows only the log."""
     clock = FakeClock()
-    log = MemoryLog(clock)
+    log = log or MemoryLog(clock)
     model = Acting(log)
     harness = Harness.open(bundle, store=log, model=model, clock=clock)
     async with harness:

@@ -179,13 +179,19 @@ class Wanted:
     also: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=64)  # compiling one takes longer than running it
 def _filtered(
-    query: Select[*tuple[Any, ...]], types: Sequence[str], turn: int | None
-) -> Select[*tuple[Any, ...]]:
-    """The query for blocks, restricted to these types and those below them, and to that turn."""
+    statements: _Statements, types: tuple[str, ...], *, by_turn: bool, from_end: bool
+) -> Statement:
+    """The statement for blocks of these types and those below them, and of a `turn`."""
+    query = statements.every
     if types:
         query = query.where(or_(*map(_is_among, types)))
-    return query if turn is None else query.where(blocks.c.turn == turn)
+    if by_turn:
+        query = query.where(blocks.c.turn == bindparam("turn"))
+    if from_end:
+        query = query.order_by(None).order_by(blocks.c.seq.desc())
+    return Statement.of(query)
 
 
 def _is_among(kind: str) -> ColumnElement[bool]:
@@ -339,14 +345,15 @@ def _first_rows(
 ) -> list[Sequence[Any]]:
     statement = statements.blocks
     if wanted.types or wanted.turn is not None:
-        statement = Statement.of(_filtered(statements.every, wanted.types, wanted.turn))
+        by_turn = wanted.turn is not None
+        statement = _filtered(statements, wanted.types, by_turn=by_turn, from_end=False)
     found = list[Sequence[Any]]()
     for owner, after, until in parts:
         left = _ALL if wanted.limit is None else wanted.limit - len(found)
         after_both = max(wanted.after, after)
         part = {"owner": owner, "after": after_both, "until": until, "limit": left}
         if until > wanted.after and left:
-            found += statement.rows(connection, part)
+            found += statement.rows(connection, {**part, "turn": wanted.turn})
     return found
 
 
@@ -358,15 +365,15 @@ def _last_rows(
     last: int,
 ) -> list[Sequence[Any]]:
     """They are sought from the end, so that what lies before them costs nothing."""
-    filtered = _filtered(statements.every, wanted.types, wanted.turn)
-    statement = Statement.of(filtered.order_by(None).order_by(blocks.c.seq.desc()))
+    by_turn = wanted.turn is not None
+    statement = _filtered(statements, wanted.types, by_turn=by_turn, from_end=True)
     found = list[Sequence[Any]]()
     for owner, after, until in reversed(parts):
         left = last - len(found)
         after_both = max(wanted.after, after)
         part = {"owner": owner, "after": after_both, "until": until, "limit": left}
         if until > wanted.after and left:
-            found += statement.rows(connection, part)
+            found += statement.rows(connection, {**part, "turn": wanted.turn})
     return found[::-1]
 
 
