@@ -122,7 +122,9 @@ class BaseWorkflow:
         search = knowledge_space_fn or (space.search if space else None)
         read = knowledge_read_fn or services.read
         reader = Reader(
-            here=Conversed(services.recorder.timeline, services.summary),
+            here=Conversed(
+                services.recorder.timeline, services.summary, past=services.recorder.past
+            ),
             skills=skills,
             knowledge=guarded_read(read) if read else None,
             other=services.other,

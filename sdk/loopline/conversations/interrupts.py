@@ -39,15 +39,22 @@ class Receipt:
 class InterruptQueue:
     """What was said waits in the log until one round takes it, or it is recalled, whichever comes first.
 
-    `steered` is called when the turn that runs here should look at once.
+    `steered` is called when the turn that runs here should look at once; `seen` gives the last place that
+    was read here, None when nothing was.
     """
 
     def __init__(
-        self, log: TimelineLog, conversation: Conversation, steered: Callable[[], None]
+        self,
+        log: TimelineLog,
+        conversation: Conversation,
+        *,
+        steered: Callable[[], None],
+        seen: Callable[[], int | None],
     ) -> None:
         self._log = log
         self._conversation = conversation
         self._steered = steered
+        self._seen = seen
 
     async def followup(self, text: str) -> Receipt:
         """Add something, which the running turn answers to as well, or else the next one.
@@ -90,8 +97,10 @@ class InterruptQueue:
     async def append(self, body: Body, turn: int) -> Receipt:
         """Keep what a user may say at any time; it is in the log when this returns."""
         check(body)
-        summary = await self._log.find(self._conversation)
-        seen = summary.head if summary else 0
+        seen = self._seen()
+        if seen is None:
+            summary = await self._log.find(self._conversation)
+            seen = summary.head if summary else 0
         entry = Entry(body=body, turn=turn)
         block = (await self._log.append(self._conversation, [entry], seen=seen))[-1]
         return Receipt(block.seq, block.turn)

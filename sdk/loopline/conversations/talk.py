@@ -54,7 +54,10 @@ class Talk:
         self._watched: set[asyncio.Task[TurnResult]] = set()
         self.conversation = conversation
         self.interrupts: InterruptQueue = InterruptQueue(
-            log, conversation, lambda: turns.steer(conversation)
+            log,
+            conversation,
+            steered=lambda: turns.steer(conversation),
+            seen=lambda: turns.seen(conversation),
         )
 
     async def say(
@@ -234,7 +237,8 @@ class Talk:
         async def choose(timeline: Timeline) -> int:
             """The turn of what was said; said only now, where it may not have to wait."""
             said = receipt or await self.interrupts.append(body, NEW_TURN)
-            timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
+            if timeline.seq < said.seq:
+                timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
             return said.turn
 
         request = Request(

@@ -1,6 +1,7 @@
 """From a timeline to what a model reads, and from its reply to a decision."""
 
 from loopline.prompt.announce import announce
+from loopline.prompt.facts import Facts
 from loopline.prompt.fitting import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
@@ -71,6 +72,7 @@ __all__ = [
     "Cut",
     "Decided",
     "DecisionProtocol",
+    "Facts",
     "JsonAction",
     "Malformed",
     "Native",
