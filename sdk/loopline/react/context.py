@@ -111,8 +111,8 @@ class Context:
         self._offers = Offers(recorder, tools, system, self.protocol)
         self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
-        self.tokens = 0
-        self._appends = 0
+        self.tokens: int = 0
+        self._appends: int = 0
         learned = recorder.timeline.base.learned
         self.view: View = recorder.timeline.folded(
             View, f"view.{self.protocol.name}", lambda: View(self.protocol, learned=learned)
