@@ -149,6 +149,9 @@ class Actor:
 
     async def act(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
+        if len(calls) == 1:
+            await self._act_alone(calls[0])
+            return
         tasks = list[tuple[_Parsed, asyncio.Task[None]]]()
         for call in calls:
             parsed = await self._judged(self._parsed(call))
@@ -165,6 +168,16 @@ class Actor:
             await asyncio.gather(*unfinished, return_exceptions=True)
             for call in calls:
                 self._running.pop(call.call_id, None)
+
+    async def _act_alone(self, call: ToolCalled) -> None:
+        """Run one call, in the task that asks for it."""
+        parsed, task = await self._judged(self._parsed(call)), asyncio.current_task()
+        if task is not None:
+            self._running[call.call_id] = _Running(parsed, task)
+        try:
+            await self._after((), parsed)
+        finally:
+            self._running.pop(call.call_id, None)
 
     def cut(self, *, everything: bool) -> None:
         """Cut off the reads that run, or every call; each gets a result that says so."""
