@@ -3,6 +3,7 @@
 from loopline.react.acting import Actor, Hands
 from loopline.react.answering import completion, fallback
 from loopline.react.approving import approved, check_answer
+from loopline.react.channels import Channels, Node, channels, nodes
 from loopline.react.context import Context
 from loopline.react.limits import (
     MAX_ITERATIONS,
@@ -38,6 +39,7 @@ __all__ = [
     "Allow",
     "Around",
     "Ask",
+    "Channels",
     "Context",
     "Deny",
     "Guard",
@@ -45,6 +47,7 @@ __all__ = [
     "Hands",
     "Hold",
     "Limits",
+    "Node",
     "Nudge",
     "Nudged",
     "PendingCall",
@@ -59,12 +62,14 @@ __all__ = [
     "TurnResult",
     "Verdict",
     "approved",
+    "channels",
     "check_answer",
     "checked",
     "chosen_protocol",
     "completion",
     "fallback",
     "late_input",
+    "nodes",
     "recalled",
     "recorded",
     "result",

@@ -28,6 +28,7 @@ from loopline.prompt import (
     Budget,
     Covered,
     DecisionProtocol,
+    Facts,
     Pointing,
     Rendering,
     View,
@@ -59,6 +60,8 @@ from loopline.timeline import (
     SystemMessage,
     UserSteer,
     Window,
+    checkpoint,
+    place_for,
     plan,
 )
 from loopline.tools import ToolSet
@@ -109,10 +112,11 @@ class Context:
         self._offers = Offers(recorder, tools, system, self.protocol)
         self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
-        self.tokens = 0
-        self._appends = 0
+        self.tokens: int = 0
+        self._appends: int = 0
+        learned = recorder.timeline.base.learned
         self.view: View = recorder.timeline.folded(
-            View, f"view.{self.protocol.name}", lambda: View(self.protocol)
+            View, f"view.{self.protocol.name}", lambda: View(self.protocol, learned=learned)
         )
 
     @property
@@ -175,7 +179,7 @@ class Context:
         self._traced = trace(blocks, limit)
         tokens = sum(estimate(repr(one)) for one in self._traced) + fixed
         self.tokens = ceil(tokens * factor)
-        known = timeline.system_texts
+        known = timeline.known_texts
         start = RoundStart(
             saw=timeline.seq,
             takes=(),
@@ -279,7 +283,7 @@ class Context:
             offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
         )
         self.tokens = budget.cost(now)
-        known = timeline.system_texts, timeline.tool_texts
+        known = timeline.known_texts
         before = timeline.last_round
         start = RoundStart(
             saw=self.view.seq,
@@ -298,11 +302,22 @@ class Context:
             tokens=self.tokens,
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
-            system="" if self._offer.system_sha256 in known[0] else self._offer.system,
-            tools="" if self._offer.tools_sha256 in known[1] else self._offer.tools_text,
+            system="" if self._offer.system_sha256 in known else self._offer.system,
+            tools="" if self._offer.tools_sha256 in known else self._offer.tools_text,
         )
-        await self._recorder.record(start)
+        await self._recorder.record(start, *(self._checkpoints(window.start) if changed else ()))
         self._extend()
+
+    def _checkpoints(self, start: int) -> Sequence[Body]:
+        """From where to open the conversation, now that prompts show nothing up to a place."""
+        timeline = self._recorder.timeline
+        covers, before = place_for(timeline, start), timeline.checkpoint
+        facts = Facts(before.learned)
+        for block in timeline.until(covers):
+            if block.seq > before.covers:
+                facts.take(block)
+        made = checkpoint(timeline, covers, facts.learned) if covers else None
+        return [made] if made else []
 
     def _tail(self, iteration: Iteration, now: Rendering) -> str:
         timeline = self._recorder.timeline

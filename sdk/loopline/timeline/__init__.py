@@ -46,6 +46,7 @@ from loopline.timeline.blocks import (
     as_entry,
     stored_type,
 )
+from loopline.timeline.checkpoints import checkpoint, opened, place_for
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.feedback import Given, Reactions
 from loopline.timeline.log import (
@@ -60,10 +61,12 @@ from loopline.timeline.log import (
 )
 from loopline.timeline.memory import MemoryLog
 from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
+from loopline.timeline.past import Past
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
 from loopline.timeline.shown import (
     CachePoint,
+    Checkpoint,
     Hide,
     LedgerLine,
     PlanHistory,
@@ -93,6 +96,7 @@ __all__ = [
     "Block",
     "Body",
     "CachePoint",
+    "Checkpoint",
     "CitedSentence",
     "Completion",
     "Conversation",
@@ -119,6 +123,7 @@ __all__ = [
     "Notes",
     "Notice",
     "Overlap",
+    "Past",
     "Plan",
     "PlanAck",
     "PlanHistory",
@@ -164,6 +169,7 @@ __all__ = [
     "as_entry",
     "body_types",
     "check",
+    "checkpoint",
     "citations",
     "decode",
     "encode",
@@ -171,6 +177,8 @@ __all__ = [
     "identity",
     "kinds",
     "memory_notes",
+    "opened",
+    "place_for",
     "plan",
     "stored_type",
     "summary_text",

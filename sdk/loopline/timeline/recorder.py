@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from loopline.errors import LeaseLost
 from loopline.timeline.blocks import Block, Body, Entry
 from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.past import Past
 from loopline.timeline.timeline import Timeline, Turn
 from loopline.timeline.waiting import ended
 
@@ -45,8 +46,13 @@ class Recorder:
         self.number = turn
         self.round = 0
         self.answers = 0
-        self.appends = 0
+        self.appends: int = 0
         self.on_steer: Callable[[], None] | None = None
+
+    @property
+    def past(self) -> Past:
+        """What the timeline was not opened with."""
+        return Past(self._log, self.conversation, self.timeline)
 
     @property
     def turn(self) -> Turn:
