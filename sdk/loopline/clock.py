@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -24,8 +25,20 @@ class Clock(Protocol):
         """Wait."""
         ...
 
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        """Have `ring` called on the running event loop once so many seconds have passed."""
+        ...
+
     def new_id(self) -> str:
         """A name nobody had before: 32 hexadecimal digits."""
+        ...
+
+
+class Alarm(Protocol):
+    """Something that will ring, unless it is cancelled before."""
+
+    def cancel(self) -> None:
+        """Never ring; after it has rung nothing happens."""
         ...
 
 
@@ -43,6 +56,10 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        """Have `ring` called on the running event loop once so many seconds have passed."""
+        return asyncio.get_running_loop().call_later(max(seconds, 0.0), ring)
 
     def new_id(self) -> str:
         """16 random bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.blobs import FileBlobs
+from loopline.clock import Alarm, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline.blobs import BlobStore, MemoryBlobs
 
@@ -30,6 +32,9 @@ class SetClock:
 
     async def sleep(self, seconds: float) -> None:
         self.time += timedelta(seconds=seconds)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        return SystemClock().alarm(seconds, ring)
 
     def new_id(self) -> str:
         self.names += 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
+
+from loopline.clock import Alarm, SystemClock
 
 
 class LeapingClock:
@@ -26,6 +29,9 @@ class LeapingClock:
     async def sleep(self, seconds: float) -> None:
         """Let the others go on."""
         await asyncio.sleep(0)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        return SystemClock().alarm(seconds, ring)
 
     def new_id(self) -> str:
         """The next name."""

@@ -98,11 +98,12 @@ HARD = [
     "```",
     '{\n"a"\n',
     '{"a":"\\q"} ',
+    '\\"',
 ]
 
 
 @pytest.mark.parametrize("piece", HARD)
-@pytest.mark.parametrize("head", ["", '{"a":', '{"a":"', '{"a":1'])
+@pytest.mark.parametrize("head", ["", "{", '{"a":', '{"a":"', '{"a":1'])
 def test_two_hundred_kilobytes_of_anything_are_read(head: str, piece: str) -> None:
     text = head + piece * (200_000 // len(piece))
     assert isinstance(scan_json(text), list)

@@ -163,11 +163,14 @@ def test_channels_are_told_apart(text: str, parts: list[tuple[str, str]]) -> Non
 
 
 HARD = ["<", "<channel:", "<channel:a>", "</channel:a>", "<tool_call ", "\\", "'''", '"', "{", "<\\",
-        "<tool_call name='x'>{}", "Action: x\nAction Input: {}\n", "Thought: ", "\n", " "]  # fmt: skip
+        "<tool_call name='x'>{}", "Action: x\nAction Input: {}\n", "Thought: ", "\n", " ",
+        "a", "a=", "a =", "```", "``` ", '\\"', "**", "\\Action:"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("head", ["", "<channel:code>", "<channel:answer>", "<tool_call name='x'>"])
+@pytest.mark.parametrize(
+    "head", ["", "<channel:code>", "<channel:answer>", "<tool_call name='x'>", "<tool_call "]
+)
 @pytest.mark.parametrize("piece", HARD)
 def test_two_hundred_kilobytes_of_anything_are_decided(
     head: str, piece: str, name: ProtocolName

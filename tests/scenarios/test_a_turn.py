@@ -192,7 +192,7 @@ async def test_at_the_limit_a_summary_stands_in_when_the_model_only_calls() -> N
         result = await talk.say("go", max_iterations=1)
         (answer,) = await left(talk, Completion)
     assert answer.flag == "summary"
-    assert "play.look (c1): ok" in result.answer
+    assert "play.look (c1): OK" in result.answer
 
 
 async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reason() -> None:
@@ -201,7 +201,7 @@ async def test_a_model_that_fails_ends_the_turn_with_what_was_done_and_the_reaso
         (end,) = await left(talk, Exit)
     assert (result.exit_reason, result.ok) == ("error", False)
     assert "no connection" in result.error
-    assert "play.look (c1): ok" in result.answer
+    assert "play.look (c1): OK" in result.answer
     assert end.error == result.error
 
 
@@ -339,7 +339,7 @@ async def test_feedback_is_kept_with_its_turn_and_an_unknown_turn_is_refused() -
         assert types(await talk.blocks())[-1] == "turn.feedback"
 
 
-async def test_feedback_is_announced_in_the_next_turn_and_not_in_the_one_after() -> None:
+async def test_feedback_is_announced_in_every_turn_while_the_providers_cache_is_warm() -> None:
     script = ScriptedModel(["One.", "Two.", "Three."])
     async with talking(script) as talk:
         await talk.say("first")
@@ -349,7 +349,7 @@ async def test_feedback_is_announced_in_the_next_turn_and_not_in_the_one_after()
     told = [
         "[NEW FEEDBACK]\nturn_1 not_ok (user): too short" in one.tail for one in script.requests
     ]
-    assert told == [False, True, False]
+    assert told == [False, True, True]
 
 
 async def test_stopping_leaves_a_turn_that_the_next_one_continues_from() -> None:

@@ -299,12 +299,15 @@ async def test_an_answer_is_not_held_for_a_round_that_could_not_take_what_came()
 
 
 async def test_a_prompt_that_does_not_fit_is_not_sent_and_says_so() -> None:
-    script = ScriptedModel([Call("odd.large"), "Never."], window=20_000, strict=False)
-    async with talking(script, bundle=odd) as talk:
+    class Verbose(BaseWorkflow):
+        instructions = "Be brief. " * 6_000
+
+    script = ScriptedModel(["Never."], window=20_000, strict=False)
+    async with talking(script, bundle=Bundle(id="verbose", workflow=Verbose)) as talk:
         result = await talk.say("go")
     assert result.exit_reason == "error"
     assert "has room for 12000" in result.error
-    assert len(script.requests) == 1
+    assert script.requests == []
 
 
 async def test_what_is_returned_must_be_what_the_log_says() -> None:

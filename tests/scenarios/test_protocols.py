@@ -233,6 +233,7 @@ def test_a_reply_is_read(name: ProtocolName, text: str, decided: Decided) -> Non
          "broken"),
         ("json", '{"action": "call_tool", "arguments": {"action": "final_answer", "answer": "x"}',
          "broken"),
+        ("json", '{"notes": "a "b"", "arguments": {"action": "final_answer", "answer": "x"}}', "broken"),
         ("json", '{"action": "call_tool", "tool": "a", "arguments": "x"}', "must be a JSON object"),
     ],
 )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Store
 from loopline.models import ToolMessage
+from loopline.models.tokens import estimate
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.repository import commit, git
@@ -48,7 +49,7 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
         )
     assert [item.status for item in reading] == ["ok", "missing", "ok"]
     assert reading.missing == ["tc:turn_1.c1.result"]
-    assert reading.total_tokens == 1 + -(-len(PAGE) // 4)
+    assert reading.total_tokens == estimate("go") + estimate(PAGE)
     assert [item.text for item in reading if item.found] == ["go", PAGE]
 
 

@@ -152,6 +152,12 @@ async def test_what_does_not_fit_the_schema_is_no_value() -> None:
     assert result.attempts[0].problem == "'answer' is a required property"
 
 
+async def test_what_was_wrong_is_told_in_few_words() -> None:
+    model = scripted(Raw('{"answer": [' + '"long", ' * 500 + '"end"]}'), Raw(GOOD))
+    assert (await ask(model)).ok
+    assert len(str(model.requests[1].messages[-1])) < 400
+
+
 async def test_usage_is_the_sum_of_all_requests() -> None:
     bad = Say("no", usage=Usage(input_tokens=10, output_tokens=5))
     good = Say(GOOD, usage=Usage(input_tokens=20, output_tokens=10, cache_read_tokens=3))

@@ -43,7 +43,8 @@ async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) ->
         await workflow.pre_run_hook(payload)
         result = await workflow.process(payload)
         _check_result(result, loaded, services.recorder.turn.completion)
-        await workflow.post_run_hook(payload, result)
+        if result.exit_reason != "paused":
+            await workflow.post_run_hook(payload, result)
     except BundleError:
         raise
     except LooplineError as error:

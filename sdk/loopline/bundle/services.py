@@ -11,7 +11,7 @@ from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace
 from loopline.models import Model
 from loopline.react import Limits
-from loopline.reader import KnowledgeRead, OtherConversation
+from loopline.reader import Conversed, KnowledgeRead, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import ConversationSummary, Recorder
 from loopline.tools import ToolSet
@@ -34,3 +34,8 @@ class Services:
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
     other: OtherConversation
+
+    @property
+    def here(self) -> Conversed:
+        """The conversation of the turn, as a reader finds it."""
+        return Conversed(self.recorder.timeline, self.summary, past=self.recorder.past)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Literal, Unpack
 
 from loopline.bundle.properties import Properties
@@ -13,16 +13,20 @@ from loopline.errors import BundleError
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed, well_formed_json
 from loopline.react import (
-    Actor,
+    Around,
     Context,
+    Guard,
+    Hands,
     Limits,
+    Nudge,
     React,
+    Seams,
     TurnPayload,
     TurnResult,
     completion,
     result,
 )
-from loopline.reader import Conversed, Reader
+from loopline.reader import Reader
 from loopline.timeline import (
     ArtifactKept,
     Body,
@@ -45,9 +49,16 @@ from loopline.tools import (
 
 
 class BaseWorkflow:
-    """One instance runs one turn. A subclass says what the turn does, in `process`."""
+    """One instance runs one turn. A subclass says what the turn does, in `process`.
+
+    `guards` stand around every call, `nudges` between rounds, `arounds` about the whole run, each in their
+    order.
+    """
 
     instructions: str = ""
+    guards: Sequence[Guard] = ()
+    nudges: Sequence[Nudge] = ()
+    arounds: Sequence[Around] = ()
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -111,9 +122,7 @@ class BaseWorkflow:
         search = knowledge_space_fn or (space.search if space else None)
         read = knowledge_read_fn or services.read
         reader = Reader(
-            here=Conversed(
-                services.recorder.timeline, services.summary, past=services.recorder.past
-            ),
+            here=services.here,
             skills=skills,
             knowledge=guarded_read(read) if read else None,
             other=services.other,
@@ -135,24 +144,23 @@ class BaseWorkflow:
             listen=services.listen,
             limits=in_force,
         )
-        actor = Actor(
-            recorder=services.recorder,
-            view=context.view,
-            tools=toolset,
-            reader=reader,
-            clock=services.clock,
-            listen=services.listen,
-            properties=self.properties.flat(),
-            scratchpad=self.scratchpad if scratchpad is None else scratchpad,
-        )
         return React(
             recorder=services.recorder,
             model=model or services.model,
             context=context,
-            actor=actor,
+            hands=Hands(
+                tools=lambda: context.tools,
+                reader=reader,
+                view=context.view,
+                properties=self.properties.flat(),
+                scratchpad=self.scratchpad if scratchpad is None else scratchpad,
+                guards=tuple(self.guards),
+                limits=in_force,
+            ),
             clock=services.clock,
             listen=services.listen,
             limits=in_force,
+            seams=Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds)),
         )
 
     async def _toolset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
 from loopline.cli.words import QUIET, visible
 from loopline.harness import Store
-from loopline.models import dumps, extract_json
+from loopline.models import Json, dumps
 
 
 async def export(choices: Choices, screen: Screen) -> int:
@@ -29,8 +30,11 @@ async def export(choices: Choices, screen: Screen) -> int:
 
 async def import_(file: Path, name: str, choices: Choices, screen: Screen) -> int:
     """Keep an exported conversation in the store, block by block as it was."""
-    document = extract_json(await asyncio.to_thread(_text, file))
-    if document is None:
+    try:
+        document: Json = json.loads(await asyncio.to_thread(_text, file))
+    except ValueError as error:
+        raise UsageError(f"{file}: it is not JSON: {error}") from error
+    if not isinstance(document, dict):
         raise UsageError(f"{file}: it holds no JSON object: give it what loopline export prints")
     async with Store.open(choices.store) as store:
         talk = await store.load(document, name=name, user=choices.whose)

@@ -4,52 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, Unpack
 
+from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
-from loopline.errors import LooplineError
+from loopline.errors import ConflictError, LooplineError
 from loopline.events import Event
-from loopline.models import JsonObject, well_formed
-from loopline.react import Limits, TurnResult, checked, recorded
+from loopline.models import Json, JsonObject, well_formed, well_formed_json
+from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
 from loopline.timeline import (
     NEW_TURN,
     Block,
     Conversation,
-    Entry,
     Feedback,
     Reaction,
-    RoundStart,
     Timeline,
     TimelineLog,
-    UserFollowup,
-    UserInput,
+    UserAnswer,
     UserPrompt,
-    UserRecalled,
-    check,
     kinds,
+    opened,
     turn_id,
 )
 
-WhenBusy = Literal["queue", "reject"]
-POLICIES: tuple[WhenBusy, ...] = ("queue", "reject")
+WhenBusy = Literal["queue", "followup", "steer", "reject"]
+POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What the user said is in the log, at this place."""
-
-    seq: int
-    turn: int
-
-    @property
-    def turn_id(self) -> str:
-        """The turn as refs name it."""
-        return turn_id(self.turn)
 
 
 class Talk:
@@ -70,13 +54,20 @@ class Talk:
         self._reader = reader
         self._watched: set[asyncio.Task[TurnResult]] = set()
         self.conversation = conversation
+        self.interrupts: InterruptQueue = InterruptQueue(
+            log,
+            conversation,
+            steered=lambda: turns.steer(conversation),
+            seen=lambda: turns.seen(conversation),
+        )
 
     async def say(
         self, text: str, *, when_busy: WhenBusy = "queue", **limits: Unpack[Limits]
     ) -> TurnResult:
         """Say something and wait for what comes of it.
 
-        While another turn of the conversation runs, "queue" waits for it and "reject" refuses.
+        While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" say it to
+        that turn and give what comes of it, and "reject" refuses.
 
         Raises:
             BundleError: the bundle's code failed; the turn is closed as an error.
@@ -94,18 +85,34 @@ class Talk:
         async for event in self._watch(lambda hear: self._say(text, when_busy, limits, hear)):
             yield event
 
-    async def resume(self, **limits: Unpack[Limits]) -> TurnResult:
-        """Carry on the turn that was cut off, or begin one that was asked for and never begun.
+    async def resume(
+        self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
+    ) -> TurnResult:
+        """Carry on the turn that was cut off or is paused, or begin one that was never begun.
+
+        `values` are what the user gives to calls that wait, by call id; an approval takes True or False.
 
         Raises:
-            LooplineError: there is nothing to carry on.
+            LooplineError: there is nothing to carry on, or a call waits for something else.
         """
-        return await self._resume(limits, None)
+        return await self._resume(values, limits, None)
 
-    async def stream_resume(self, **limits: Unpack[Limits]) -> AsyncIterator[Event]:
+    async def stream_resume(
+        self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
+    ) -> AsyncIterator[Event]:
         """`resume`, heard."""
-        async for event in self._watch(lambda hear: self._resume(limits, hear)):
+        async for event in self._watch(lambda hear: self._resume(values, limits, hear)):
             yield event
+
+    async def steer(self, text: str) -> Receipt:
+        """Have the running turn go another way: what it is writing or looking up is cut off for this.
+
+        When none is running, the next one takes it.
+
+        Raises:
+            LooplineError: the conversation has not begun.
+        """
+        return await self.interrupts.steer(text)
 
     async def followup(self, text: str) -> Receipt:
         """Add something to the running turn, or to the next one when none is running.
@@ -113,23 +120,11 @@ class Talk:
         Raises:
             LooplineError: the conversation has not begun.
         """
-        summary = await self._log.find(self.conversation)
-        if summary is None:
-            raise LooplineError("there is nothing to follow up: say something first")
-        return await self._append(UserFollowup(text=_said(text)), summary.turns)
+        return await self.interrupts.followup(text)
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
-        await self._append(UserRecalled(said=receipt.seq), receipt.turn)
-        for block in await self._log.read(self.conversation, after=receipt.seq):
-            match block.body:
-                case UserRecalled(said=receipt.seq):
-                    return True
-                case RoundStart(takes=takes) if receipt.seq in takes:
-                    return False
-                case _:
-                    pass
-        return False
+        return await self.interrupts.recall(receipt)
 
     async def stop(self) -> None:
         """End the turn that this harness runs, and take back those that wait behind it.
@@ -152,7 +147,9 @@ class Talk:
             raise LooplineError(f"no turn {turn!r}: turns here are {known}")
         if reaction not in REACTIONS:
             raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
-        return await self._append(Feedback(reaction=reaction, text=well_formed(text)), number)
+        return await self.interrupts.append(
+            Feedback(reaction=reaction, text=well_formed(text)), number
+        )
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
         """Read anything that has a ref, or several; what exists is read although some do not."""
@@ -231,16 +228,16 @@ class Talk:
         hear: Callable[[Event], None] | None,
     ) -> TurnResult:
         process = self._running()
-        body = UserPrompt(text=_said(text), limits=recorded(checked(limits)))
+        body = UserPrompt(text=said(text), limits=recorded(checked(limits)))
         if when_busy not in POLICIES:
             raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
         self._turns.check_outside(self.conversation)
         wait = when_busy == "queue"
-        receipt = await self._append(body, NEW_TURN) if wait else None
+        receipt = await self.interrupts.append(body, NEW_TURN) if wait else None
 
         async def choose(timeline: Timeline) -> int:
             """The turn of what was said; said only now, where it may not have to wait."""
-            said = receipt or await self._append(body, NEW_TURN)
+            said = receipt or await self.interrupts.append(body, NEW_TURN)
             if timeline.seq < said.seq:
                 timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
             return said.turn
@@ -255,14 +252,39 @@ class Talk:
         )
         try:
             return await self._turns.run(request)
+        except ConflictError:
+            if when_busy == "reject":
+                raise
+            joined = await self._join(text, when_busy)
+            return joined or await self._say(text, "queue", limits, hear)
         except StoppedInQueue:
             if receipt is None or not await self.recall(receipt):
                 raise
             return TurnResult(answer="", turn_id=receipt.turn_id, exit_reason="stopped", ok=False)
 
-    async def _resume(self, limits: Limits, hear: Callable[[Event], None] | None) -> TurnResult:
+    async def _join(self, text: str, when_busy: WhenBusy) -> TurnResult | None:
+        """Say it to the turn that runs, and wait for what comes of that; None when it came too late."""
+        said = self.steer if when_busy == "steer" else self.followup
+        receipt = await said(text)
+        outcome = await self._turns.outcome(self.conversation, receipt.turn)
+        return None if await self.recall(receipt) else outcome
+
+    async def _resume(
+        self,
+        values: Mapping[str, Json] | None,
+        limits: Limits,
+        hear: Callable[[Event], None] | None,
+    ) -> TurnResult:
+        if values:
+            await self._answer(values)
+
         async def choose(timeline: Timeline) -> int:
-            return to_carry_on(timeline)
+            number = to_carry_on(timeline)
+            turn = timeline.turn(number)
+            if turn.waiting and not turn.answers:
+                asked = [f"{one.call_id} ({one.question})" for one in waiting(turn)]
+                raise LooplineError(f"{turn_id(number)} waits for {', '.join(asked)}: give values")
+            return number
 
         request = Request(
             conversation=self.conversation,
@@ -273,15 +295,26 @@ class Talk:
         )
         return await self._turns.run(request)
 
-    async def _append(self, body: UserInput | UserRecalled | Feedback, turn: int) -> Receipt:
-        check(body)
-        seen = self._turns.seen(self.conversation)
-        if seen is None:
-            summary = await self._log.find(self.conversation)
-            seen = summary.head if summary else 0
-        entry = Entry(body=body, turn=turn)
-        block = (await self._log.append(self.conversation, [entry], seen=seen))[-1]
-        return Receipt(block.seq, block.turn)
+    async def _answer(self, values: Mapping[str, Json]) -> None:
+        """Keep what the user gives to calls that wait.
+
+        Raises:
+            LooplineError: no such call waits, or it waits for something else.
+        """
+        timeline = await opened(self._log, self.conversation)
+        turns = [turn for turn in timeline.cut if turn.waiting]
+        pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.waiting.items()}
+        for call_id, value in values.items():
+            if call_id not in pending:
+                known = ", ".join(pending) or "none"
+                raise LooplineError(f"no call {call_id!r} waits for an answer: {known}")
+            turn, asked = pending[call_id]
+            if call_id in turn.answers:
+                raise LooplineError(f"{call_id} has been answered already")
+            check_answer(asked, value)
+        for call_id, value in values.items():
+            body = UserAnswer(call_id=call_id, value=well_formed_json(value))
+            await self.interrupts.append(body, pending[call_id][0].number)
 
     async def _watch(
         self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult]]
@@ -316,9 +349,3 @@ def _number(turn: str) -> int:
     if found is None:
         raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
     return int(found[1])
-
-
-def _said(text: str) -> str:
-    if not text.strip():
-        raise LooplineError("there is nothing in it: say something")
-    return well_formed(text)

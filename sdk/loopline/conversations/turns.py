@@ -26,11 +26,13 @@ from loopline.timeline import (
     Block,
     Conversation,
     ConversationSummary,
+    ExitReason,
     Recorder,
     Timeline,
     TimelineLog,
     UserPrompt,
     opened,
+    reaching,
     turn_id,
 )
 
@@ -97,6 +99,7 @@ class Turns:
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
         self._known: dict[Conversation, _Known] = {}
+        self._recorders: dict[Conversation, Recorder] = {}
         self._closing = False
 
     def check_outside(self, conversation: Conversation) -> None:
@@ -152,6 +155,29 @@ class Turns:
         known = self._known.get(conversation)
         return known.timeline.seq if known else None
 
+    def steer(self, conversation: Conversation) -> None:
+        """Have the turn that runs here look at what the user has just said."""
+        recorder = self._recorders.get(conversation)
+        if recorder is not None:
+            recorder.hear_steer()
+
+    async def outcome(self, conversation: Conversation, number: int) -> TurnResult:
+        """What comes of a turn that runs, here or in another process, once it is over or paused.
+
+        Raises:
+            BundleError: its bundle's code failed.
+        """
+        self.check_outside(conversation)
+        queue = self._queues.setdefault(conversation, asyncio.Lock())
+        async with queue, self._log.lease(conversation):
+            timeline = await opened(self._log, conversation)
+            timeline = await reaching(self._log, conversation, timeline, number)
+        turn = timeline.turn(number)
+        if turn.exit is None:
+            reason: ExitReason = "paused" if turn.waiting else "interrupted"
+            return result(timeline, number, reason)
+        return _ended(timeline, number)
+
     async def stop(self, conversation: Conversation) -> None:
         """End the running turn and those that wait behind it here; without any nothing happens."""
         stopped = [one for one in self._asked if one.request.conversation == conversation]
@@ -182,7 +208,9 @@ class Turns:
                 known = await self._brought_up(conversation)
                 _check_known(known.timeline)
                 number = await asked.request.choose(known.timeline)
-                timeline = await self._reaching(conversation, known, number)
+                timeline = await reaching(self._log, conversation, known.timeline, number)
+                _check_known(timeline)
+                known.timeline = timeline
                 if known.summary is None:
                     known.summary = await self._log.find(conversation)
                 uid = known.summary.uid if known.summary else ""
@@ -206,14 +234,6 @@ class Turns:
         while len(self._known) > KEPT_TIMELINES:
             self._known.pop(next(iter(self._known)))
         return known
-
-    async def _reaching(self, conversation: Conversation, known: _Known, number: int) -> Timeline:
-        """The conversation as it stands, with that turn in it, however long ago it was asked for."""
-        turn = known.timeline.turns.get(number)
-        if known.timeline.base.covers and (turn is None or turn.prompt is None):
-            known.timeline = Timeline(await self._log.read(conversation))
-            _check_known(known.timeline)
-        return known.timeline
 
     async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
@@ -247,6 +267,7 @@ class Turns:
     async def _bounded(self, asked: _Asked, lead: Leading, recorder: Recorder) -> TurnResult:
         payload, limits = _wanted(recorder)
         request = asked.request
+        self._recorders[request.conversation] = recorder
         try:
             done = await request.process(
                 recorder, payload, {**limits, **request.limits}, request.hear or _nobody
@@ -260,6 +281,10 @@ class Turns:
             by_bundle = isinstance(error, BundleError)
             await settled(lead.end(recorder, "error", str(error), by_bundle=by_bundle))
             raise
+        finally:
+            self._recorders.pop(request.conversation, None)
+        if done.exit_reason == "paused":
+            return done
         await settled(lead.end(recorder, done.exit_reason, done.error))
         return replace(done, late_input=late_input(recorder.timeline))
 

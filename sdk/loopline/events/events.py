@@ -13,13 +13,17 @@ from loopline.timeline import Block
 class Delta:
     """Something on its way. A completed block stands for the deltas before it.
 
+    Channels are `answer`, `notes`, `thinking`, `tool`, `knowledge`, `context`, and those that a model opens
+    itself in a protocol with channels, such as `canvas`.
+
+    `pending` says what a call asks the user, before the turn pauses.
     `compaction` says that the context is being made smaller, and from what size.
     `reset` says that what this channel showed of the current attempt is void. In the answer channel
     citations are resolved: `[1]` is the first of the sources that the answer cites, `[?]` is none.
     """
 
-    type: Literal["delta", "reset", "progress", "compaction"]
-    channel: Literal["answer", "notes", "thinking", "tool", "knowledge", "context"]
+    type: Literal["delta", "reset", "progress", "compaction", "pending"]
+    channel: str
     text: str = ""
     attempt: int = 1
 

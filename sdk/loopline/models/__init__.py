@@ -13,7 +13,7 @@ from loopline.models.json import (
     well_formed_json,
     well_formed_object,
 )
-from loopline.models.model import Abilities, ClockedModel, ClosingModel, Model
+from loopline.models.model import Abilities, ClockedModel, ClosingModel, Model, Price
 from loopline.models.prompt import (
     AssistantMessage,
     Message,
@@ -51,6 +51,7 @@ __all__ = [
     "Message",
     "Model",
     "Options",
+    "Price",
     "Prompt",
     "ProtocolName",
     "Purpose",

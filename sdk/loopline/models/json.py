@@ -24,7 +24,8 @@ _STRING = r'"(?:[^"\\]|\\.)*+"'
 _OBJECT = re.compile(rf"\{{\s*+(?:\}}|{_STRING}\s*+:)", re.DOTALL)
 """How an object begins: words in braces are none, so they are passed over."""
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
-_TOKEN = re.compile(rf"{_STRING}|[\[{{}}\]]", re.DOTALL)
+_TOKEN = re.compile(rf"{_STRING}?|[\[{{}}\]]", re.DOTALL)
+"""A string, or a bracket outside of one. A string that never ends goes to the end of the text."""
 _FENCED = re.compile(r"```[\w-]*\s*\Z")
 _LONGEST_FENCE = 40
 

@@ -7,7 +7,28 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from loopline.clock import Clock
-from loopline.models.prompt import Prompt, Reply, TextDelta
+from loopline.models.prompt import Prompt, Reply, TextDelta, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a model costs, in US dollars for a million tokens."""
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+
+    def of(self, usage: Usage) -> float:
+        """What was used costs."""
+        plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+        cost = (
+            max(plain, 0) * self.input
+            + usage.output_tokens * self.output
+            + usage.cache_read_tokens * self.cache_read
+            + usage.cache_write_tokens * self.cache_write
+        )
+        return cost / 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +43,7 @@ class Abilities:
     tail: Literal["dropped"] = "dropped"
     window: int = 32_000
     output_limit: int = 8_000
+    price: Price | None = None
 
 
 class Model(Protocol):

@@ -82,6 +82,7 @@ class Options:
 
     `protocol` is how a decision travels; `json_object` asks the provider to see to it that the text is
     one JSON object. `force_tool` names the one tool that must be called. `output_limit` is in tokens.
+    `reasoning_effort` is empty where the model decides.
     """
 
     allow_calls: bool = True
@@ -89,6 +90,7 @@ class Options:
     force_tool: str = ""
     json_object: bool = False
     output_limit: int | None = None
+    reasoning_effort: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +115,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens a request cost, as the provider reported them."""
+    """Tokens a request cost, as the provider reported them.
+
+    `input_tokens` are all of the prompt, those read from a cache or written into one included.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _COMPLAINTS = 3
+_LONGEST_COMPLAINT = 200
 
 
 class Unfit(LooplineError):
@@ -117,14 +118,16 @@ def _of_object(schema: JsonObject) -> JsonObject:
     if isinstance(named, dict) and named is not schema:
         schema = {**named, **{name: value for name, value in schema.items() if name != "$ref"}}
     if schema.get("type") != "object":
-        raise LooplineError(
-            f"a structured reply is a JSON object, and this asks for {dumps(schema)}"
-        )
+        asked = schema.get("type", "none")
+        raise LooplineError(f"a structured reply has the type 'object', and this schema {asked!r}")
     return schema
 
 
 def _at(place: str, said: str) -> str:
-    return f"{place}: {said}" if place else said
+    complaint = f"{place}: {said}" if place else said
+    if len(complaint) <= _LONGEST_COMPLAINT:
+        return complaint
+    return f"{complaint[:_LONGEST_COMPLAINT]}…"
 
 
 def _complaint(wrong: list[str]) -> str:

@@ -13,7 +13,7 @@ from loopline.prompt.fitting import (
     place_to_cut,
     shortened,
 )
-from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points
+from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points, placed
 from loopline.prompt.protocols import (
     DELEGATE,
     NATIVE,
@@ -30,9 +30,16 @@ from loopline.prompt.protocols import (
     ThoughtAction,
     ThoughtSplitter,
     protocol,
+    protocol_named,
 )
 from loopline.prompt.rendering import RENDERER, Cut, Rendering
-from loopline.prompt.requests import Request, request_of, requests, tools_text
+from loopline.prompt.requests import (
+    Request,
+    messages_digest,
+    request_of,
+    requests,
+    tools_text,
+)
 from loopline.prompt.summarizing import (
     Covered,
     Written,
@@ -41,6 +48,7 @@ from loopline.prompt.summarizing import (
     needed,
     summarized,
 )
+from loopline.prompt.trace import TRACE_LIMIT, TRACE_SYSTEM, TRACE_TAIL, trace, trace_limit
 from loopline.prompt.view import View
 
 __all__ = [
@@ -52,6 +60,9 @@ __all__ = [
     "OFFSET_ROUNDS",
     "RENDERER",
     "TARGET",
+    "TRACE_LIMIT",
+    "TRACE_SYSTEM",
+    "TRACE_TAIL",
     "TRIGGER",
     "Answer",
     "Budget",
@@ -80,12 +91,17 @@ __all__ = [
     "hint_named",
     "instructions",
     "lightened",
+    "messages_digest",
     "needed",
     "place_to_cut",
+    "placed",
     "protocol",
+    "protocol_named",
     "request_of",
     "requests",
     "shortened",
     "summarized",
     "tools_text",
+    "trace",
+    "trace_limit",
 ]

@@ -10,7 +10,7 @@ import re
 from itertools import islice
 from typing import cast
 
-from loopline.models import Json, JsonObject, dumps
+from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt.distilling import distilled
 
 TEXT_LIMIT = 4_000
@@ -38,18 +38,24 @@ _CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
 _SOURCE = re.compile(r"^(?:so:sources_pool\[[0-9]+\] )?\[\[S:([0-9]{1,9})\]\] (.{0,80})", re.M)
 
 
-def cut(text: str, limit: int, ref: str) -> str:
+def cut(text: str, limit: int, ref: str, *, spanned: bool = True) -> str:
     """The first `limit` characters of a text, and the ref of the rest with a few of its words.
 
-    A text that is not longer stays as it is.
+    A text that is not longer stays as it is. Without `spanned`, for a text that is not what the ref
+    gives to the character, the ref is that of the whole.
     """
     if len(text) <= limit:
         return text
-    count = f"{len(text) - limit} of {len(text)} characters"
-    kept, rest = text[:limit], text[limit:]
+    rest = text[limit:]
     count = f"{len(rest)} of {len(text)} characters"
-    words = distilled(rest, WORDS)
-    return f"{kept}\n[TRUNCATED] {count}, such as: {words}\nthe rest is {ref}#C{limit + 1}-C{len(text)}"
+    where = f"the rest is {ref}#C{limit + 1}-C{len(text)}" if spanned else f"the whole is {ref}"
+    return f"{text[:limit]}\n[TRUNCATED] {count}, such as: {distilled(rest, WORDS)}\n{where}"
+
+
+def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
+    """What a user or an assistant said in an old turn."""
+    bare = without_base64(text, ref)
+    return cut(bare, limit, ref, spanned=bare == text)
 
 
 def without_base64(text: str, ref: str) -> str:
@@ -65,21 +71,24 @@ def _placeholder(found: re.Match[str], ref: str) -> str:
     return f"[base64, {len(found[0])} characters: {ref}]"
 
 
-def old_result(text: str, ref: str) -> str:
+def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
     """A tool result of an old turn: 400 characters, or JSON whose texts, lists and objects are cut."""
-    value = _structure(text)
-    if value is None:
-        shown = cut(text, RESULT_LIMIT, ref)
+    small = _small_structure(text)
+    if small is None:
+        shown = cut(text, RESULT_LIMIT, ref, spanned=spanned)
+    elif small == "":
+        shown = cut(text, TEXT_LIMIT, ref, spanned=spanned)
     else:
-        small = dumps(_smaller(value, RESULT_LIMIT))
-        whole = small == dumps(value)
-        shown = text if whole else f"{cut(small, TEXT_LIMIT, ref)}\n[TRUNCATED] whole: {ref}"
+        shown = f"{small[:TEXT_LIMIT]}\n[TRUNCATED] whole: {ref}"
     return _with_sources(shown, text)
 
 
-def old_arguments(arguments: JsonObject, ref: str) -> JsonObject:
+def old_arguments(arguments: JsonObject, ref: str, limit: int = FIELD_LIMIT) -> JsonObject:
     """The arguments of a call of an old turn; a text that begins `ref:` stays as it is."""
-    small = cast("JsonObject", _smaller(arguments, FIELD_LIMIT))
+    try:
+        small = cast("JsonObject", _smaller(arguments, limit))
+    except RecursionError:
+        return {"truncated": ref}
     return arguments if small == arguments else {**small, "truncated": ref}
 
 
@@ -117,12 +126,14 @@ def marked(text: str) -> list[int]:
     return [int(line[1]) for line in _SOURCE.finditer(text)]
 
 
-def _structure(text: str) -> Json:
-    """The JSON object or array that the text is; None when it is none."""
+def _small_structure(text: str) -> str | None:
+    """The JSON object or array that the text is, made small; empty when it is, None when it is no JSON."""
     if text[:1] not in ("{", "["):
         return None
     try:
-        return cast("Json", json.loads(text))
+        value = cast("Json", json.loads(text))
+        small = _smaller(value, RESULT_LIMIT)
+        return "" if small == value else well_formed(dumps(small))
     except (ValueError, RecursionError):
         return None
 

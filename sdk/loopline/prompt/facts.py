@@ -25,6 +25,9 @@ from loopline.timeline import (
 REMEMBERED = 8
 """How many of the newest reports of a model the estimate goes by."""
 
+MOST = 4.0
+"""A token is no less than a byte, and nothing is estimated at less than a quarter of a token a byte."""
+
 
 class Facts:
     """User input and who took it, effects of calls, hides, summaries, feedback, reports of usage.
@@ -35,29 +38,28 @@ class Facts:
     def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
         self.inputs: dict[int, Block] = {}
         self.taken: dict[int, int] = {}
+        self.taken_in: dict[int, int] = {}
         self.started: set[str] = set()
         self.hides: dict[str, list[Block]] = {}
         self.last_hide: int = 0
         self.summaries: dict[int, Block] = {}
         self.histories: dict[int, Block] = {}
         self.feedback: list[Block] = []
-        self.factor: float = 1.0
         self._recalled: set[int] = set()
         self._points: tuple[CachePoint, ...] = ()
         self._kept = (0, 0)
         self._named: dict[int, str] = {}
         self._summary = 0
-        self._asked: tuple[str, float] = ("", 0.0)
+        self._asked: float = 0.0
         self._model = ""
-        self._ratios: deque[float] = deque(maxlen=REMEMBERED)
-        for model, ratios in (learned or {}).items():
-            self._model, self.factor = model, max(1.0, *ratios)
-            self._ratios.extend(ratios)
+        self._ratios: dict[str, deque[float]] = {
+            model: deque(ratios, maxlen=REMEMBERED) for model, ratios in (learned or {}).items()
+        }
 
     @property
     def learned(self) -> dict[str, tuple[float, ...]]:
-        """For a model its last reports of usage over what was estimated."""
-        return {self._model: tuple(self._ratios)} if self._ratios else {}
+        """For each model its last reports of usage over what was estimated."""
+        return {model: tuple(ratios) for model, ratios in self._ratios.items()}
 
     def take(self, block: Block) -> None:
         """Fold one more block in."""
@@ -123,21 +125,28 @@ class Facts:
         """The summary that was recorded last."""
         return self.summaries.get(self._summary)
 
+    @property
+    def factor(self) -> float:
+        """By how much more the model that was asked last counts than is estimated."""
+        return self.factor_of(self._model)
+
+    def factor_of(self, model: str) -> float:
+        """By how much more that model counts than is estimated, as far as it has reported; 1 at least."""
+        return min(max(1.0, *self._ratios.get(model, (1.0,))), MOST)
+
     def _begin(self, block: Block, begun: RoundStart) -> None:
         for seq in begun.takes:
-            if seq in self.inputs and seq not in self._recalled:
-                self.taken.setdefault(seq, block.seq)
-        if begun.model and begun.model != self._model:
-            self._model, self.factor = begun.model, 1.0
-            self._ratios.clear()
-        self._asked = (begun.model, begun.tokens / self.factor)
+            if seq in self.inputs and seq not in self._recalled and seq not in self.taken:
+                self.taken[seq], self.taken_in[seq] = block.seq, block.turn
+        if begun.model:
+            self._model = begun.model
+        self._asked = begun.tokens / self.factor_of(begun.model)
         self._points = begun.points
         if begun.window is not None and begun.opened_by != "hide":
             self._kept = (0, 0)
 
     def _learn(self, reported: int) -> None:
         """What a provider counted, held against what was estimated before any learning."""
-        estimated = self._asked[1]
-        if reported and estimated:
-            self._ratios.append(reported / estimated)
-            self.factor = max(1.0, *self._ratios)
+        if reported and self._asked:
+            ratios = self._ratios.setdefault(self._model, deque(maxlen=REMEMBERED))
+            ratios.append(reported / self._asked)

@@ -27,26 +27,31 @@ SHORTEST = 500
 class Budget:
     """What a request may cost, in tokens.
 
-    `total` is the model's window less its output limit; `fixed` is what system text, tools, tail and the
-    inputs that the round takes cost, before any learning; `factor` is what was learned.
+    `total` is the model's window less its output limit; `fixed` is what system text and tools cost, and
+    `beside` what the tail and the inputs that the round takes cost beside these messages, both before
+    any learning; `factor` is what was learned.
     """
 
     total: int
     fixed: int
+    beside: Callable[[Rendering], int]
     factor: float = 1.0
 
-    def cost(self, tokens: int) -> int:
-        """The estimate of a whole request whose messages cost so many tokens before any learning."""
-        return ceil((tokens + self.fixed) * self.factor)
+    def cost(self, now: Rendering) -> int:
+        """The estimate of a whole request that shows these messages."""
+        return ceil((now.tokens + self.fixed + self.beside(now)) * self.factor)
 
-    def over(self, tokens: int, share: float = 1.0) -> bool:
+    def over(self, now: Rendering, share: float = 1.0) -> bool:
         """Whether it would exceed that share of the budget."""
-        return self.cost(tokens) > share * self.total
+        return self.cost(now) > share * self.total
 
-    @property
-    def room(self) -> int:
-        """What messages may cost at the target, before any learning."""
-        return max(int(TARGET * self.total / self.factor) - self.fixed, 0)
+    def holds(self, tokens: int) -> bool:
+        """Whether a request of system text, tools and so many tokens is within the budget."""
+        return ceil((tokens + self.fixed) * self.factor) <= self.total
+
+    def room(self, now: Rendering) -> int:
+        """What messages may cost at the target beside what these go with, before any learning."""
+        return max(int(TARGET * self.total / self.factor) - self.fixed - self.beside(now), 0)
 
 
 def aged(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Window:
@@ -70,7 +75,7 @@ def lightened(view: View, window: Window, budget: Budget) -> tuple[Window, bool]
     never those of the newest round.
     """
     now = view.under(window)
-    if not budget.over(now.tokens, TARGET):
+    if not budget.over(now, TARGET):
         return window, True
     places = [cut.seq for cut in now.cuts]
     if not places:
@@ -92,17 +97,17 @@ def lightened(view: View, window: Window, budget: Budget) -> tuple[Window, bool]
 
 
 def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], place: int) -> bool:
-    return not budget.over(view.under(layer(place)).tokens, TARGET)
+    return not budget.over(view.under(layer(place)), TARGET)
 
 
 def shortened(view: View, window: Window, budget: Budget) -> Window:
     """The window with so short texts and results that the prompt fits, as far as that can be."""
     limit = window.result_limit
-    while budget.over(view.under(window).tokens) and limit > SHORTEST:
+    while budget.over(view.under(window), TRIGGER) and limit > SHORTEST:
         limit = max(limit // 2, SHORTEST)
         window = replace(window, result_limit=limit)
     limit = 2 * budget.total if window.text_limit is None else window.text_limit
-    while budget.over(view.under(window).tokens) and limit > SHORTEST:
+    while budget.over(view.under(window), TRIGGER) and limit > SHORTEST:
         limit = max(limit // 2, SHORTEST)
         window = replace(window, text_limit=limit)
     return window

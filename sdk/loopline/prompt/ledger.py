@@ -70,7 +70,7 @@ def told(blocks: Iterable[Block]) -> list[Told]:
     found = list[Told]()
     for block in blocks:
         if block.turn != turn:
-            turn, known = block.turn, set()
+            turn, known = block.turn, set[str]()
         if isinstance(block.body, ToolCalled):
             calls[block.body.call_id] = block.body
             known |= set(map(bare, _values(block.body).split()))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from loopline.prompt.rendering import Rendering
-from loopline.prompt.view import View
 from loopline.timeline import Block, CachePoint
 
 MIN_ROUNDS = 2
@@ -24,18 +24,21 @@ Name = Literal["prev_turn", "pre_tail", "tail"]
 class Pointing:
     """How the points of a request are placed.
 
-    `fixed` are the tokens of system text and tools. `anew` says that the request opens an epoch, so that
-    no point written before counts.
+    `fixed` are the tokens of system text and tools, and `factor` is what was learned of the model's
+    counting. `anew` says that the request opens an epoch, so that no point written before counts;
+    `kept` is how many messages the turn kept as they were when it hid something.
     """
 
     fixed: int = 0
+    factor: float = 1.0
     anew: bool = False
+    kept: int = 0
     min_rounds: int = MIN_ROUNDS
     offset_rounds: int = OFFSET_ROUNDS
 
 
 def cache_points(
-    view: View, now: Rendering, turn: int, takes: Sequence[Block], pointing: Pointing
+    now: Rendering, turn: int, takes: Sequence[Block], pointing: Pointing
 ) -> tuple[CachePoint, ...]:
     """The points of the request that shows `now`, begins a round of this turn and takes these inputs.
 
@@ -44,26 +47,39 @@ def cache_points(
     tail, that point takes the place some rounds back. When the turn has hidden something, the first one
     moves up to the place before the tail that was kept then.
     """
-    tail = len(now.messages) + len(takes)
+    said = len(now.said(takes))
+    tail = len(now.messages) + said
     pre_tail = _pre_tail(now, pointing)
     last = 0 if pointing.anew else now.last_tail
-    if last and now.parts(len(now.messages)) + len(takes) > now.parts(last) + REACH:
+    if last and now.parts(len(now.messages)) + said > now.parts(last) + REACH:
         pre_tail = last
     turn_start = now.turn_start if turn == now.turn else len(now.messages)
     places: dict[int, Name] = {
-        max(turn_start, view.facts.kept_before(turn)): "prev_turn",
+        max(turn_start, pointing.kept): "prev_turn",
         pre_tail: "pre_tail",
         tail: "tail",
     }
     costs = {
-        at: now.cost(at) if at <= len(now.messages) else now.tokens + view.said(takes)
+        at: now.cost(at) if at <= len(now.messages) else now.tokens + now.saying(takes)
         for at in places
     }
     return tuple(
-        CachePoint(name=places[at], messages=at, tokens=view.priced(pointing.fixed + costs[at]))
+        CachePoint(
+            name=places[at],
+            messages=at,
+            tokens=ceil((pointing.fixed + costs[at]) * pointing.factor),
+        )
         for at in sorted(places)
         if at
     )
+
+
+def placed(points: Sequence[CachePoint], messages: int) -> tuple[int, ...]:
+    """How many messages stand before each point, of so many that there are.
+
+    Where input was taken back just as the round began, there are fewer than the points were made for.
+    """
+    return tuple(dict.fromkeys(min(point.messages, messages) for point in points))
 
 
 def _pre_tail(now: Rendering, pointing: Pointing) -> int:

@@ -6,6 +6,7 @@ call has its result, so that no call is ever shown without one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -37,7 +38,9 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
     UserPrompt,
+    UserSteer,
     Window,
+    memory_notes,
     summary_text,
 )
 
@@ -82,13 +85,13 @@ class Rendering:
         self.window = window
         self.messages: list[Message] = []
         self.refs: list[str] = []
-        self.tokens = 0
+        self.tokens: int = 0
         self.shown: dict[str, str] = {}
         self.marked: set[int] = set()
         self.cuts: list[Cut] = []
-        self.last_tail = 0
-        self.turn = 0
-        self.turn_start = 0
+        self.last_tail: int = 0
+        self.turn: int = 0
+        self.turn_start: int = 0
         self._protocol = protocol
         self._facts = facts
         self._round: _Round | None = None
@@ -120,7 +123,7 @@ class Rendering:
     def take(self, block: Block) -> None:
         """Render one more block."""
         match block.body:
-            case RoundStart() as begun:
+            case RoundStart(shows="context") as begun:
                 self._begin(block, begun)
             case Decision(raw=raw, calls=calls):
                 self._round = _Round(calls) if calls else None
@@ -133,13 +136,33 @@ class Rendering:
             case _:
                 self._tell(block)
 
-    def said(self, block: Block) -> UserMessage | None:
-        """What a user said, as it is shown; None for a block that is no user input."""
-        match block.body:
-            case UserPrompt(text=text) | UserFollowup(text=text):
-                return UserMessage(text=f"[{block.ref}]\n{self._text(block, text)}")
-            case _:
-                return None
+    def said(self, blocks: Iterable[Block]) -> list[tuple[UserMessage, list[Block]]]:
+        """What the user said, as it is shown, with the blocks that each message is made of.
+
+        Whatever was said into a running turn comes in one message.
+        """
+        messages = list[tuple[UserMessage, list[Block]]]()
+        interrupts = list[tuple[str, Block]]()
+        for block in blocks:
+            match block.body:
+                case UserPrompt(text=text):
+                    shown = UserMessage(text=f"[{block.ref}]\n{self._text(block, text)}")
+                    messages.append((shown, [block]))
+                case UserFollowup(text=text) | UserSteer(text=text):
+                    interrupts.append((f"[{block.ref}]\n{self._text(block, text)}", block))
+                case _:
+                    pass
+        if interrupts:
+            texts = [text for text, _ in interrupts]
+            if len(texts) > 1:
+                texts = [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
+            shown = UserMessage(text="\n".join(["[USER INTERRUPT]", *texts]))
+            messages.append((shown, [block for _, block in interrupts]))
+        return messages
+
+    def saying(self, blocks: Iterable[Block]) -> int:
+        """What these user inputs will cost once they are taken, in tokens."""
+        return sum(estimate(repr(message)) for message, _ in self.said(blocks))
 
     def _open(self) -> None:
         """What stands for the blocks that are not rendered."""
@@ -162,11 +185,13 @@ class Rendering:
             self._repeat(summary.last_turn)
 
     def _repeat(self, turn: int) -> None:
-        """What the user said in a turn whose beginning is summed up, word for word."""
-        for seq, block in self._facts.inputs.items():
-            taken = self._facts.taken.get(seq)
-            if block.turn == turn and taken is not None and taken <= self.window.start:
-                self._say(block)
+        """What was taken in a turn whose beginning is summed up, word for word."""
+        facts = self._facts
+        self._say(
+            facts.inputs[seq]
+            for seq, taken in facts.taken.items()
+            if facts.taken_in[seq] == turn and taken <= self.window.start
+        )
 
     def _begin(self, block: Block, begun: RoundStart) -> None:
         self._answered = False
@@ -179,17 +204,18 @@ class Rendering:
             turn=block.turn,
             opens_turn=opens_turn,
         )
-        self.cuts.append(here)
-        for seq in begun.takes:
-            if self._facts.taken.get(seq) == block.seq:  # else it was recalled before it was taken
-                self._say(self._facts.inputs[seq])
+        if self._round is None:  # no place between calls and their results
+            self.cuts.append(here)
+        taken = self._facts.taken  # what was recalled before it was taken is not there
+        self._say(self._facts.inputs[seq] for seq in begun.takes if taken.get(seq) == block.seq)
         if begun.points:
-            self.last_tail = begun.points[-1].messages
+            self.last_tail = min(begun.points[-1].messages, len(self.messages))
 
-    def _say(self, block: Block) -> None:
-        message = self.said(block)
-        if message is not None:
-            self._add(message, block.ref)
+    def _say(self, blocks: Iterable[Block]) -> None:
+        for message, parts in self.said(blocks):
+            for block in parts:
+                self._places.setdefault(block.ref, len(self.messages))
+            self._add(message, parts[0].ref)
 
     def _act(self, block: Block) -> None:
         current = self._round
@@ -197,7 +223,7 @@ class Rendering:
             return
         match block.body:
             case Notes(text=text):
-                current.notes = self._text(block, text)
+                current.notes = self._noted(block, text)
             case ToolCalled() as call:
                 current.calls.append((block, call))
             case ToolResult() as result:
@@ -213,7 +239,7 @@ class Rendering:
         for block, _ in current.calls:
             self._places.setdefault(block.ref, len(self.messages))
         self._add(self._protocol.called(current.notes, calls), current.calls[0][0].ref)
-        for call in calls:
+        for _, call in current.calls:
             block, result = current.results[call.call_id]
             self._add(self._protocol.result(self._result(block, result, call)), block.ref)
         self._round = None
@@ -225,7 +251,7 @@ class Rendering:
                 shown = self._unless_hidden(block, self._text(block, text))
                 self._add(self._protocol.answered(shown), block.ref)
             case Notice(text=text) | SystemMessage(text=text):
-                shown = self._unless_hidden(block, text)
+                shown = self._unless_hidden(block, self._text(block, text))
                 self._add(UserMessage(text=f"[{block.ref}]\n{shown}"), block.ref)
             case _:
                 pass
@@ -246,13 +272,18 @@ class Rendering:
                 self._add(UserMessage(text=text), given.block.ref)
 
     def _text(self, block: Block, text: str) -> str:
+        limit = self.window.text_limit
         if block.turn < self.window.old_before:
-            return clipping.cut(
-                clipping.without_base64(text, block.ref), clipping.TEXT_LIMIT, block.ref
+            return clipping.old_text(
+                text, block.ref, min(limit or clipping.TEXT_LIMIT, clipping.TEXT_LIMIT)
             )
-        if self.window.text_limit is not None:
-            return clipping.cut(text, self.window.text_limit, block.ref)
-        return text
+        return text if limit is None else clipping.cut(text, limit, block.ref)
+
+    def _noted(self, block: Block, text: str) -> str:
+        """Notes, whose memory notes are never cut."""
+        shown = self._text(block, text)
+        notes = [] if shown == text else memory_notes.fold([block]).notes
+        return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
 
     def _unless_hidden(self, block: Block, text: str) -> str:
         hidden = self._facts.hidden(block.ref, self.window.hides)
@@ -270,12 +301,19 @@ class Rendering:
         hidden = self._facts.hidden(block.ref, self.window.hides)
         if hidden is not None:
             return {"hidden": _replaced(hidden.replacement, block.ref)}
-        if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
-            return clipping.old_arguments(call.arguments, block.ref)
-        return call.arguments
+        if call.tool == PLAN_TOOL:
+            return call.arguments
+        limit = self.window.text_limit
+        if block.turn < self.window.old_before:
+            limit = min(limit or clipping.FIELD_LIMIT, clipping.FIELD_LIMIT)
+        return (
+            call.arguments
+            if limit is None
+            else clipping.old_arguments(call.arguments, block.ref, limit)
+        )
 
-    def _result(self, block: Block, result: ToolResult, call: ToolCall) -> ToolMessage:
-        text = self._seen(block, result, f"of {call.name}({clipping.short(call.arguments)})")
+    def _result(self, block: Block, result: ToolResult, call: ToolCalled) -> ToolMessage:
+        text = self._seen(block, result, f"of {call.tool}({clipping.short(call.arguments)})")
         self.marked.update(clipping.marked(text))
         return ToolMessage(
             call_id=result.call_id,
@@ -297,10 +335,10 @@ class Rendering:
                 block.seq, lambda: clipping.named(text, ref, call, result.shows)
             )
         if block.turn < window.old_before:
-            return clipping.old_result(text, ref)
+            return clipping.old_result(text, ref, spanned=text == result.text)
         if text == result.text and len(text) <= window.result_limit:
             self.shown.update(result.shows)
-        return clipping.cut(text, window.result_limit, ref)
+        return clipping.cut(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
         written = repr(message)

@@ -10,9 +10,11 @@ from loopline.errors import LooplineError
 from loopline.models import AssistantMessage, Message, ToolSpec, dumps
 from loopline.models.tokens import estimate
 from loopline.prompt.caching import Part, PartKind, Sent
+from loopline.prompt.points import placed
 from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER
-from loopline.prompt.view import View
+from loopline.prompt.trace import TRACE_LIMIT, trace
+from loopline.prompt.view import View, opens
 from loopline.timeline import Block, RoundStart, Timeline
 
 
@@ -33,6 +35,11 @@ class Request:
     inexact: str = ""
 
     @property
+    def cache_points(self) -> tuple[int, ...]:
+        """How many messages stood before each point."""
+        return placed(self.begun.points, len(self.messages))
+
+    @property
     def sent(self) -> Sent:
         """The request as a prompt cache sees it."""
         first: list[tuple[PartKind, str]] = [("tools", self.tools), ("system", self.system)]
@@ -41,7 +48,7 @@ class Request:
         for message, ref in zip(self.messages, self.refs, strict=True):
             parts += _parts(message, ref)
             ends.append(len(parts))
-        points = sorted({ends[point.messages] for point in self.begun.points} - {0})
+        points = sorted({ends[at] for at in self.cache_points} - {0})
         tail = [_part("message", self.begun.tail, self.block.ref)] if self.begun.tail else []
         return Sent(
             parts=(*parts, *tail),
@@ -63,10 +70,13 @@ def requests(timeline: Timeline) -> Iterator[Request]:
                     views[begun.protocol] = View(protocol_named(begun.protocol))
                 view = views[begun.protocol]
                 view.extend(timeline.blocks[_at(timeline, view.seq) : place])
-                stable = view.now if begun.window is None else view.under(begun.window)
+                stable = view.under(begun.window) if opens(block) and begun.window else view.now
                 digest = stable.sha256
                 view.extend([block])
-                yield _request(timeline, block, begun, view, digest)
+                if begun.shows == "trace":
+                    yield _traced(timeline, block, begun, place)
+                else:
+                    yield _request(timeline, block, begun, view, digest)
             case _:
                 pass
 
@@ -116,6 +126,32 @@ def _request(
         refs=tuple(view.now.refs),
         inexact=_inexact(begun, digest, kept=system is not None and tools is not None),
     )
+
+
+def _traced(timeline: Timeline, block: Block, begun: RoundStart, place: int) -> Request:
+    """The request for an answer that was written from the trace of its turn."""
+    before = [one for one in timeline.blocks[:place] if one.turn == block.turn]
+    limit = begun.window.result_limit if begun.window else TRACE_LIMIT
+    messages = tuple(trace(before, limit))
+    system = timeline.system_texts.get(begun.system_sha256)
+    digest = messages_digest(messages)
+    return Request(
+        block=block,
+        begun=begun,
+        system=system or "",
+        tools="",
+        messages=messages,
+        refs=("",) * len(messages),
+        inexact=_inexact(begun, digest, kept=system is not None),
+    )
+
+
+def messages_digest(messages: Sequence[Message]) -> str:
+    """The sha256 of messages, in hexadecimal, as a rendering has it."""
+    digest = sha256()
+    for message in messages:
+        digest.update(f"{message!r}\n".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def _inexact(begun: RoundStart, digest: str, *, kept: bool) -> str:

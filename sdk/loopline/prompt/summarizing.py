@@ -53,6 +53,8 @@ _FOCUS: Mapping[SummaryHint, str] = {
     ),
 }
 
+_HINTS: Mapping[str, SummaryHint] = {hint: hint for hint in _FOCUS}
+
 
 def instructions(hint: SummaryHint) -> str:
     """What a model is told to write."""
@@ -61,7 +63,7 @@ def instructions(hint: SummaryHint) -> str:
 
 def hint_named(name: str) -> SummaryHint:
     """The hint of that name; a name that is none is `general`."""
-    return next((hint for hint in _FOCUS if hint == name), "general")
+    return _HINTS.get(name, "general")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +110,8 @@ def summarized(
 ) -> RangeSummary:
     """The summary: the model's text when it serves, and beside it what must not be lost.
 
-    A text that is longer than its share, or than what it covers, is not taken. What later rounds refer
+    A text that is longer than its share, or than what it covers, is not taken; then that of the summary
+    before stands. What later rounds refer
     to and the text left out is carried as lines of its own.
     """
     before, new = covered.before, told(covered.blocks)
@@ -116,6 +119,8 @@ def summarized(
     limit = min(2 * TEXT_TOKENS, sum(estimate(one.text) for one in new))
     if text and estimate(text) > limit:
         text, why = "", f"the model's summary was longer than {limit} tokens"
+    if not text and before and 2 * estimate(before.text) <= LEDGER_SHARE * covered.room:
+        text = before.text
     first = before.first_turn if before else covered.blocks[0].turn
     split = not covered.cut.opens_turn
     summary = RangeSummary(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 
 from loopline.models import Message
-from loopline.models.tokens import estimate
 from loopline.prompt.facts import Facts
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.prompt.rendering import Rendering
-from loopline.timeline import Block, RoundStart, Window
+from loopline.timeline import Block, RangeSummary, RoundStart, Window
 
 
 class View:
@@ -47,20 +47,12 @@ class View:
     @property
     def tokens(self) -> int:
         """What the messages cost, by what this conversation has taught of its model's counting."""
-        return self.priced(self.now.tokens)
+        return ceil(self.now.tokens * self.facts.factor)
 
     @property
     def sha256(self) -> str:
         """The digest of all messages, in hexadecimal."""
         return self.now.sha256
-
-    def priced(self, tokens: int) -> int:
-        """So many tokens, as estimated before any learning, by what was learned."""
-        return ceil(tokens * self.facts.factor)
-
-    def said(self, blocks: Iterable[Block]) -> int:
-        """What these user inputs will cost, before any learning."""
-        return sum(estimate(repr(self.now.said(block))) for block in blocks)
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks in; those taken in before are passed over."""
@@ -70,7 +62,7 @@ class View:
         for block in fresh:
             self.facts.take(block)
         self.seq = fresh[-1].seq
-        opened = [place for place, block in enumerate(fresh) if _opens(block)]
+        opened = [place for place, block in enumerate(fresh) if opens(block)]
         start = opened[-1] if opened else 0
         if opened:
             self._blocks += fresh[:start]
@@ -88,16 +80,22 @@ class View:
         rendering.last_tail = 0  # nothing of another epoch has been written yet
         return rendering
 
-    def covered(self, until: int) -> Sequence[Block]:
-        """The blocks that the present epoch renders, up to a seq; input that waits there is none."""
+    def unused_summary(self, window: Window) -> Window | None:
+        """That window with a summary that was recorded after its own; None when there is none."""
+        match self.facts.newest_summary:
+            case Block(body=RangeSummary(covers=covers), seq=seq) if seq > window.summary:
+                return replace(window, summary=seq, start=covers)
+            case _:
+                return None
+
+    def covered(self, window: Window, until: int) -> Sequence[Block]:
+        """The blocks that are rendered under a window, up to a seq; input that waits there is none."""
         inputs, taken = self.facts.inputs, self.facts.taken
-        earlier = [
-            inputs[seq] for seq, by in taken.items() if seq <= self.window.start < by <= until
-        ]
+        earlier = [inputs[seq] for seq, by in taken.items() if seq <= window.start < by <= until]
         return earlier + [
             block
             for block in self._blocks
-            if self.window.start < block.seq <= until
+            if window.start < block.seq <= until
             and (block.seq not in inputs or taken.get(block.seq, until + 1) <= until)
         ]
 
@@ -110,9 +108,10 @@ class View:
                 pass
 
 
-def _opens(block: Block) -> bool:
+def opens(block: Block) -> bool:
+    """Whether the block begins a round that shows what was before it in another way."""
     match block.body:
-        case RoundStart(window=Window()):
+        case RoundStart(window=Window(), shows="context"):
             return True
         case _:
             return False

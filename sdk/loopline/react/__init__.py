@@ -1,7 +1,9 @@
 """The loop."""
 
-from loopline.react.acting import Actor
+from loopline.react.acting import Actor, Hands
 from loopline.react.answering import completion, fallback
+from loopline.react.approving import approved, check_answer
+from loopline.react.channels import Channels, Node, channels, nodes
 from loopline.react.context import Context
 from loopline.react.limits import (
     MAX_ITERATIONS,
@@ -11,27 +13,65 @@ from loopline.react.limits import (
     recalled,
     recorded,
 )
-from loopline.react.runtime import React, ReactStateV2
+from loopline.react.runtime import React, Seams
+from loopline.react.seams import (
+    Allow,
+    Around,
+    Ask,
+    Deny,
+    Guard,
+    GuardedCall,
+    Hold,
+    Nudge,
+    Nudged,
+    Run,
+    Say,
+    Stop,
+    Verdict,
+)
+from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Resolved
-from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input, result
+from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input, result, waiting
 
 __all__ = [
     "MAX_ITERATIONS",
     "Actor",
+    "Allow",
+    "Around",
+    "Ask",
+    "Channels",
     "Context",
+    "Deny",
+    "Guard",
+    "GuardedCall",
+    "Hands",
+    "Hold",
     "Limits",
+    "Node",
+    "Nudge",
+    "Nudged",
     "PendingCall",
     "React",
     "ReactStateV2",
     "Resolved",
+    "Run",
+    "Say",
+    "Seams",
+    "Stop",
     "TurnPayload",
     "TurnResult",
+    "Verdict",
+    "approved",
+    "channels",
+    "check_answer",
     "checked",
     "chosen_protocol",
     "completion",
     "fallback",
     "late_input",
+    "nodes",
     "recalled",
     "recorded",
     "result",
+    "waiting",
 ]

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.events import Delta, Listen
-from loopline.models import Json, dumps, well_formed
+from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
+from loopline.react.approving import approved, digest_of
+from loopline.react.limits import PARALLEL_TOOLS, Limits
+from loopline.react.outcomes import recorded
+from loopline.react.seams import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.reader import Reader
 from loopline.timeline import (
-    ArtifactKept,
-    Body,
     Effect,
     Moment,
     Recorder,
-    Timeline,
+    ResultStatus,
     ToolCalled,
+    ToolPending,
     ToolResult,
     ToolStarted,
 )
-from loopline.tools import Call, Outcome, Tool, ToolContext, ToolSet
+from loopline.tools import AskUser, Call, Outcome, Tool, ToolContext, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -34,6 +38,9 @@ INTERRUPTED = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
     "unknown. Check before you call it once more."
 )
+DENIED = "The user did not approve of this call. Do not make it again; find another way, or ask."
+STEERED = "This call was cut off, because the user wants something else now."
+TOO_LATE = "This call was cut off, because the time of the turn was over."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,81 +70,126 @@ class _Parsed:
     call: ToolCalled
     tool: Tool | LooplineError
     claim: Claim
+    approved: bool = False
+
+
+@dataclass(slots=True)
+class _Running:
+    """A call on its way; `cut` is the result it gets when it is cut off."""
+
+    parsed: _Parsed
+    task: asyncio.Task[None]
+    cut: tuple[ResultStatus, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hands:
+    """What calls are run with: whose they are, what they may reach, and who stands around them."""
+
+    tools: Callable[[], ToolSet]
+    reader: Reader
+    view: View
+    properties: Mapping[str, Json]
+    scratchpad: MutableMapping[str, Any]
+    guards: Sequence[Guard] = ()
+    limits: Limits = field(default_factory=Limits)
 
 
 class Actor:
     """Runs calls and records what comes of them."""
 
-    def __init__(
-        self,
-        *,
-        recorder: Recorder,
-        view: View,
-        tools: ToolSet,
-        reader: Reader,
-        clock: Clock,
-        listen: Listen,
-        properties: Mapping[str, Json],
-        scratchpad: MutableMapping[str, Any],
-    ) -> None:
+    def __init__(self, *, recorder: Recorder, clock: Clock, listen: Listen, hands: Hands) -> None:
         self._recorder = recorder
-        self._view = view
-        self._tools = tools
-        self._reader = reader
         self._clock = clock
         self._listen = listen
-        self._properties = properties
-        self._scratchpad = scratchpad
+        self._hands = hands
+        self._running: dict[str, _Running] = {}
+        self._asking = asyncio.Lock()
+        most = hands.limits.get("parallel_tools", PARALLEL_TOOLS)
+        self._places = asyncio.Semaphore(most)
 
     async def settle(self) -> None:
-        """Give every open call of the turn its one result.
+        """Give every open call of the turn its one result, save those that wait for the user.
 
         A call that is not a read and had begun is not begun again; every other one runs.
         """
         turn = self._recorder.turn
-        calls = list(turn.open_calls.values())
-        for call in calls:
-            if call.call_id in turn.started:
-                await self._recorder.record(
-                    ToolResult(
-                        call_id=call.call_id,
-                        tool=call.tool,
-                        text=INTERRUPTED,
-                        status="interrupted",
-                    )
-                )
-        await self.act([call for call in calls if call.call_id not in turn.started])
+        run = list[ToolCalled]()
+        for call in list(turn.open_calls.values()):
+            waiting, answer = turn.waiting.get(call.call_id), turn.answers.get(call.call_id)
+            if waiting is not None and answer is None:
+                continue
+            if waiting is not None and answer is not None and waiting.kind == "question":
+                await self._record_end(call, _as_text(answer.value), "ok")
+            elif call.call_id in turn.started:
+                await self._settle_begun(call)
+            elif waiting is not None and answer is not None and not approved(answer.value):
+                await self._record_end(call, DENIED, "denied")
+            else:
+                run.append(call)
+        await self.act(run)
+
+    async def _settle_begun(self, call: ToolCalled) -> None:
+        """The result of a call that had begun when its runner was cut off."""
+        parsed = self._parsed(call)
+        if isinstance(parsed.tool, LooplineError):
+            await self._record_end(call, INTERRUPTED, "interrupted")
+            return
+        try:
+            outcome = await parsed.tool.reconcile(deepcopy(call.arguments), self._call(call))
+        except Exception:
+            logger.exception("what became of %s cannot be found out", call.tool)
+            outcome = None
+        if outcome is None:
+            await self._record_end(call, INTERRUPTED, "interrupted")
+        else:
+            await self._record(call, outcome, 0.0)
 
     async def act(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
-        parsed = [self._parsed(call) for call in calls]
-        tasks = list[asyncio.Task[None]]()
-        for number, one in enumerate(parsed):
-            before = [
-                task
-                for task, other in zip(tasks, parsed, strict=False)
-                if other.claim.conflicts(parsed[number].claim)
-            ]
-            tasks.append(asyncio.create_task(self._after(before, one)))
+        tasks = list[tuple[_Parsed, asyncio.Task[None]]]()
+        for call in calls:
+            parsed = self._parsed(call)
+            before = [task for other, task in tasks if other.claim.conflicts(parsed.claim)]
+            task = asyncio.create_task(self._after(before, parsed))
+            self._running[call.call_id] = _Running(parsed, task)
+            tasks.append((parsed, task))
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.gather(*(task for _, task in tasks))
         finally:
-            for task in tasks:
+            unfinished = [task for _, task in tasks if not task.done()]
+            for task in unfinished:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)
+            for call in calls:
+                self._running.pop(call.call_id, None)
+
+    def cut(self, *, everything: bool) -> None:
+        """Cut off the reads that run, or every call; each gets a result that says so."""
+        cut: tuple[ResultStatus, str] = (
+            ("stopped", TOO_LATE) if everything else ("interrupted", STEERED)
+        )
+        for one in self._running.values():
+            if everything or one.parsed.claim.effect == "read":
+                one.cut = cut
+                one.task.cancel()
 
     def _parsed(self, call: ToolCalled) -> _Parsed:
         """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
+        turn = self._recorder.turn
+        answer = turn.answers.get(call.call_id)
+        agreed = answer is not None and approved(answer.value)
         try:
-            tool = self._tools.find(call.tool)
+            tool = self._hands.tools().find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
             return _Parsed(call, error, Claim("read"))
         try:
-            return _Parsed(call, tool, Claim(tool.effect, tool.key(call.arguments)))
+            claim = Claim(tool.effect, tool.key(call.arguments))
         except Exception:
             logger.exception("the key of %s cannot be made: it runs alone", call.tool)
-            return _Parsed(call, tool, Claim("exclusive"))
+            claim = Claim("exclusive")
+        return _Parsed(call, tool, claim, agreed)
 
     async def _after(self, before: Sequence[asyncio.Task[None]], parsed: _Parsed) -> None:
         if before:
@@ -145,55 +197,180 @@ class Actor:
         call = parsed.call
         start = self._clock.elapsed()
         try:
-            outcome = await self._run(call, parsed.tool)
-            await self._record(call, outcome, self._since(start))
+            async with self._places:
+                start = self._clock.elapsed()
+                await self._run(call, parsed)
         except StoreError:
             raise
+        except AskUser as asked:
+            await self._wait(call, "question", asked.question)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
                 logger.warning("%s", note)  # where in its bundle a tool broke: for its author
-            await self._record_error(call, str(error), self._since(start))
+            await self._record_end(call, str(error), "error", self._since(start))
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            text = "The tool cancelled its own work."
-            await self._record_error(call, text, self._since(start))
+            await self._record_cancelled(call, self._since(start))
         except Exception as error:
             logger.exception("%s broke", call.tool)
-            await self._record_error(call, f"{type(error).__name__}: {error}", self._since(start))
+            text = f"{type(error).__name__}: {error}"
+            await self._record_end(call, text, "error", self._since(start))
+
+    async def _record_cancelled(self, call: ToolCalled, elapsed_ms: float) -> None:
+        """A call that was cut off, or cancelled its own work; else the turn is being stopped."""
+        task, running = asyncio.current_task(), self._running.get(call.call_id)
+        if task is not None and running is not None and running.cut is not None:
+            if task.uncancel():
+                raise asyncio.CancelledError
+            status, text = running.cut
+            await self._record_end(call, text, status, elapsed_ms)
+        elif task is None or task.cancelling():
+            raise asyncio.CancelledError
+        else:
+            text = "The tool cancelled its own work."
+            await self._record_end(call, text, "error", elapsed_ms)
 
     def _since(self, start: float) -> float:
         return round((self._clock.elapsed() - start) * 1000, 3)
 
-    async def _run(self, call: ToolCalled, tool: Tool | LooplineError) -> Outcome:
+    async def _run(self, call: ToolCalled, parsed: _Parsed) -> None:
+        tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
+        guarded = self._guarded(call, tool.effect) if self._hands.guards else None
+        match await self._verdict(guarded) if guarded else Allow():
+            case Deny(reason=reason):
+                await self._record_end(call, reason, "denied")
+                return
+            case Ask(question=question) if not parsed.approved:
+                async with self._asking:
+                    await self._wait(call, "approval", question)
+                return
+            case Allow(arguments=dict() as changed):
+                tool.check(changed)
+                arguments: JsonObject = changed
+            case _:
+                arguments = call.arguments
+        start = self._clock.elapsed()
         if tool.effect != "read":
             await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
-        return await tool.run(deepcopy(call.arguments), self._call(call))
+        outcome = await self._timed(tool, deepcopy(arguments), self._call(call))
+        if guarded is not None:
+            outcome = await self._looked_over(guarded, outcome)
+        ran_with = None if arguments is call.arguments else arguments
+        await self._record(call, outcome, self._since(start), ran_with)
 
-    async def _record_error(self, call: ToolCalled, text: str, elapsed_ms: float) -> None:
-        result = ToolResult(
+    async def _timed(self, tool: Tool, arguments: JsonObject, call: Call) -> Outcome:
+        """The outcome, unless the time that a call has is over before."""
+        seconds = self._hands.limits.get("tool_timeout_seconds")
+        if seconds is None:
+            return await tool.run(arguments, call)
+        task = asyncio.current_task()
+        rung = False
+
+        def ring() -> None:
+            nonlocal rung
+            rung = True
+            if task is not None:
+                task.cancel()
+
+        alarm = self._clock.alarm(seconds, ring)
+        try:
+            return await tool.run(arguments, call)
+        except asyncio.CancelledError:
+            if rung and task is not None and not task.uncancel():
+                unknown = "" if tool.effect == "read" else ": whether it took effect is unknown"
+                raise LooplineError(f"it was cut off after {seconds:g} s{unknown}") from None
+            raise
+        finally:
+            alarm.cancel()
+
+    def _guarded(self, call: ToolCalled, effect: Effect) -> GuardedCall:
+        recorder = self._recorder
+        return GuardedCall(
             call_id=call.call_id,
             tool=call.tool,
-            text=well_formed(text),
-            status="error",
-            elapsed_ms=elapsed_ms,
+            effect=effect,
+            arguments=call.arguments,
+            turn_id=f"turn_{recorder.number}",
+            conversation=recorder.conversation.name,
+            user=recorder.conversation.user,
+            made=dict(Counter(result.tool for result in recorder.turn.results)),
         )
-        await self._recorder.record(result)
 
-    async def _record(self, call: ToolCalled, outcome: Outcome, elapsed_ms: float) -> None:
+    async def _verdict(self, call: GuardedCall) -> Verdict:
+        """What the guards make of it, in their order: the first that denies or asks decides."""
+        changed: JsonObject | None = None
+        asks: Ask | None = None
+        for guard in self._hands.guards:
+            try:
+                verdict = await guard.before(_with(call, changed))
+            except Exception:
+                logger.exception("a guard broke over %s", call.tool)
+                if call.effect == "read":
+                    continue
+                return Deny("A guard of this bundle broke, so nothing may run that is not a read.")
+            match verdict:
+                case Deny():
+                    return verdict
+                case Ask():
+                    asks = asks or verdict
+                case Allow(arguments=arguments):
+                    changed = changed if arguments is None else arguments
+        return asks or Allow(changed)
+
+    async def _looked_over(self, call: GuardedCall, outcome: Outcome) -> Outcome:
+        """The outcome as the guards let the model read it, the last one first."""
+        text = outcome.text
+        for guard in reversed(self._hands.guards):
+            try:
+                text = await guard.after(call, text)
+            except Exception:
+                logger.exception("a guard broke over the result of %s", call.tool)
+                text = "A guard of this bundle broke over this result, so it is not shown."
+                return Outcome(text=text)
+        return outcome if text == outcome.text else replace(outcome, text=text)
+
+    async def _wait(self, call: ToolCalled, kind: str, question: str) -> None:
+        """Have the call wait for the user; whoever listens hears of it."""
+        pending = ToolPending(
+            call_id=call.call_id,
+            kind="approval" if kind == "approval" else "question",
+            question=well_formed(question),
+            digest=digest_of(call),
+        )
+        await self._recorder.record(pending)
+        self._listen(Delta(type="pending", channel="tool", text=pending.question))
+
+    async def _record_end(
+        self, call: ToolCalled, text: str, status: ResultStatus, elapsed_ms: float = 0.0
+    ) -> None:
+        await self._recorder.record(
+            ToolResult(
+                call_id=call.call_id,
+                tool=call.tool,
+                text=well_formed(text),
+                status=status,
+                elapsed_ms=elapsed_ms,
+            )
+        )
+
+    async def _record(
+        self,
+        call: ToolCalled,
+        outcome: Outcome,
+        elapsed_ms: float,
+        ran_with: JsonObject | None = None,
+    ) -> None:
+        number = self._recorder.number
         await self._recorder.record_made(
-            lambda timeline: recorded(call, outcome, elapsed_ms, timeline, self._recorder.number)
+            lambda timeline: recorded(call, outcome, elapsed_ms, timeline, number, ran_with)
         )
 
     def _call(self, call: ToolCalled) -> Call:
-        recorder = self._recorder
+        recorder, hands = self._recorder, self._hands
         turn_id = f"turn_{recorder.number}"
-
         loop = asyncio.get_running_loop()
 
         def progress(text: str) -> None:  # a sync tool calls it from its thread
@@ -206,58 +383,22 @@ class Actor:
             conversation=recorder.conversation.name,
             turn_id=turn_id,
             user=recorder.conversation.user,
-            properties=self._properties,
-            scratchpad=self._scratchpad,
+            properties=hands.properties,
+            scratchpad=hands.scratchpad,
             on_progress=progress,
         )
-        moment = Moment(self._clock.now(), turn_id)
         return Call(
             context=context,
             timeline=recorder.timeline,
-            view=self._view,
-            reader=self._reader,
-            moment=moment,
+            view=hands.view,
+            reader=hands.reader,
+            moment=Moment(self._clock.now(), turn_id),
         )
 
 
-def recorded(
-    call: ToolCalled, outcome: Outcome, elapsed_ms: float, timeline: Timeline, turn: int
-) -> list[Body]:
-    """The result of a call with the sources it adds, numbered, and what it keeps."""
-    cited = [section.source for section in outcome.sections if section.source]
-    sids, added = timeline.pool.number([*cited, *outcome.sources])
-    kept: list[Body] = []
-    artifact = ""
-    if outcome.artifact is not None:
-        version = timeline.artifacts.get((turn, call.call_id), 0) + 1
-        text, mime = dumps(outcome.artifact), "application/json"
-        kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
-        artifact = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
-    result = ToolResult(
-        call_id=call.call_id,
-        tool=call.tool,
-        text=rendered(outcome, sids, artifact),
-        elapsed_ms=elapsed_ms,
-        found=outcome.found,
-        shows=outcome.shows,
-        artifact=artifact,
-    )
-    return [result, *added, *outcome.bodies, *kept]
+def _with(call: GuardedCall, arguments: JsonObject | None) -> GuardedCall:
+    return call if arguments is None else replace(call, arguments=arguments)
 
 
-def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
-    """The text that the model reads: the lead, the sections, the sources with their numbers."""
-    numbers = iter(sids)
-    parts = [outcome.text]
-    for section in outcome.sections:
-        mark = f"[[S:{next(numbers)}]] " if section.source else ""
-        parts.append(f"{mark}{section.heading}\n{section.text}")
-    listed = [
-        f"[[S:{sid}]] {source.title or source.url} — {source.url}"
-        for sid, source in zip(numbers, outcome.sources, strict=True)
-    ]
-    if listed:
-        parts.append("\n".join(["sources:", *listed]))
-    if artifact:
-        parts.append(f"the whole is kept: {artifact}")
-    return "\n\n".join(part for part in parts if part)
+def _as_text(value: Json) -> str:
+    return value if isinstance(value, str) else dumps(value)

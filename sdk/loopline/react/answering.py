@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from loopline.models import well_formed
-from loopline.timeline import Completion, ExitReason, Timeline, Turn, citations
-
-Flag = Literal["", "unparsed", "forced", "draft", "summary"]
+from loopline.timeline import AnswerFlag, Completion, ExitReason, Timeline, Turn, citations
 
 
 def completion(
     timeline: Timeline,
     text: str,
     *,
-    flag: Flag = "",
+    flag: AnswerFlag = "",
     reason: ExitReason = "complete",
     error: str = "",
 ) -> Completion:
@@ -31,16 +30,36 @@ def completion(
     )
 
 
-def fallback(timeline: Timeline, turn: Turn, error: str = "") -> Completion:
-    """The held draft, else a summary of what was called and what came of it."""
-    reason: ExitReason = "error" if error else "max_iterations"
+Collected = Literal["summary", "partial"]
+
+_BECAUSE: Mapping[ExitReason, str] = {
+    "max_iterations": "the round limit was reached",
+    "deadline": "the time of the turn was over",
+    "budget": "the budget of the turn was spent",
+    "stagnation": "the same calls were made again and again",
+}
+
+
+def fallback(
+    timeline: Timeline,
+    turn: Turn,
+    reason: ExitReason,
+    error: str = "",
+    *,
+    way: Collected = "summary",
+) -> Completion:
+    """The held draft, else what was collected: a line for each call, or all that the calls gave."""
     if turn.draft is not None:
         text = turn.draft.text
         return completion(timeline, text, flag="draft", reason=reason, error=error)
-    because = f"the model could not be asked ({error})" if error else "the round limit was reached"
+    because = f"the model could not be asked ({error})" if error else _BECAUSE.get(reason, reason)
     lines = [f"There is no answer: {because}."]
     if turn.results:
         lines.append("This is what was done:")
-        lines += [f"- {one.tool} ({one.call_id}): {one.status}" for one in turn.results]
+    for one in turn.results:
+        outcome = "OK" if one.status == "ok" else f"ERROR ({one.status})"
+        lines.append(f"- {one.tool} ({one.call_id}): {outcome}")
+        if way == "partial":
+            lines.append(one.text)
     text = "\n".join(lines)
-    return completion(timeline, text, flag="summary", reason=reason, error=error)
+    return completion(timeline, text, flag=way, reason=reason, error=error)

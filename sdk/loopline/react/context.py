@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from hashlib import sha256
+from functools import cache, partial
 from math import ceil
 from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Options, Prompt, TextDelta
+from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, Usage, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
     MIN_ROUNDS,
-    NATIVE,
     OFFSET_ROUNDS,
     RENDERER,
+    TARGET,
+    TRACE_TAIL,
     TRIGGER,
+    Answer,
     Budget,
     Covered,
     DecisionProtocol,
@@ -36,22 +38,26 @@ from loopline.prompt import (
     hint_named,
     instructions,
     lightened,
+    messages_digest,
     needed,
     place_to_cut,
+    placed,
     shortened,
     summarized,
-    tools_text,
+    trace,
+    trace_limit,
 )
 from loopline.react.asking import ask
 from loopline.react.limits import Limits, checked, chosen_protocol
+from loopline.react.offering import Offer, Offers
 from loopline.timeline import (
-    Block,
     Body,
     PlanHistory,
     RangeSummary,
     Recorder,
     RoundStart,
     SystemMessage,
+    UserSteer,
     Window,
     checkpoint,
     place_for,
@@ -101,18 +107,35 @@ class Context:
         self._clock = clock
         self._listen = listen
         self._limits = checked(limits)
-        self._native = self.protocol.name == NATIVE
-        self._specs = tuple(tools.specs) if self._native else ()
-        manual = self.protocol.manual(tools.specs)
-        self._system = "\n\n".join(part for part in (system, manual) if part)
-        self._tools_text = tools_text(tools.specs)
-        self._system_sha256 = _digest(self._system)
-        self._tools_sha256 = _digest(self._tools_text)
-        self._fixed = estimate(self._system) + (estimate(self._tools_text) if self._native else 0)
+        self._synthesizes = limits.get("answer_mode", "direct") == "synthesize"
+        self._offers = Offers(recorder, tools, system, self.protocol)
+        self._offer = self._offers.now
+        self._traced: Sequence[Message] | None = None
+        self.tokens = 0
+        self._appends = 0
         learned = recorder.timeline.base.learned
         self.view: View = recorder.timeline.folded(
             View, f"view.{self.protocol.name}", lambda: View(self.protocol, learned=learned)
         )
+
+    @property
+    def tools(self) -> ToolSet:
+        """The tools of the round: a call of any other is refused."""
+        return self._offer.tools
+
+    async def select_tools(self) -> None:
+        """Have the model choose among many tools, where the limits ask for that."""
+        if self._limits.get("select_tools", False):
+            await self._offers.select(self._model)
+
+    def cost(self, usage: Usage) -> float | None:
+        """What was used costs, in US dollars; None while nobody knows a price."""
+        price = self._model.abilities.price
+        return None if price is None else price.of(usage)
+
+    def price(self, tokens: int) -> float | None:
+        """What so many tokens cost to ask, in US dollars."""
+        return self.cost(Usage(input_tokens=tokens))
 
     async def begin(self, iteration: Iteration) -> bool:
         """Begin a round; False when there is nothing to answer, for the user took it back.
@@ -120,49 +143,101 @@ class Context:
         A round that was begun before a cut stands when it would begin the same way now.
         """
         recorder = self._recorder
-        await recorder.catch_up()
+        if recorder.appends == self._appends:  # else the last append has caught up
+            await recorder.catch_up()
         recorder.round = iteration.made + 1
         self._extend()
         begun = recorder.turn.undecided
-        if begun is None or self._differs(begun, iteration):
+        traces = iteration.purpose == "answer" and self._synthesizes
+        self._offer = Offer.of_trace() if traces else self._offers.now
+        self._traced = None
+        if traces:
+            await self._open_trace(iteration)
+        elif begun is None or self._differs(begun, iteration) or self._is_steered():
             await self._open(iteration)
+        else:
+            self.tokens = begun.tokens
+        self._appends = recorder.appends
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 
-    def prompt(self, purpose: RoundPurpose) -> Prompt:
-        """The request of the round that was begun.
+    def _is_steered(self) -> bool:
+        """Whether the round that was begun was cut off for something that it does not take."""
+        pending = self._recorder.timeline.inputs_for(self._recorder.number)
+        return any(isinstance(block.body, UserSteer) for block in pending)
+
+    async def _open_trace(self, iteration: Iteration) -> None:
+        """Begin the request that writes the answer, which sees the turn in another way."""
+        timeline = self._recorder.timeline
+        blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
+        abilities = self._model.abilities
+        factor = self.view.facts.factor_of(self._model.name)
+        fixed = self._offer.fixed + estimate(TRACE_TAIL)
+        room = int((abilities.window - abilities.output_limit) / factor) - fixed
+        limit = trace_limit(blocks, room)
+        self._traced = trace(blocks, limit)
+        tokens = sum(estimate(repr(one)) for one in self._traced) + fixed
+        self.tokens = ceil(tokens * factor)
+        known = timeline.known_texts
+        start = RoundStart(
+            saw=timeline.seq,
+            takes=(),
+            epoch=timeline.last_round.epoch if timeline.last_round else 1,
+            opened_by="",
+            protocol=self.protocol.name,
+            model=self._model.name,
+            renderer=RENDERER,
+            system_sha256=self._offer.system_sha256,
+            tools_sha256=self._offer.tools_sha256,
+            stable_sha256=messages_digest(self._traced),
+            tail=TRACE_TAIL,
+            limit=iteration.limit,
+            purpose=iteration.purpose,
+            shows="trace",
+            tokens=self.tokens,
+            window=Window(result_limit=limit),
+            system="" if self._offer.system_sha256 in known else self._offer.system,
+        )
+        await self._recorder.record(start)
+        self._extend()
+
+    def prompt(self, purpose: RoundPurpose, *, longer: int = 0) -> Prompt:
+        """The request of the round that was begun; its reply may be `longer` times twice as long.
 
         Raises:
             ModelError: it cannot be made to fit.
         """
         begun = self._recorder.turn.undecided
         prompt = Prompt(
-            system=self._system,
-            tools=self._specs,
-            messages=tuple(self.view.messages),
+            system=self._offer.system,
+            tools=self._offer.specs,
+            messages=tuple(self.view.messages if self._traced is None else self._traced),
             tail=begun.tail if begun else "",
-            options=self._options(calls=purpose == "decision"),
+            options=self._options(calls=purpose == "decision", longer=longer),
             purpose=purpose,
-            cache_points=tuple(point.messages for point in begun.points) if begun else (),
+            cache_points=placed(begun.points if begun else (), len(self.view.messages)),
         )
         self._check_fits(prompt)
         return prompt
 
-    def _options(self, *, calls: bool) -> Options:
+    def _options(self, *, calls: bool, longer: int = 0) -> Options:
         abilities = self._model.abilities
+        limit = min(abilities.output_limit << longer, max(abilities.window // 2, 1))
         return Options(
             allow_calls=calls,
             protocol=self.protocol.name,
             json_object=self.protocol.name == "json" and abilities.json_mode,
-            output_limit=abilities.output_limit,
+            output_limit=max(limit, abilities.output_limit),
+            reasoning_effort=self._limits.get("reasoning_effort", ""),
         )
 
     def _extend(self) -> None:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
 
     def _differs(self, begun: RoundStart, iteration: Iteration) -> bool:
-        """Whether a round that was begun before a cut would be another one now."""
-        return (
+        """Whether a round that was begun before would be another one now."""
+        stands = begun.points and begun.points[-1].messages == len(self.view.messages)
+        return not stands or (
             begun.model,
             begun.protocol,
             begun.renderer,
@@ -174,28 +249,36 @@ class Context:
             self._model.name,
             self.protocol.name,
             RENDERER,
-            self._system_sha256,
-            self._tools_sha256,
+            self._offer.system_sha256,
+            self._offer.tools_sha256,
             iteration.limit,
             iteration.purpose,
         )
 
     async def _open(self, iteration: Iteration) -> None:
-        timeline = self._recorder.timeline
-        inputs = timeline.inputs_for(self._recorder.number) if iteration.takes_input else []
-        tail = self._tail(iteration, self.view.now)
-        window, causes = await self._window(inputs, tail)
+        timeline, number = self._recorder.timeline, self._recorder.number
+        inputs = timeline.inputs_for(number) if iteration.takes_input else []
+        tail = cache(partial(self._tail, iteration))
+        factor = self.view.facts.factor_of(self._model.name)
+        budget = Budget(
+            total=self._model.abilities.window - self._model.abilities.output_limit,
+            fixed=self._offer.fixed,
+            beside=lambda now: estimate(tail(now)) + now.saying(inputs),
+            factor=factor,
+        )
+        window, causes = await self._window(budget)
+        inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.now
         pointing = Pointing(
-            fixed=self._fixed,
+            fixed=self._offer.fixed,
+            factor=factor,
             anew=bool(causes),
+            kept=0 if set(causes) - {"hide"} else self.view.facts.kept_before(number),
             min_rounds=self._limits.get("cache_point_min_rounds", MIN_ROUNDS),
             offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
         )
-        if changed:
-            tail = self._tail(iteration, now)
-        tokens = now.tokens + self.view.said(inputs) + self._fixed + estimate(tail)
+        self.tokens = budget.cost(now)
         known = timeline.known_texts
         before = timeline.last_round
         start = RoundStart(
@@ -206,17 +289,17 @@ class Context:
             protocol=self.protocol.name,
             model=self._model.name,
             renderer=RENDERER,
-            system_sha256=self._system_sha256,
-            tools_sha256=self._tools_sha256,
+            system_sha256=self._offer.system_sha256,
+            tools_sha256=self._offer.tools_sha256,
             stable_sha256=now.sha256,
-            tail=tail,
+            tail=tail(now),
             limit=iteration.limit,
             purpose=iteration.purpose,
-            tokens=self.view.priced(tokens),
-            points=cache_points(self.view, now, self._recorder.number, inputs, pointing),
+            tokens=self.tokens,
+            points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
-            system="" if self._system_sha256 in known else self._system,
-            tools="" if self._tools_sha256 in known else self._tools_text,
+            system="" if self._offer.system_sha256 in known else self._offer.system,
+            tools="" if self._offer.tools_sha256 in known else self._offer.tools_text,
         )
         await self._recorder.record(start, *(self._checkpoints(window.start) if changed else ()))
         self._extend()
@@ -246,15 +329,7 @@ class Context:
             unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
         )
 
-    def _budget(self, inputs: Sequence[Block], tail: str) -> Budget:
-        abilities = self._model.abilities
-        return Budget(
-            total=abilities.window - abilities.output_limit,
-            fixed=self._fixed + estimate(tail) + self.view.said(inputs),
-            factor=self.view.facts.factor,
-        )
-
-    async def _window(self, inputs: Sequence[Block], tail: str) -> tuple[Window, list[str]]:
+    async def _window(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
         view = self.view
         window, causes = view.window, self._changes()
@@ -267,19 +342,25 @@ class Context:
             pruned = self._aged(window)
             if self._is_worth_it(pruned):
                 window, causes = pruned, ["prune"]
-        budget = self._budget(inputs, tail)
         now = view.now if window == view.window else view.under(window)
-        if budget.over(now.tokens, TRIGGER):
-            smaller = await self._compacted(self._aged(window), budget)
-            if smaller != view.window:
+        if budget.over(now, TRIGGER):
+            smaller = await self._compacted(window, budget)
+            if smaller != window:
                 window, causes = smaller, [*causes, "compaction"]
         elif causes == ["prune"]:
+            await self._tell_pruned(window)
+        return window, causes
+
+    async def _tell_pruned(self, window: Window) -> None:
+        """Say that something is no longer shown, if so: feedback alone takes nothing away."""
+        before = self.view.window
+        alike = replace(window, feedback=before.feedback)
+        if self.view.under(alike).tokens < self.view.now.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
             )
             await self._tell([SystemMessage(code="prune", text=text)])
-        return window, causes
 
     def _changes(self) -> list[str]:
         """What makes this prompt another one than that of the round before, from its beginning."""
@@ -290,8 +371,8 @@ class Context:
             "model": before.model != self._model.name,
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
-            "instructions": before.system_sha256 != self._system_sha256,
-            "tools": before.tools_sha256 != self._tools_sha256,
+            "instructions": before.system_sha256 != self._offer.system_sha256,
+            "tools": before.tools_sha256 != self._offer.tools_sha256,
         }
         return [cause for cause, is_one in causes.items() if is_one]
 
@@ -320,10 +401,10 @@ class Context:
         smaller = self.view.under(pruned).tokens < self.view.now.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compacted(self, window: Window, budget: Budget) -> Window:
+    async def _compacted(self, given: Window, budget: Budget) -> Window:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
-        view = self.view
-        before = budget.cost(view.now.tokens)
+        view, window = self.view, self._aged(given)
+        before = budget.cost(view.now)
         self._listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
         smaller, enough = lightened(view, window, budget)
         if enough:
@@ -332,47 +413,30 @@ class Context:
             return smaller
         summed = await self._summed_up(window, budget, before)
         window = window if summed is None else summed
-        if budget.over(view.under(window).tokens, TRIGGER):
+        if budget.over(view.under(window), TRIGGER):
             window, _ = lightened(view, window, budget)
-        if summed is None:
+        smaller = shortened(view, window, budget)
+        if summed is None and smaller != given:
             named = "what calls gave is now only named, and long texts are cut: refs restore them"
-            await self._tell([self._made_room(before, view.under(window), budget, named)])
-        return shortened(view, window, budget)
+            await self._tell([self._made_room(before, view.under(smaller), budget, named)])
+            smaller = shortened(view, smaller, budget)
+        return smaller
 
     async def _summed_up(self, window: Window, budget: Budget, before: int) -> Window | None:
-        """The window under which a new summary stands for all but the newest rounds."""
+        """The window under which a new summary stands for all but the newest rounds.
+
+        One that was recorded before a cut, and never used, is used first.
+        """
         view, timeline = self.view, self._recorder.timeline
-        made = view.facts.newest_summary
-        if made is not None and made.seq > window.summary:  # recorded before a cut, and never used
-            match made.body:
-                case RangeSummary(covers=covers):
-                    return replace(window, summary=made.seq, start=covers)
-                case _:
-                    pass
+        unused = view.unused_summary(window)
+        if unused is not None and not budget.over(view.under(unused), TARGET):
+            return unused
+        window = unused or window
         now = view.under(window)
-        earlier = view.facts.summaries.get(window.summary)
-        known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
-        if not now.cuts:
-            return None
-        cut = place_to_cut(
-            now,
-            budget.room,
-            needed(view.covered(now.cuts[-1].seq), known, budget.room),
-            covers_something=now.cuts[0].messages,
-        )
-        if cut is None:
-            return None
-        covered = Covered(
-            blocks=view.covered(cut.seq),
-            cut=cut,
-            before=known,
-            before_ref=earlier.ref if earlier else "",
-            later=[
-                *map(str, now.messages[cut.messages :]),
-                *(step for one in timeline.plans.open for step in one.steps),
-            ],
-            room=budget.room,
-        )
+        covered = self._to_cover(window, now, budget)
+        if covered is None:
+            return unused
+        cut = covered.cut
         hint = hint_named(
             self._limits.get("summary_hint", "general" if cut.opens_turn else "react_iteration")
         )
@@ -385,33 +449,73 @@ class Context:
         recorded = view.facts.newest_summary
         return replace(window, summary=recorded.seq if recorded else 0, start=cut.seq)
 
+    def _to_cover(self, window: Window, now: Rendering, budget: Budget) -> Covered | None:
+        """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
+        view, room = self.view, budget.room(now)
+        if not now.cuts:
+            return None
+        earlier = view.facts.summaries.get(window.summary)
+        known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
+        cut = place_to_cut(
+            now,
+            room,
+            needed(view.covered(window, now.cuts[-1].seq), known, room),
+            covers_something=now.cuts[0].messages,
+        )
+        if cut is None:
+            return None
+        plans = self._recorder.timeline.plans.open
+        return Covered(
+            blocks=view.covered(window, cut.seq),
+            cut=cut,
+            before=known,
+            before_ref=earlier.ref if earlier else "",
+            later=[
+                *map(str, now.messages[cut.messages :]),
+                *(step for one in plans for step in one.steps),
+            ],
+            room=room,
+        )
+
     async def _written(self, now: Rendering, messages: int, asked: str, budget: Budget) -> Written:
         """What the model writes for a summary of so many messages.
 
         They are the beginning of the last request, so that most of it is read from the provider's cache.
         """
-        if budget.over(now.cost(messages) + estimate(asked)):
+        if not budget.holds(now.cost(messages) + estimate(asked)):
             return Written(why="what is to be summed up is longer than the model's window")
         prompt = Prompt(
-            system=self._system,
-            tools=self._specs,
+            system=self._offer.system,
+            tools=self._offer.specs,
             messages=tuple(now.messages[:messages]),
             tail=asked,
-            options=replace(self._options(calls=False), output_limit=SUMMARY_OUTPUT_LIMIT),
+            options=Options(
+                allow_calls=False,
+                output_limit=min(SUMMARY_OUTPUT_LIMIT, self._model.abilities.output_limit),
+            ),
             purpose="summary",
         )
         try:
             reply = await ask(self._model, prompt, _unheard)
         except ModelError as error:
             return Written(why=str(error))
-        if reply.stop_reason == "refusal" or not reply.text.strip():
+        text = well_formed(self._said(reply)).strip()
+        if reply.stop_reason == "refusal" or not text:
             return Written(usage=reply.usage, why="the model wrote no summary")
-        return Written(text=reply.text, usage=reply.usage)
+        return Written(text=text, usage=reply.usage)
+
+    def _said(self, reply: Reply) -> str:
+        """The words of a summary, from a model that may keep to the protocol of its decisions."""
+        match self.protocol.decode(reply):
+            case Answer(text=text):
+                return text
+            case _:
+                return reply.text
 
     def _made_room(
         self, before: int, now: Rendering | None, budget: Budget, named: str
     ) -> SystemMessage:
-        after = "" if now is None else f" to {budget.cost(now.tokens)}"
+        after = "" if now is None else f" to {budget.cost(now)}"
         text = f"To make room, from about {before} tokens{after}, {named}."
         return SystemMessage(code="compaction", text=text)
 
@@ -422,8 +526,12 @@ class Context:
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""
         abilities = self._model.abilities
-        fixed = self._fixed + estimate(prompt.tail)
-        needed_tokens = ceil((self.view.now.tokens + fixed) * self.view.facts.factor)
+        fixed = self._offer.fixed + estimate(prompt.tail)
+        shown = self.view.now.tokens
+        if self._traced is not None:
+            shown = sum(estimate(repr(one)) for one in self._traced)
+        factor = self.view.facts.factor_of(self._model.name)
+        needed_tokens = ceil((shown + fixed) * factor)
         room = abilities.window - abilities.output_limit
         if needed_tokens > room:
             raise ModelError(
@@ -434,7 +542,3 @@ class Context:
 
 def _unheard(piece: TextDelta) -> None:
     """Nobody listens to a summary being written."""
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()

@@ -15,7 +15,6 @@ from loopline.timeline import LimitValue
 MAX_ITERATIONS = 15
 PARALLEL_TOOLS = 10
 REPAIRS = 1
-STAGNATION_ROUNDS = 3
 OUTPUT_ESCALATIONS = 2
 
 ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
@@ -32,8 +31,8 @@ class Limits(TypedDict, total=False):
     those of all its requests, `max_cost` is in US dollars; both stop before the request that would break
     them. `on_exhausted` says what stands in for an answer then. `repairs` are requests in a row to write
     a reply anew that could not be read, None for as many as there are rounds. A reply that was cut off is
-    continued `output_escalations` times. So many `stagnation_rounds` with the same calls end the turn, 0
-    for never.
+    continued `output_escalations` times. So many `stagnation_rounds` in a row with the same
+    calls end the turn; 0, the default, for never.
 
     `protocol` "auto" goes by what the model can do. At most `parallel_tools` run at once, each for
     `tool_timeout_seconds`. With `select_tools` a turn with more than 12 tools begins with a choice of

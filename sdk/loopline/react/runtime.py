@@ -6,21 +6,38 @@ the same loop over what the log holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from loopline.clock import Clock
 from loopline.errors import ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Reply, TextDelta, ToolCall, well_formed
+from loopline.models import Model, Reply, ToolCall, well_formed
 from loopline.prompt import Answer, Calls, Decided, Malformed
-from loopline.react.acting import Actor
-from loopline.react.answering import completion, fallback
+from loopline.react.acting import Actor, Hands
+from loopline.react.answering import Collected, completion, fallback
 from loopline.react.asking import ask
 from loopline.react.context import Context, Iteration, RoundPurpose
-from loopline.react.limits import MAX_ITERATIONS, Limits, checked
-from loopline.react.streaming import Resolved
+from loopline.react.limits import Limits, checked
+from loopline.react.router import (
+    Accept,
+    Act,
+    Continue,
+    End,
+    Held,
+    Refused,
+    Repair,
+    Table,
+    route,
+)
+from loopline.react.seams import Around, Nudge, Run, Say, Stop
+from loopline.react.state import ReactStateV2
+from loopline.react.streaming import Hearing
+from loopline.react.strikes import Strikes, Struck, Why
 from loopline.react.turn import TurnPayload, TurnResult, result
 from loopline.timeline import (
+    AnswerFlag,
     Body,
     Completion,
     Decision,
@@ -39,47 +56,23 @@ from loopline.timeline import (
     plan,
 )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReactStateV2:
-    """Where the running turn stands: a fold of its blocks, never kept beside them."""
-
-    iteration: int
-    max_iterations: int
-    malformed: bool
-
-    @classmethod
-    def fold(cls, turn: Turn, max_iterations: int) -> ReactStateV2:
-        """The state that the turn's blocks make."""
-        last = turn.decisions[-1] if turn.decisions else None
-        return cls(
-            iteration=turn.rounds,
-            max_iterations=max_iterations,
-            malformed=last is not None and bool(last.raw),
-        )
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether no further decision may be made."""
-        return self.iteration >= self.max_iterations
-
-    @property
-    def next_is_last(self) -> bool:
-        """Whether the decision after the next one would be the last, or one too many."""
-        return self.iteration + 2 >= self.max_iterations
-
-    @property
-    def last(self) -> bool:
-        """Whether the next decision is the last one."""
-        return self.iteration + 1 >= self.max_iterations
+CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Why the loop is over."""
+    """Why the loop is over, or that it pauses."""
 
     reason: ExitReason
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What stands around the loop: nudges between rounds, arounds about the whole run."""
+
+    nudges: Sequence[Nudge] = ()
+    arounds: Sequence[Around] = ()
 
 
 class React:
@@ -91,97 +84,174 @@ class React:
         recorder: Recorder,
         model: Model,
         context: Context,
-        actor: Actor,
+        hands: Hands,
         clock: Clock,
         listen: Listen,
         limits: Limits,
+        seams: Seams | None = None,
     ) -> None:
         self._recorder = recorder
         self._model = model
-        self._actor = actor
-        self._clock = clock
-        self._listen = listen
-        self._limit = checked(limits).get("max_iterations", MAX_ITERATIONS)
         self._context = context
         self._protocol = context.protocol
-        self._native = self._protocol.name == "native"
+        self._actor = Actor(recorder=recorder, clock=clock, listen=listen, hands=hands)
+        self._clock = clock
+        self._listen = listen
+        self._limits = checked(limits)
+        self._seams = seams or Seams()
+        self._synthesizes = limits.get("answer_mode", "direct") == "synthesize"
 
     @property
     def state(self) -> ReactStateV2:
         """Where the turn stands."""
-        return ReactStateV2.fold(self._recorder.turn, self._limit)
+        return ReactStateV2.fold(self._recorder.turn, self._limits, self._clock.now())
 
     async def run(self, payload: TurnPayload) -> TurnResult:
-        """Carry the turn on until it has an answer.
+        """Carry the turn on until it has an answer, or waits for the user.
 
         Raises:
             LeaseLost: another runner has taken the conversation over.
         """
+        run: Run = self._run
+        for around in reversed(self._seams.arounds):
+            run = partial(around, run=run)
+        return await run(payload)
+
+    async def _run(self, payload: TurnPayload) -> TurnResult:
         # What the user said is in the log, where it cannot differ from what is rendered.
         del payload
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
-        await self._actor.settle()
-        recorder.answers += 1
-        ended = answered(recorder.turn, recorder.answers)
-        while ended is None:
-            ended = await self._step()
+        deadline = self._limits.get("deadline_seconds")
+        left = None if deadline is None else max(deadline - self.state.elapsed_seconds, 0.0)
+        async with Strikes(recorder, self._clock, left, self._cut) as strikes:
+            await self._actor.settle()
+            recorder.answers += 1
+            ended = self._paused() or answered(recorder.turn, recorder.answers)
+            if ended is None:
+                await self._context.select_tools()
+            while ended is None:
+                ended = await self._step(strikes)
         recorder.round = 0
         return result(recorder.timeline, recorder.number, ended.reason, ended.error)
 
-    async def _step(self) -> Ended | None:
+    def _cut(self, why: Why) -> None:
+        self._actor.cut(everything=why == "deadline")
+
+    def _paused(self) -> Ended | None:
+        """The turn waits for the user while a call does."""
+        turn = self._recorder.turn
+        return Ended("paused") if any(one not in turn.answers for one in turn.waiting) else None
+
+    async def _step(self, strikes: Strikes) -> Ended | None:
         state = self.state
         if state.exhausted:
-            return await self._forced()
+            return await self._exhausted("max_iterations", strikes)
+        if self._is_late(state):
+            return await self._exhausted("deadline", strikes)
+        stop = await self._nudged(state)
+        if stop is not None:
+            return await self._exhausted(stop.reason, strikes)
         try:
             if not await self._begin(state, "decision"):
                 return Ended("stopped", "what the turn was to answer was recalled")
-            reply = await self._ask("decision")
+            if self._is_spent(state):
+                return await self._exhausted("budget", strikes)
+            reply = await strikes.over(self._ask("decision"))
         except ModelError as error:
             return await self._without_model(error)
-        return await self._route(state, reply)
+        except Struck:  # the next step sees why
+            self._listen(Delta(type="reset", channel="answer"))
+            return None
+        return await self._route(state, reply, strikes)
 
-    async def _route(self, state: ReactStateV2, reply: Reply) -> Ended | None:
-        if reply.stop_reason == "refusal":
-            return await self._refused(reply)
-        match self._protocol.decode(reply):
-            case Calls(notes=notes, calls=calls):
-                await self._act(reply, notes, calls)
-            case Answer(notes=notes, text=text):
-                marks, answer = self._split(text)
-                if not answer.strip():  # it only acknowledged: what it is to say is still to come
-                    problem = "The reply held only plan marks: call a tool or answer."
-                    await self._record_malformed(reply, text, problem, marks)
-                    return None
-                both = "\n".join(part for part in (notes, marks) if part)
-                return await self._answer(state, reply, both, answer)
-            case Malformed(raw=raw) if state.malformed or state.last:
-                body = completion(self._recorder.timeline, raw, flag="unparsed")
-                if raw.strip():
-                    return await self._close(reply, body, "")
-                await self._record_malformed(reply, raw, "The reply was empty.")
-            case Malformed(raw=raw, problem=problem):
-                await self._record_malformed(reply, raw, problem)
+    def _is_late(self, state: ReactStateV2) -> bool:
+        deadline = self._limits.get("deadline_seconds")
+        return deadline is not None and state.elapsed_seconds >= deadline
+
+    def _is_spent(self, state: ReactStateV2) -> bool:
+        """Whether the request that has been begun would cost more than there is left."""
+        most, dear = self._limits.get("max_tokens"), self._limits.get("max_cost")
+        tokens = self._context.tokens
+        spent = state.usage.input_tokens + state.usage.output_tokens + tokens
+        cost = self._context.price(tokens)
+        too_many = most is not None and spent > most
+        too_dear = dear is not None and cost is not None and (state.cost or 0.0) + cost > dear
+        return too_many or too_dear
+
+    async def _nudged(self, state: ReactStateV2) -> Stop | None:
+        """Tell the model what the nudges have it told; or the one that ends the turn."""
+        most = self._limits.get("stagnation_rounds", 0)
+        if most and state.same_calls >= most:
+            return Stop("stagnation")
+        for nudge in self._seams.nudges:
+            match nudge(state):
+                case Stop() as stop:
+                    return stop
+                case Say(code=code, text=text) if code not in self._recorder.turn.told:
+                    await self._recorder.record(Notice(code=code, text=well_formed(text)))
+                case _:
+                    pass
         return None
 
+    async def _route(self, state: ReactStateV2, reply: Reply, strikes: Strikes) -> Ended | None:
+        recorder = self._recorder
+        decided, marks = self._without_marks(self._protocol.decode(reply))
+        if not isinstance(
+            decided, Calls
+        ):  # who accepts an answer has heard what was said meanwhile
+            await recorder.catch_up()
+        waiting = bool(recorder.timeline.inputs_for(recorder.number))
+        nudges = self._seams.nudges
+        table = Table(state=state, waiting=waiting, limits=self._limits, nudges=nudges)
+        match route(reply, decided, table):
+            case Refused():
+                return await self._refused(reply)
+            case Act(notes=notes, calls=calls):
+                return await self._act(reply, notes, calls)
+            case Repair(raw=raw, problem=problem, notes=notes):
+                await self._record_malformed(reply, raw, problem, _both(notes, marks))
+            case Continue(text=text):
+                await self._record_cut(reply, text)
+            case Held(notes=notes, text=text, reason=reason, say=say):
+                told = [Notice(code=say.code, text=well_formed(say.text))] if say else []
+                await self._hold(reply, _both(notes, marks), Draft(text=text, reason=reason), told)
+            case Accept(notes=notes, text=text, flag=flag):
+                return await self._accept(reply, _both(notes, marks), text, flag, strikes)
+            case End(notes=notes, text=text, stop=stop):
+                body = self._completion(text, "", stop.reason)
+                return await self._close(reply, body, _both(notes, marks))
+        return None
+
+    def _without_marks(self, decided: Decided) -> tuple[Decided, str]:
+        """The decision without the marks of the plan's steps that lead its answer, and these."""
+        current = self._recorder.timeline.plans.current
+        match decided:
+            case Answer(notes=notes, text=text) if current is not None:
+                marks, answer = plan.split_marks(text)
+                if answer.strip():
+                    return Answer(notes, answer), marks
+                # It only acknowledged: what it is to say is still to come.
+                problem = "The reply held only plan marks: call a tool or answer."
+                return Malformed(text, problem), marks
+            case _:
+                return decided, ""
+
     async def _begin(self, state: ReactStateV2, purpose: RoundPurpose) -> bool:
-        limit = self._limit
         return await self._context.begin(
-            Iteration(made=state.iteration, limit=limit, purpose=purpose)
+            Iteration(made=state.iteration, limit=state.max_iterations, purpose=purpose)
         )
 
-    async def _ask(self, purpose: RoundPurpose) -> Reply:
-        listen = Resolved(self._listen, self._recorder.timeline.pool)
-
-        def hear(piece: TextDelta) -> None:
-            if self._native:  # half a JSON object is nothing to show
-                listen(Delta(type="delta", channel=piece.channel, text=piece.text))
-
-        reply = await ask(self._model, self._context.prompt(purpose), hear)
-        listen.close()
+    async def _ask(self, purpose: RoundPurpose, *, is_answer: bool = True) -> Reply:
+        state, pool = self.state, self._recorder.timeline.pool
+        speaks = is_answer and not (self._synthesizes and purpose == "decision")
+        hear = Hearing(self._listen, pool, self._protocol.name, is_answer=speaks)
+        prompt = self._context.prompt(purpose, longer=state.cut_off)
+        reply = await ask(self._model, prompt, hear)
+        hear.close()
         return reply
 
-    async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> None:
+    async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> Ended | None:
         recorder = self._recorder
         first = recorder.timeline.calls + 1
         numbered = [
@@ -198,49 +268,84 @@ class React:
         self._listen(Delta(type="reset", channel="answer"))
         await recorder.record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
         await self._actor.act(numbered)
+        return self._paused()
 
-    async def _answer(
-        self, state: ReactStateV2, reply: Reply, notes: str, text: str
+    async def _hold(self, reply: Reply, notes: str, draft: Draft, told: list[Notice]) -> None:
+        self._listen(Delta(type="reset", channel="answer"))
+        decided = self._decided(reply, notes, 0)
+        await self._recorder.record(*decided, *self._acks(notes), draft, *told)
+
+    async def _accept(
+        self, reply: Reply, notes: str, text: str, flag: AnswerFlag, strikes: Strikes
     ) -> Ended | None:
+        whole = _continued(self._recorder.turn) + text
+        if not self._synthesizes:
+            return await self._close(reply, self._completion(whole, flag, "complete"), notes)
+        await self._hold(reply, notes, Draft(text=whole, reason="synthesis"), [])
+        return await self._synthesized("complete", strikes)
+
+    async def _synthesized(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
+        """The answer, written by a request of its own that sees every result of the turn."""
         recorder = self._recorder
-        await recorder.catch_up()
-        waiting = recorder.timeline.inputs_for(recorder.number)
-        if waiting and not state.next_is_last:
-            draft = Draft(text=text, reason="the user has said more")
+        try:
+            await self._begin(self.state, "answer")
+            reply = await strikes.over(self._ask("answer"))
+        except ModelError as error:
+            brief = recorder.turn.draft
+            if brief is None:
+                return await self._without_model(error)
             self._listen(Delta(type="reset", channel="answer"))
-            await recorder.record(*self._decided(reply, notes, 0), *self._acks(notes), draft)
+            body = self._completion(brief.text, "draft", reason)
+            await recorder.record(Notice(code="model_error", text=well_formed(str(error))), body)
+            return Ended(body.reason, body.error)
+        except Struck:
+            self._listen(Delta(type="reset", channel="answer"))
             return None
-        return await self._close(reply, completion(recorder.timeline, text), notes)
+        text = well_formed(reply.text).strip()
+        if not text:
+            brief = recorder.turn.draft
+            text = brief.text if brief else ""
+        if not text:
+            return await self._close(reply, fallback(recorder.timeline, recorder.turn, reason), "")
+        return await self._close(reply, self._completion(text, "", reason), "", answer=True)
 
-    async def _close(self, reply: Reply, body: Completion, notes: str) -> Ended:
+    def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
+        return completion(self._recorder.timeline, text, flag=flag, reason=reason)
+
+    async def _close(
+        self, reply: Reply, body: Completion, notes: str, *, answer: bool = False
+    ) -> Ended:
         """Record the decision together with the answer that ends the loop."""
-        await self._recorder.record(*self._decided(reply, notes, 0), *self._acks(notes), body)
+        decided = self._decided(reply, notes, 0, answer=answer)
+        await self._recorder.record(*decided, *self._acks(notes), body)
         return Ended(body.reason, body.error)
-
-    def _split(self, text: str) -> tuple[str, str]:
-        """The marks of the current plan's steps that lead an answer, and the answer."""
-        current = self._recorder.timeline.plans.current
-        return plan.split_marks(text) if current is not None else ("", text)
 
     async def _record_malformed(
         self, reply: Reply, raw: str, problem: str, notes: str = ""
     ) -> None:
-        decision = Decision(
-            model=self._model.name,
-            stop_reason=reply.stop_reason,
-            raw=raw or "(nothing)",
-            usage=reply.usage,
-        )
+        decision = self._decision(reply, raw=raw or "(nothing)")
         notice = Notice(code="malformed_reply", text=problem)
         await self._recorder.record(decision, *self._acks(notes), notice)
 
-    def _decided(self, reply: Reply, notes: str, calls: int) -> list[Body]:
-        decision = Decision(
+    async def _record_cut(self, reply: Reply, text: str) -> None:
+        """Keep what came of a reply that was cut off, and have the model write on."""
+        decision = self._decision(reply, raw=text)
+        await self._recorder.record(decision, Notice(code="reply_cut_off", text=CONTINUE))
+
+    def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
+        return Decision(
             model=self._model.name,
             stop_reason=reply.stop_reason,
             calls=calls,
+            raw=raw,
             usage=reply.usage,
+            cost=self._context.cost(reply.usage),
         )
+
+    def _decided(self, reply: Reply, notes: str, calls: int, *, answer: bool = False) -> list[Body]:
+        decision = self._decision(reply, calls=calls)
+        if answer:
+            decision = replace(decision, purpose="answer")
         thinking = [Thinking(text=reply.thinking)] if reply.thinking else []
         return [decision, *thinking, *([Notes(text=notes)] if notes else [])]
 
@@ -261,26 +366,47 @@ class React:
         ack = PlanAck(plan_id=current.plan_id, changes=changes)
         return [ack, Plan(snapshot=snapshot)]
 
-    async def _forced(self) -> Ended:
-        """An answer although the limit is reached: asked for without calls, else what there is."""
-        timeline = self._recorder.timeline
+    async def _exhausted(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
+        """An answer although there is no round, no time or nothing to spend left."""
+        recorder = self._recorder
+        may_ask = reason in ("max_iterations", "stagnation")
+        if may_ask and self._synthesizes:
+            return await self._synthesized(reason, strikes)
+        way = self._limits.get("on_exhausted", "force")
+        if way == "force" and may_ask:
+            return await self._forced(reason, strikes)
+        collected: Collected = "partial" if way == "partial" else "summary"
+        body = fallback(recorder.timeline, recorder.turn, reason, way=collected)
+        self._listen(Delta(type="reset", channel="answer"))
+        await recorder.record(body)
+        return Ended(body.reason, body.error)
+
+    async def _forced(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
+        """An answer that is asked for without calls, else what there is."""
+        recorder = self._recorder
         try:
             await self._begin(self.state, "answer")
-            reply = await self._ask("answer")
+            reply = await strikes.over(self._ask("answer"))
         except ModelError as error:
             return await self._without_model(error)
+        except Struck:
+            self._listen(Delta(type="reset", channel="answer"))
+            body = fallback(recorder.timeline, recorder.turn, reason)
+            await recorder.record(body)
+            return Ended(body.reason, body.error)
         if reply.stop_reason == "refusal":
             return await self._refused(reply)
-        marks, answer = self._split(_said(self._protocol.decode(reply)))
-        if not answer.strip():
-            return await self._close(reply, fallback(timeline, self._recorder.turn), marks)
-        body = completion(timeline, answer, flag="forced", reason="max_iterations")
-        return await self._close(reply, body, marks)
+        decided, marks = self._without_marks(self._protocol.decode(reply))
+        answer = _continued(recorder.turn) + _said(decided)
+        if not answer.strip() or (marks and isinstance(decided, Malformed)):
+            body = fallback(recorder.timeline, recorder.turn, reason)
+            return await self._close(reply, body, marks, answer=True)
+        body = self._completion(answer, "forced", reason)
+        return await self._close(reply, body, marks, answer=True)
 
     async def _refused(self, reply: Reply) -> Ended:
         text = well_formed(reply.text).strip() or "The model refused to answer."
-        body = completion(self._recorder.timeline, text, reason="refused")
-        return await self._close(reply, body, "")
+        return await self._close(reply, self._completion(text, "", "refused"), "")
 
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
@@ -288,7 +414,8 @@ class React:
         self._listen(Delta(type="reset", channel="answer"))
         said = well_formed(str(error))
         notice = Notice(code="model_error", text=said)
-        await recorder.record(notice, fallback(recorder.timeline, recorder.turn, said))
+        body = fallback(recorder.timeline, recorder.turn, "error", said)
+        await recorder.record(notice, body)
         return Ended("error", said)
 
 
@@ -298,6 +425,20 @@ def answered(turn: Turn, answers: int) -> Ended | None:
         return None
     answer = turn.completions[answers - 1]
     return Ended(answer.reason, answer.error)
+
+
+def _both(notes: str, marks: str) -> str:
+    return "\n".join(part for part in (notes, marks) if part)
+
+
+def _continued(turn: Turn) -> str:
+    """The beginnings of an answer that was cut off, so far."""
+    texts = list[str]()
+    for decision in reversed(turn.decisions):
+        if decision.stop_reason != "length" or not decision.raw:
+            break
+        texts.insert(0, decision.raw)
+    return "".join(texts)
 
 
 def _said(decided: Decided) -> str:

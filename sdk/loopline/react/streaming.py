@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from loopline.events import Delta, Event, Listen
+from loopline.models import ProtocolName, TextDelta
+from loopline.prompt import ChannelSplitter, ThoughtSplitter
 from loopline.timeline import Pool, citations
 
 
@@ -44,3 +49,71 @@ class Resolved:
     def _tell(self, text: str) -> None:
         if text:
             self._listen(Delta(type="delta", channel="answer", text=text, attempt=self._attempt))
+
+
+Piece = tuple[str, str]
+
+
+class Splitter(Protocol):
+    """Tells channel from channel while a text comes in."""
+
+    def feed(self, text: str) -> list[Piece]:
+        """What the next piece of the text adds to which channel."""
+        ...
+
+    def close(self) -> list[Piece]:
+        """What is left when nothing more comes."""
+        ...
+
+
+class Hearing:
+    """What listeners hear of one reply while it is written, by its protocol.
+
+    With `is_answer` False nothing of it is the answer: what would be is heard as thinking. Half a JSON
+    object is nothing to hear.
+    """
+
+    def __init__(
+        self, listen: Listen, pool: Pool, protocol: ProtocolName, *, is_answer: bool = True
+    ) -> None:
+        self._resolved = Resolved(listen, pool)
+        self._protocol = protocol
+        self._answer = "answer" if is_answer else "thinking"
+        self._splitter: Splitter | None = _splitter(protocol)
+
+    def __call__(self, piece: TextDelta) -> None:
+        """Hear the next piece."""
+        if piece.channel == "thinking":
+            self._tell("thinking", piece.text)
+        elif self._splitter is not None:
+            self._tell_all(self._splitter.feed(piece.text))
+        elif self._protocol == "native":
+            self._tell(self._answer, piece.text)
+
+    def close(self) -> None:
+        """The reply is whole."""
+        if self._splitter is not None:
+            self._tell_all(self._splitter.close())
+        self._resolved.close()
+
+    def _tell_all(self, pieces: Iterable[Piece]) -> None:
+        for name, text in pieces:
+            channel = _CHANNELS.get(name, name)
+            self._tell(self._answer if channel == "answer" else channel, text)
+
+    def _tell(self, channel: str, text: str) -> None:
+        if text:
+            self._resolved(Delta(type="delta", channel=channel, text=text))
+
+
+_CHANNELS = {"": "notes", "tool_call": "tool", "agent_call": "tool", "code": "tool"}
+
+
+def _splitter(protocol: ProtocolName) -> Splitter | None:
+    match protocol:
+        case "tagged":
+            return ChannelSplitter()
+        case "thought_action":
+            return ThoughtSplitter()
+        case "native" | "json":
+            return None

@@ -14,6 +14,7 @@ from loopline.timeline import (
     ExitReason,
     Source,
     Timeline,
+    Turn,
     UserFollowup,
     UserSteer,
     turn_id,
@@ -71,9 +72,6 @@ def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "")
     turn = timeline.turn(number)
     completion = turn.completion
     used = completion.sources_used if completion else ()
-    usage = Usage()
-    for decision in turn.decisions:
-        usage += decision.usage
     return TurnResult(
         answer=completion.text if completion else "",
         turn_id=turn_id(number),
@@ -81,10 +79,30 @@ def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "")
         ok=reason == "complete" and completion is not None,
         error=error,
         rounds=turn.rounds,
-        usage=usage,
+        usage=turn.usage,
         sources=[timeline.pool.sources[sid] for sid in used if sid in timeline.pool.sources],
+        cost=turn.cost,
+        pending=waiting(turn),
         late_input=late_input(timeline),
     )
+
+
+def waiting(turn: Turn) -> list[PendingCall]:
+    """The calls that wait for the user, in order."""
+    calls = [
+        (turn.open_calls[call_id], pending)
+        for call_id, pending in turn.waiting.items()
+        if call_id not in turn.answers and call_id in turn.open_calls
+    ]
+    return [
+        PendingCall(
+            call_id=call.call_id,
+            tool=call.tool,
+            arguments=call.arguments,
+            question=pending.question,
+        )
+        for call, pending in calls
+    ]
 
 
 def late_input(timeline: Timeline) -> list[str]:

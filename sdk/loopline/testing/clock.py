@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from loopline.clock import milliseconds
@@ -10,13 +12,31 @@ from loopline.clock import milliseconds
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+@dataclass(slots=True)
+class FakeAlarm:
+    """Rings when the clock has come to `at`, in seconds."""
+
+    at: float
+    ring: Callable[[], None]
+    alarms: list[FakeAlarm]
+
+    def cancel(self) -> None:
+        """Never ring."""
+        if self in self.alarms:
+            self.alarms.remove(self)
+
+
 class FakeClock:
-    """Time that passes only by `advance` and by sleeping, which takes no real time."""
+    """Time that passes only by `advance` and by sleeping, which takes no real time.
+
+    Alarms ring in the order of their times while time passes; they do not make it pass.
+    """
 
     def __init__(self, now: datetime = BEGINNING) -> None:
         self._now = now
         self._elapsed = 0.0
         self._ids = 0
+        self._alarms: list[FakeAlarm] = []
 
     def now(self) -> datetime:
         """The time in UTC, whole milliseconds."""
@@ -33,8 +53,22 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass."""
-        self._elapsed += max(seconds, 0.0)
-        self._now += timedelta(seconds=seconds)
+        until = self._elapsed + max(seconds, 0.0)
+        start, began = self._now, self._elapsed
+        while due := [alarm for alarm in self._alarms if alarm.at <= until]:
+            first = min(due, key=lambda alarm: alarm.at)
+            self._alarms.remove(first)
+            self._elapsed = max(first.at, self._elapsed)
+            self._now = start + timedelta(seconds=self._elapsed - began)
+            first.ring()
+        self._elapsed = until
+        self._now = start + timedelta(seconds=seconds)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> FakeAlarm:
+        """Have `ring` called once so many seconds have passed."""
+        alarm = FakeAlarm(self._elapsed + max(seconds, 0.0), ring, self._alarms)
+        self._alarms.append(alarm)
+        return alarm
 
     def set(self, now: datetime) -> None:
         """Set the wall clock, forward or back; elapsed time does not change."""

@@ -12,6 +12,7 @@ from loopline.errors import LooplineError, ModelError
 from loopline.models import (
     Abilities,
     JsonObject,
+    Price,
     Prompt,
     Purpose,
     Reply,
@@ -93,6 +94,7 @@ class AbilityChoices(TypedDict, total=False):
     tail: Literal["dropped"]
     window: int
     output_limit: int
+    price: Price
 
 
 WINDOW = 1_000_000

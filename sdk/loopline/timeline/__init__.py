@@ -46,7 +46,7 @@ from loopline.timeline.blocks import (
     as_entry,
     stored_type,
 )
-from loopline.timeline.checkpoints import checkpoint, opened, place_for
+from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.feedback import Given, Reactions
 from loopline.timeline.log import (
@@ -80,7 +80,7 @@ from loopline.timeline.shown import (
 from loopline.timeline.soundness import UnsoundBody, check, warm
 from loopline.timeline.sources import Pool, identity
 from loopline.timeline.summary import summary_text
-from loopline.timeline.timeline import Timeline, Turn
+from loopline.timeline.timeline import Batch, Timeline, Turn
 from loopline.timeline.verification import CitedSentence, Overlap, Support, Verification, verify
 
 __all__ = [
@@ -91,6 +91,7 @@ __all__ = [
     "NEW_TURN",
     "AnswerFlag",
     "ArtifactKept",
+    "Batch",
     "BlobStore",
     "Block",
     "Body",
@@ -179,6 +180,7 @@ __all__ = [
     "opened",
     "place_for",
     "plan",
+    "reaching",
     "stored_type",
     "summary_text",
     "title_of",

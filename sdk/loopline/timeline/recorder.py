@@ -21,6 +21,8 @@ class Recorder:
     Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
     been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
+    `on_steer` is called when the user steers the turn. `appends` counts the appends so far, each
+    of which has caught up with the log.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class Recorder:
         self.number = turn
         self.round = 0
         self.answers = 0
+        self.appends = 0
+        self.on_steer: Callable[[], None] | None = None
 
     @property
     def past(self) -> Past:
@@ -80,6 +84,17 @@ class Recorder:
         await asyncio.sleep(0)  # who hears of it may act upon it before the next step
         return recorded
 
+    def hear_steer(self) -> None:
+        """The user has just steered the conversation in this process."""
+        if self.on_steer is not None:
+            self.on_steer()
+
+    async def steered_since(self, seq: int) -> int:
+        """The seq of the newest steer after that place which nobody has folded yet; else that place."""
+        after = max(self.timeline.seq, seq)
+        found = await self._log.read(self.conversation, after=after, types=["user.steer"])
+        return found[-1].seq if found else seq
+
     async def catch_up(self) -> None:
         """Fold what other producers have written."""
         async with self._order:
@@ -106,6 +121,7 @@ class Recorder:
         except asyncio.CancelledError:  # what was kept is known from the log alone
             await ended(asyncio.ensure_future(self._read_on()))
             raise
+        self.appends += 1
         self._take(blocks)
         return blocks[len(blocks) - len(entries) :]
 

@@ -57,7 +57,8 @@ class RoundStart:
     one, and `window` what it shows of what was before, None for as before. `limit` is the number of
     decisions the turn may take. The digests are sha256 in hexadecimal; `stable_sha256` is that of the
     messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
-    its conversation with their digests. `tokens` is the estimate of the whole request.
+    its conversation with their digests. `tokens` is the estimate of the whole request. One that `shows` the
+    trace of its turn instead of the context has no part in any epoch.
     """
 
     saw: int
@@ -73,6 +74,7 @@ class RoundStart:
     tail: str = ""
     limit: int = 0
     purpose: Literal["decision", "answer"] = "decision"
+    shows: Literal["context", "trace"] = "context"
     tokens: int = 0
     points: tuple[CachePoint, ...] = ()
     window: Window | None = None

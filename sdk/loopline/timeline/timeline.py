@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -63,7 +64,8 @@ class Turn:
 
     `undecided` is a round that has begun and has no decision yet. `waiting` are the calls that wait for
     the user, `answers` what the user gave them. `steered` is the number of rounds that were over when a
-    round took a steer. `told` are the codes of the notices since the last decision.
+    round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
+    `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
     """
 
     number: int
@@ -79,6 +81,7 @@ class Turn:
     decisions: list[Decision] = field(default_factory=list[Decision])
     batches: list[Batch] = field(default_factory=list[Batch])
     told: list[str] = field(default_factory=list[str])
+    notices: Counter[str] = field(default_factory=Counter[str])
     selected: ToolsSelected | None = None
     steered: int | None = None
     draft: Draft | None = None
@@ -86,6 +89,8 @@ class Turn:
     exit: Exit | None = None
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
+    malformed: int = 0
+    cut_off: int = 0
 
     def take(self, block: Block) -> None:
         """Fold one more of its blocks in."""
@@ -104,6 +109,7 @@ class Turn:
                 self._end(end)
             case Notice(code=code):
                 self.told.append(code)
+                self.notices[code] += 1
             case ToolsSelected(usage=usage) as selected:
                 self.selected = selected
                 self.usage += usage
@@ -119,6 +125,9 @@ class Turn:
         if decision.cost is not None:
             self.cost = (self.cost or 0.0) + decision.cost
         if decision.purpose == "decision":
+            was_cut = decision.stop_reason == "length"
+            self.malformed = self.malformed + 1 if decision.raw and not was_cut else 0
+            self.cut_off = self.cut_off + 1 if was_cut else 0
             self.decisions.append(decision)
             self.batches.append(Batch())
 
@@ -126,7 +135,8 @@ class Turn:
         match body:
             case ToolCalled(call_id=call_id):
                 self.open_calls[call_id] = body
-                self.batches[-1].calls.append(body)
+                for batch in self.batches[-1:]:
+                    batch.calls.append(body)
             case ToolStarted(call_id=call_id):
                 self.started.add(call_id)
             case ToolPending(call_id=call_id):
@@ -369,7 +379,9 @@ class Timeline:
                 self.pending[block.seq] = block
 
     def _fold_round(self, block: Block, begun: RoundStart) -> None:
-        self.last_round, self.last_asked = begun, block
+        self.last_asked = block
+        if begun.shows == "context":
+            self.last_round = begun
         if begun.system:
             self.known_texts.add(begun.system_sha256)
             self.system_texts[begun.system_sha256] = begun.system

@@ -1,6 +1,17 @@
 """The hands of an agent: tools, what comes of them, and the tools of the loop itself."""
 
-from loopline.tools.call import Call, ToolContext
+from loopline.tools.builtin import (
+    Calculator,
+    KnowledgeSearchTool,
+    MemoryWeb,
+    WebFetch,
+    WebFetchTool,
+    WebHit,
+    WebPage,
+    WebSearch,
+    WebSearchTool,
+)
+from loopline.tools.call import AskUser, Call, ToolContext
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
@@ -21,9 +32,13 @@ from loopline.tools.toolset import ToolSet, WireNames, wire_names
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
     "REQUEST_TOOLS",
+    "AskUser",
+    "Calculator",
     "Call",
     "HideTool",
     "KnowledgeSearch",
+    "KnowledgeSearchTool",
+    "MemoryWeb",
     "Outcome",
     "Output",
     "PlanTool",
@@ -36,6 +51,12 @@ __all__ = [
     "ToolContext",
     "ToolFunction",
     "ToolSet",
+    "WebFetch",
+    "WebFetchTool",
+    "WebHit",
+    "WebPage",
+    "WebSearch",
+    "WebSearchTool",
     "WireNames",
     "brought",
     "catalogue",

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from loopline.models import Json
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import Moment, Timeline
+
+
+class AskUser(BaseException):
+    """A tool has asked the user something: its call ends as pending, and the answer is its result.
+
+    It is no `Exception`, so that no tool takes it for a failure of its own.
+    """
+
+    def __init__(self, question: str) -> None:
+        super().__init__(question)
+        self.question = question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +44,13 @@ class ToolContext:
     def progress(self, text: str) -> None:
         """Tell whoever watches how far the call has come; nothing is recorded."""
         self.on_progress(text)
+
+    def ask_user(self, question: str) -> NoReturn:
+        """Ask the user, and end the call as pending: it never returns.
+
+        What the user gives to `resume` is the call's result; the tool is not run again for it.
+        """
+        raise AskUser(question)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,14 @@ from loopline.models import JsonObject, ToolSpec
 from loopline.refs import BlockRef, CallRef, parse
 from loopline.timeline import (
     Block,
+    Completion,
+    Draft,
     Effect,
     Hide,
+    Notice,
     RoundStart,
+    SystemMessage,
+    ToolCalled,
     ToolResult,
     UserFollowup,
     UserPrompt,
@@ -62,6 +67,10 @@ class HideTool:
         del arguments
         return "view"
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The hide, which the next round does."""
         asked, replacement = str(arguments["path"]), str(arguments["replacement"])
@@ -75,8 +84,15 @@ class HideTool:
     def _check_place(self, block: Block, call: Call) -> None:
         now = call.view.now
         place = now.place(block.ref)
-        if isinstance(block.body, UserPrompt | UserFollowup | UserSteer):
-            raise ToolError(f"{block.ref} is what the user said, which is never hidden")
+        match block.body:
+            case UserPrompt() | UserFollowup() | UserSteer():
+                raise ToolError(f"{block.ref} is what the user said, which is never hidden")
+            case ToolCalled() | ToolResult() | Completion() | Draft() | Notice() | SystemMessage():
+                pass
+            case _:
+                raise ToolError(
+                    f"{block.ref} is a {block.type}, and only calls, results, answers and notices can be hidden"
+                )
         if place is None:
             raise ToolError(f"{block.ref} is not shown, so there is nothing to hide")
         if place < _kept(call.timeline.last_round):

@@ -55,6 +55,10 @@ class PlanTool:
         del arguments
         return "plan"
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The plan as it stands after the change."""
         snapshots = _changed(arguments, call)

@@ -52,6 +52,10 @@ class ReadTool:
         del arguments
         return ""
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The status, then a section for each text that is not visible already."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)

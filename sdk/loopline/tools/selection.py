@@ -152,6 +152,10 @@ class RequestTools:
         del arguments
         return "tools"
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """What is brought in, what was there already, and what there is not.
 

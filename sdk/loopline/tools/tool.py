@@ -93,18 +93,31 @@ class Tool(Protocol):
         """
         ...
 
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What became of a call that had begun when its runner was cut off; None when unknown."""
+        ...
+
 
 class ToolFunction(Generic[P, R]):
     """A function that is a tool: still called like the function, `bind` makes it the loop's.
 
     `key` is the template of what a writing call changes; without one all calls of the tool share a key.
+    `reconcile`, a function with some of the same parameters, says what became of a call that was cut off.
     """
 
-    def __init__(self, function: Callable[P, R], *, effect: Effect, key: str) -> None:
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        effect: Effect,
+        key: str,
+        reconcile: Callable[..., Any] | None = None,
+    ) -> None:
         update_wrapper(self, function)
         self.function = function
         self.effect: Effect = effect
         self.key = key
+        self.reconcile = reconcile
         code = _written(function)
         self.name: str = code.__name__
         self.place: str = _place(code)
@@ -135,12 +148,20 @@ class ToolFunction(Generic[P, R]):
 def tool(function: Callable[P, R], /) -> ToolFunction[P, R]: ...
 @overload
 def tool(
-    *, effect: Effect = "exclusive", key: str = ""
+    *, effect: Effect = "exclusive", key: str = "", reconcile: Callable[..., Any] | None = None
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(
-    function: Callable[P, R] | None = None, /, *, effect: Effect = "exclusive", key: str = ""
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    effect: Effect = "exclusive",
+    key: str = "",
+    reconcile: Callable[..., Any] | None = None,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a typed function with a docstring into a tool, which can still be called directly.
+
+    `reconcile` takes some of the same parameters; after a crash it is asked what became of a call that
+    had begun, and returns its result, or None when it cannot say.
 
     Raises:
         BundleError: the function cannot be a tool as it is written; the message names file and line.
@@ -148,7 +169,8 @@ def tool(
 
     def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
         _check_function(_written(function), effect, key)
-        return ToolFunction(function, effect=effect, key=key)
+        _check_reconcile(function, reconcile)
+        return ToolFunction(function, effect=effect, key=key, reconcile=reconcile)
 
     return decorate if function is None else decorate(function)
 
@@ -202,6 +224,17 @@ class BoundTool:
         names = self.function.parameters.fields
         values = {name: getattr(given, field) for name, field in names.items()}
         return well_formed(self.function.key.format_map(values))
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What the tool's own check says became of the call; None when there is none or it cannot say."""
+        check = self.function.reconcile
+        if check is None:
+            return None
+        given = self._values(self._validated(arguments))
+        given |= dict.fromkeys(self.function.parameters.contexts, call.context)
+        names = inspect.signature(check).parameters
+        returned = await _call(check, {name: given[name] for name in names if name in given})
+        return None if returned is None else self._outcome(returned)
 
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """Call the function, in a thread unless it is async, and read what it returned."""
@@ -312,6 +345,19 @@ def _wrong_function(function: FunctionType) -> str:
         if parameter.annotation is parameter.empty:
             return f"has no type for {name!r}: annotate it"
     return ""
+
+
+def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | None) -> None:
+    """Refuse a check that asks for what its tool is not given."""
+    if check is None:
+        return
+    known = list(inspect.signature(function).parameters)
+    for name in inspect.signature(check).parameters:
+        if name not in known:
+            raise BundleError(
+                f"{_place(_written(check))}: reconcile takes {name!r}, which its tool does "
+                f"not: {by_likeness(name, known)}"
+            )
 
 
 def _wrong_key(key: str, signature: inspect.Signature) -> str:

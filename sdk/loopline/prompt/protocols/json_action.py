@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -37,6 +38,7 @@ _FORMS = (
     'Write {"action": "call_tool", "tool": …, "arguments": {…}} '
     'or {"action": "final_answer", "answer": …}.'
 )
+_FIELD = re.compile(r'"(?:action|notes|tool|arguments|answer)"\s*:')
 
 
 class JsonAction:
@@ -73,12 +75,12 @@ class JsonAction:
 def decided(raw: str) -> Decided:
     """What the JSON objects in a text say is to be done.
 
-    An object without an action that has an answer is one. A broken object with an action is never
-    passed over for a sound one behind it.
+    An object without an action that has an answer is one. A broken object with a field of an action
+    is never passed over for a sound one in it or behind it.
     """
     found = scan_json(raw)
     for one in found:
-        if isinstance(one, BrokenJson) and '"action"' in one.text:
+        if isinstance(one, BrokenJson) and _FIELD.search(one.text):
             return Malformed(raw, f"The JSON of the reply is broken: {one.problem}. {_FORMS}")
     objects = [well_formed_object(one) for one in found if not isinstance(one, BrokenJson)]
     actions = [one for one in objects if "action" in one]

@@ -1,0 +1,116 @@
+"""Offering: which tools a round offers, and the texts that this makes of a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from loopline.models import Model, ToolSpec
+from loopline.models.tokens import estimate
+from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, tools_text
+from loopline.timeline import Recorder, ToolsSelected, UserPrompt
+from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, brought, select
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Tools, and the parts of a prompt that go with them; `fixed` is what these cost, in tokens.
+
+    The digests are sha256 in hexadecimal. `specs` travel beside the text, where the protocol has them so.
+    """
+
+    tools: ToolSet
+    specs: tuple[ToolSpec, ...]
+    system: str
+    system_sha256: str
+    tools_text: str
+    tools_sha256: str
+    fixed: int
+
+    @classmethod
+    def of(cls, tools: ToolSet, instructions: str, protocol: DecisionProtocol) -> Offer:
+        """The offer of these tools in a protocol."""
+        manual = protocol.manual(tools.specs)
+        system = "\n\n".join(part for part in (instructions, manual) if part)
+        text = tools_text(tools.specs)
+        native = protocol.name == NATIVE
+        return cls(
+            tools=tools,
+            specs=tuple(tools.specs) if native else (),
+            system=system,
+            system_sha256=_digest(system),
+            tools_text=text,
+            tools_sha256=_digest(text),
+            fixed=estimate(system) + (estimate(text) if native else 0),
+        )
+
+    @classmethod
+    def of_trace(cls) -> Offer:
+        """What goes with the trace of a turn: no tools."""
+        text = tools_text(())
+        return cls(
+            tools=ToolSet(),
+            specs=(),
+            system=TRACE_SYSTEM,
+            system_sha256=_digest(TRACE_SYSTEM),
+            tools_text=text,
+            tools_sha256=_digest(text),
+            fixed=estimate(TRACE_SYSTEM),
+        )
+
+
+class Offers:
+    """The offers of a turn: everything, or what was selected and asked for since."""
+
+    def __init__(
+        self, recorder: Recorder, tools: ToolSet, instructions: str, protocol: DecisionProtocol
+    ) -> None:
+        self._recorder = recorder
+        self._every = tools
+        self._instructions = instructions
+        self._protocol = protocol
+        self._made: dict[tuple[str, ...] | None, Offer] = {}
+
+    @property
+    def now(self) -> Offer:
+        """What the next round offers."""
+        names = self._active()
+        if names not in self._made:
+            tools = self._every if names is None else self._only(names)
+            self._made[names] = Offer.of(tools, self._instructions, self._protocol)
+        return self._made[names]
+
+    async def select(self, model: Model) -> None:
+        """Have the model choose among many tools, once a turn; the choice is recorded."""
+        turn = self._recorder.turn
+        if turn.selected is not None or turn.prompt is None:
+            return
+        match turn.prompt.body:
+            case UserPrompt(text=question):
+                pass
+            case _:
+                return
+        pinned = [name for name in self._every if name.startswith("react.")]
+        chosen = await select(model, self._every.specs, question, pinned=pinned)
+        if len(chosen.chosen) == len(self._every) and not chosen.fallback:
+            return
+        body = ToolsSelected(names=chosen.chosen, why=chosen.fallback, usage=chosen.usage)
+        await self._recorder.record(body)
+
+    def _active(self) -> tuple[str, ...] | None:
+        """The names that are offered; None when all are."""
+        selected = self._recorder.turn.selected
+        if selected is None:
+            return None
+        wanted = {*selected.names, *brought(self._recorder.timeline, self._recorder.number)}
+        names = tuple(name for name in self._every if name in wanted)
+        return None if len(names) == len(self._every) else names
+
+    def _only(self, names: tuple[str, ...]) -> ToolSet:
+        chosen = [tool for name, tool in self._every.items() if name in names]
+        others = RequestTools(self._every.specs, names)
+        return ToolSet([*chosen, *([] if REQUEST_TOOLS in names else [others])])
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()

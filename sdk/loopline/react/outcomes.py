@@ -1,0 +1,61 @@
+"""What is recorded of a call that has come to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopline.models import JsonObject, dumps
+from loopline.timeline import ArtifactKept, Body, Timeline, ToolCalled, ToolResult
+from loopline.tools import Outcome
+
+NOTHING = "(it succeeded, and gave no output)"
+"""What the model reads of a result without a text."""
+
+
+def recorded(
+    call: ToolCalled,
+    outcome: Outcome,
+    elapsed_ms: float,
+    timeline: Timeline,
+    turn: int,
+    ran_with: JsonObject | None = None,
+) -> list[Body]:
+    """The result of a call with the sources it adds, numbered, and what it keeps."""
+    cited = [section.source for section in outcome.sections if section.source]
+    sids, added = timeline.pool.number([*cited, *outcome.sources])
+    kept: list[Body] = []
+    artifact = ""
+    if outcome.artifact is not None:
+        version = timeline.artifacts.get((turn, call.call_id), 0) + 1
+        text, mime = dumps(outcome.artifact), "application/json"
+        kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
+        artifact = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
+    result = ToolResult(
+        call_id=call.call_id,
+        tool=call.tool,
+        text=rendered(outcome, sids, artifact) or NOTHING,
+        elapsed_ms=elapsed_ms,
+        found=outcome.found,
+        shows=outcome.shows,
+        artifact=artifact,
+        ran_with=ran_with,
+    )
+    return [result, *added, *outcome.bodies, *kept]
+
+
+def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
+    """The text that the model reads: the lead, the sections, the sources with their numbers."""
+    numbers = iter(sids)
+    parts = [outcome.text]
+    for section in outcome.sections:
+        mark = f"[[S:{next(numbers)}]] " if section.source else ""
+        parts.append(f"{mark}{section.heading}\n{section.text}")
+    listed = [
+        f"[[S:{sid}]] {source.title or source.url} — {source.url}"
+        for sid, source in zip(numbers, outcome.sources, strict=True)
+    ]
+    if listed:
+        parts.append("\n".join(["sources:", *listed]))
+    if artifact:
+        parts.append(f"the whole is kept: {artifact}")
+    return "\n\n".join(part for part in parts if part)

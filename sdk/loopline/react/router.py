@@ -1,0 +1,131 @@
+"""The router: what becomes of a reply, as a pure table; the first row that fits decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loopline.models import Reply, ToolCall
+from loopline.prompt import Answer, Calls, Decided, Malformed
+from loopline.react.limits import OUTPUT_ESCALATIONS, REPAIRS, Limits
+from loopline.react.seams import Hold, Nudge, Stop
+from loopline.react.state import ReactStateV2
+from loopline.timeline import AnswerFlag
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The model declines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """The reply was cut off by its output limit: the model is to write on, with more room."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The reply cannot be read: the model is to write it anew."""
+
+    raw: str
+    problem: str
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """The calls are to run."""
+
+    notes: str
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The answer is not accepted yet, and stays a draft; `say` is what the model is told, if anything."""
+
+    notes: str
+    text: str
+    reason: str
+    say: Hold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The answer is the turn's."""
+
+    notes: str
+    text: str
+    flag: AnswerFlag = ""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A nudge ends the turn with the answer that is on the table."""
+
+    notes: str
+    text: str
+    stop: Stop
+
+
+Route = Refused | Continue | Repair | Act | Held | Accept | End
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What the rows go by beside the reply: the state, who waits, the limits, the nudges."""
+
+    state: ReactStateV2
+    waiting: bool
+    limits: Limits
+    nudges: Sequence[Nudge] = ()
+
+
+def route(reply: Reply, decided: Decided, table: Table) -> Route:
+    """What becomes of a reply that was read like this."""
+    state = table.state
+    if reply.stop_reason == "refusal":
+        return Refused()
+    match decided:
+        case Calls(notes=notes, calls=calls):
+            return Act(notes, calls)
+        case Answer(text=text) | Malformed(raw=text) if _is_cut_off(reply, table) and text.strip():
+            return Continue(text)
+        case Malformed(raw=raw, problem=problem) if _may_repair(table) or not raw.strip():
+            return Repair(raw, problem)
+        case Malformed(raw=raw):
+            return Accept("", raw, "unparsed")
+        case Answer(notes=notes, text=text):
+            return _answered(notes, text, reply, replace(table, state=replace(state, answer=text)))
+
+
+def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
+    """An answer is accepted if and only if nothing holds it; on the last round nothing does."""
+    state = table.state
+    if table.waiting and not state.next_is_last:
+        return Held(notes, text, "the user has said more")
+    if not state.last and state.iteration + 1 < state.min_rounds:
+        return Held(notes, text, f"there are to be {state.min_rounds} rounds")
+    for nudge in table.nudges:
+        match nudge(state):
+            case Hold() as hold if not state.last:
+                return Held(notes, text, hold.code, hold)
+            case Stop() as stop:
+                return End(notes, text, stop)
+            case _:
+                pass
+    return Accept(notes, text, "cut" if reply.stop_reason == "length" else "")
+
+
+def _is_cut_off(reply: Reply, table: Table) -> bool:
+    escalations = table.limits.get("output_escalations", OUTPUT_ESCALATIONS)
+    left = table.state.cut_off < escalations and not table.state.last
+    return reply.stop_reason == "length" and left
+
+
+def _may_repair(table: Table) -> bool:
+    repairs = table.limits.get("repairs", REPAIRS)
+    left = repairs is None or table.state.malformed < repairs
+    return left and not table.state.last

@@ -1,0 +1,104 @@
+"""The three seams: a Guard around a call, a Nudge between rounds, an Around around a run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from loopline.models import JsonObject
+from loopline.react.state import ReactStateV2
+from loopline.react.turn import TurnPayload, TurnResult
+from loopline.timeline import Effect, ExitReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedCall:
+    """A call that is about to run: its arguments are sound, and its tool exists.
+
+    `made` counts the calls of the turn that have a result, by tool.
+    """
+
+    call_id: str
+    tool: str
+    effect: Effect
+    arguments: JsonObject
+    turn_id: str
+    conversation: str
+    user: str
+    made: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """The call may run; with these arguments in place of its own, if any are given."""
+
+    arguments: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """The call does not run; the model reads why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The call waits until the user has approved of it."""
+
+    question: str
+
+
+Verdict = Allow | Deny | Ask
+
+
+class Guard(Protocol):
+    """Stands around every call. One that breaks denies the call, unless it is a read."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        """What is to become of the call."""
+        ...
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        """What the model is to read of its result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """The model is told something before its next decision. `code` says what kind of thing it is."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The answer on the table is not accepted yet, and the model reads why."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The turn ends here."""
+
+    reason: ExitReason
+    text: str = ""
+
+
+Nudged = Say | Hold | Stop | None
+Nudge = Callable[[ReactStateV2], Nudged]
+"""A pure function of the state, asked before each decision and, with `answer` set, about each answer."""
+
+Run = Callable[[TurnPayload], Awaitable[TurnResult]]
+
+
+class Around(Protocol):
+    """Stands around a whole run; one that does not call `run` stands in for it."""
+
+    async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult:
+        """Run the turn, or not."""
+        ...

@@ -1,0 +1,106 @@
+"""The state of a running turn: a fold of its blocks, never kept beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+
+from loopline.models import JsonObject, Usage, dumps
+from loopline.react.limits import MAX_ITERATIONS, Limits
+from loopline.timeline import Batch, Turn
+
+STEER_ROUNDS = 3
+"""So many decisions a turn may still make once the user has steered it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReactStateV2:
+    """Where the running turn stands.
+
+    `iteration` counts the decisions made, of at most `max_iterations`; an answer is held until
+    `min_rounds` are. `malformed` and `cut_off` count the replies in a row that could not be read, or were
+    cut off by the output limit. `batches` are the calls of each decision with their results. `notices`
+    counts what the turn was told, by code. `answer` is an answer on the table, None when there is none.
+    """
+
+    iteration: int
+    max_iterations: int
+    min_rounds: int
+    malformed: int
+    cut_off: int
+    steered: bool
+    batches: Sequence[Batch]
+    notices: Mapping[str, int]
+    usage: Usage
+    cost: float | None
+    elapsed_seconds: float
+    answer: str | None = None
+
+    @classmethod
+    def fold(cls, turn: Turn, limits: Limits, now: datetime) -> ReactStateV2:
+        """The state that the turn's blocks make."""
+        most = limits.get("max_iterations", MAX_ITERATIONS)
+        least = limits.get("min_rounds", 1) if limits.get("early_stop", True) else most
+        if turn.steered is not None:
+            most = min(most, turn.steered + STEER_ROUNDS)
+            least = 1
+        elapsed = (now - turn.begun).total_seconds() if turn.begun else 0.0
+        return cls(
+            iteration=turn.rounds,
+            max_iterations=most,
+            min_rounds=min(least, most),
+            malformed=turn.malformed,
+            cut_off=turn.cut_off,
+            steered=turn.steered is not None,
+            batches=turn.batches,
+            notices=turn.notices,
+            usage=turn.usage,
+            cost=turn.cost,
+            elapsed_seconds=max(elapsed, 0.0),
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further decision may be made."""
+        return self.iteration >= self.max_iterations
+
+    @property
+    def last(self) -> bool:
+        """Whether the next decision is the last one."""
+        return self.iteration + 1 >= self.max_iterations
+
+    @property
+    def next_is_last(self) -> bool:
+        """Whether the decision after the next one would be the last, or one too many."""
+        return self.iteration + 2 >= self.max_iterations
+
+    @property
+    def same_calls(self) -> int:
+        """How many of the newest rounds in a row made the same calls, whatever their order."""
+        prints = [fingerprint(batch) for batch in self.batches]
+        return _in_a_row([one == prints[-1] != "" for one in prints]) if prints else 0
+
+
+def fingerprint(batch: Batch) -> str:
+    """What the calls of a round are, whatever their order and spacing; empty when there are none."""
+    calls = sorted(dumps([call.tool, _squeezed(call.arguments)]) for call in batch.calls)
+    return sha256("\n".join(calls).encode("utf-8", "surrogatepass")).hexdigest() if calls else ""
+
+
+def _squeezed(arguments: JsonObject) -> JsonObject:
+    return {
+        name: " ".join(value.split()) if isinstance(value, str) else value
+        for name, value in sorted(arguments.items())
+    }
+
+
+def _in_a_row(flags: Sequence[bool]) -> int:
+    """How many of the last ones are set, without a gap."""
+    count = 0
+    for flag in reversed(flags):
+        if not flag:
+            break
+        count += 1
+    return count

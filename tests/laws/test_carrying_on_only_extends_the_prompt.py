@@ -1,0 +1,208 @@
+"""Laws 3 and 10: within an epoch a prompt only grows, and it is the same however it came about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+from tempfile import TemporaryDirectory
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopline.prompt import (
+    JsonAction,
+    Native,
+    Pointing,
+    Rendering,
+    View,
+    cache_points,
+    requests,
+    tools_text,
+)
+from loopline.reader import read_document
+from loopline.timeline import (
+    Block,
+    Conversation,
+    Hide,
+    MemoryLog,
+    RoundStart,
+    Timeline,
+    Window,
+)
+from tests.support.drawn_lives import lives
+from tests.support.lives import Life, Lived, Sent, live
+
+CAUSES = (
+    "start",
+    "model",
+    "protocol",
+    "renderer",
+    "instructions",
+    "tools",
+    "compaction",
+    "prune",
+    "hide",
+)
+
+
+def starts(blocks: Sequence[Block]) -> list[tuple[Block, RoundStart]]:
+    """The rounds that asked a model."""
+    return [
+        (block, block.body)
+        for block in blocks
+        if isinstance(block.body, RoundStart) and block.body.model
+    ]
+
+
+def within_epochs(sent: Sequence[Sent]) -> list[tuple[Sent, Sent]]:
+    """Requests that follow each other in one epoch."""
+    return [(one, other) for one, other in pairwise(sent) if one.begun.epoch == other.begun.epoch]
+
+
+@settings(max_examples=30)
+@given(lives)
+def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) -> None:
+    for before, after in within_epochs(live(life).sent):
+        assert after.prompt.system == before.prompt.system
+        assert after.prompt.tools == before.prompt.tools
+        assert after.prompt.messages[: len(before.prompt.messages)] == before.prompt.messages
+
+
+@settings(max_examples=30)
+@given(lives)
+def test_an_epoch_opens_only_with_a_cause_that_holds(life: Life) -> None:
+    blocks = live(life).blocks
+    before: RoundStart | None = None
+    seen = 0
+    for block, begun in starts(blocks):
+        since = blocks[seen : block.seq - 1]
+        causes = begun.opened_by.split(",") if begun.opened_by else []
+        assert begun.epoch == (before.epoch if before else 0) + bool(causes)
+        assert set(causes) <= set(CAUSES)
+        assert begun.window is None or causes
+        for cause in causes:
+            assert holds(cause, before, begun, blocks, since), cause
+        changed = before is not None and any(
+            getattr(before, name) != getattr(begun, name)
+            for name in ("model", "protocol", "renderer", "system_sha256", "tools_sha256")
+        )
+        assert causes or not changed
+        before, seen = begun, block.seq
+
+
+def holds(
+    cause: str,
+    before: RoundStart | None,
+    begun: RoundStart,
+    blocks: Sequence[Block],
+    since: Sequence[Block],
+) -> bool:
+    """Whether what a round gives as the cause of its epoch is so."""
+    if cause == "compaction" or cause == "prune":
+        return begun.window is not None and begun.window != window_before(blocks, since)
+    if before is None:
+        return cause == "start"
+    match cause:
+        case "model":
+            return before.model != begun.model
+        case "protocol":
+            return before.protocol != begun.protocol
+        case "instructions":
+            return before.system_sha256 != begun.system_sha256
+        case "tools":
+            return before.tools_sha256 != begun.tools_sha256
+        case "renderer":
+            return before.renderer != begun.renderer
+        case "hide":
+            return any(isinstance(block.body, Hide) for block in since)
+        case _:
+            return False
+
+
+def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Window:
+    """The window of the epoch before these blocks."""
+    end = since[0].seq if since else len(blocks)
+    windows = [begun.window for block, begun in starts(blocks) if begun.window and block.seq < end]
+    return windows[-1] if windows else Window()
+
+
+@settings(max_examples=25)
+@given(lives, st.integers(1, 7))
+def test_in_one_go_equals_in_steps(life: Life, stride: int) -> None:
+    blocks = live(life).blocks
+    for protocol in (Native(), JsonAction()):
+        whole, stepped = View(protocol, blocks), View(protocol)
+        for at in range(0, len(blocks), stride):
+            stepped.extend(blocks[at : at + stride])
+            stepped.under(stepped.window)
+        assert stepped.messages == whole.messages
+        assert (stepped.sha256, stepped.tokens) == (whole.sha256, whole.tokens)
+        assert seen_of(stepped.now) == seen_of(whole.now)
+        assert points_of(stepped, blocks) == points_of(whole, blocks)
+        again = whole.under(whole.window)
+        assert again.messages == whole.messages
+    one, steps = Timeline(blocks), Timeline()
+    for at in range(0, len(blocks), stride):
+        steps.extend(blocks[at : at + stride])
+    assert (one.pool, one.plans, one.pending) == (steps.pool, steps.plans, steps.pending)
+    assert (one.turns, one.shown, one.calls) == (steps.turns, steps.shown, steps.calls)
+
+
+def seen_of(now: Rendering) -> list[object]:
+    return [now.window, now.refs, now.cuts, now.last_tail, now.shown, now.marked, now.turn_start]
+
+
+def points_of(view: View, blocks: Sequence[Block]) -> object:
+    turn = max(block.turn for block in blocks)
+    kept = view.facts.kept_before(turn)
+    return cache_points(view.now, turn, [], Pointing(kept=kept, factor=view.facts.factor))
+
+
+@settings(max_examples=25)
+@given(lives)
+def test_every_request_is_made_again_from_the_log_alone(life: Life) -> None:
+    check_requests(live(life))
+
+
+@settings(max_examples=8)
+@given(lives)
+def test_every_request_is_made_again_from_a_log_in_a_file(life: Life) -> None:
+    with TemporaryDirectory() as folder:
+        check_requests(live(life, f"sqlite:///{folder}/c.db"))
+
+
+def check_requests(lived: Lived) -> None:
+    """Compare what was sent with what the log says was."""
+    again = {request.block.seq: request for request in requests(Timeline(lived.blocks))}
+    assert list(again) == [block.seq for block, _ in starts(lived.blocks)]
+    assert {request.inexact for request in again.values()} <= {""}
+    for sent in lived.sent:
+        request = again[sent.start.seq]
+        assert request.messages == sent.prompt.messages
+        assert request.system == sent.prompt.system
+        assert request.tools == (tools_text(sent.prompt.tools) if sent.prompt.tools else "")
+        assert request.begun.tail == sent.prompt.tail
+        assert request.cache_points == sent.prompt.cache_points
+
+
+@settings(max_examples=15)
+@given(lives, st.floats(0, 1))
+def test_an_export_and_a_fork_make_the_same_requests(life: Life, part: float) -> None:
+    lived = live(life)
+    document = read_document(lived.document)
+    until = max(int(part * len(lived.blocks)), 1)
+    forked = asyncio.run(fork(lived, until))
+    expected = list(requests(Timeline(lived.blocks)))
+    assert list(requests(Timeline(document))) == expected
+    assert list(requests(Timeline(forked))) == [
+        request for request in expected if request.block.seq <= until
+    ]
+
+
+async def fork(lived: Lived, until: int) -> list[Block]:
+    here, there = Conversation(name="c"), Conversation(name="d")
+    log = MemoryLog()
+    await log.restore(here, lived.blocks)
+    await log.fork(here, there, until)
+    return list(await log.read(there))

@@ -1,0 +1,120 @@
+"""Laws 6 and 8: input is taken once, stays in sight while it is answered to, and refs stay readable."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+
+from loopline.models import UserMessage, dumps
+from loopline.timeline import (
+    Block,
+    Completion,
+    Notes,
+    RoundStart,
+    Timeline,
+    ToolCalled,
+    UserFollowup,
+    UserPrompt,
+    memory_notes,
+)
+from tests.support.drawn_lives import lives
+from tests.support.lives import Life, Lived, Sent, live
+
+
+@settings(max_examples=30)
+@given(lives)
+def test_every_user_input_is_pending_or_recalled_or_taken_by_one_round(life: Life) -> None:
+    blocks = live(life).blocks
+    timeline = Timeline(blocks)
+    said = [b.seq for b in blocks if isinstance(b.body, UserPrompt | UserFollowup)]
+    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+    assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
+
+
+@settings(max_examples=30)
+@given(lives)
+def test_what_the_running_turn_was_told_is_in_its_prompts(life: Life) -> None:
+    """Word for word, or so far as there is room, with the ref that gives all of it."""
+    lived = live(life)
+    inputs = {b.seq: b for b in lived.blocks if isinstance(b.body, UserPrompt | UserFollowup)}
+    for sent in lived.sent:
+        taken = [
+            seq
+            for block in lived.blocks
+            if isinstance(block.body, RoundStart)
+            and block.turn == sent.start.turn
+            and block.seq <= sent.start.seq
+            for seq in block.body.takes
+        ]
+        for seq in taken:
+            assert shows(sent, inputs[seq]), inputs[seq].ref
+
+
+def shows(sent: Sent, block: Block) -> bool:
+    """Whether the request shows what the user said."""
+    assert isinstance(block.body, UserPrompt | UserFollowup)
+    texts = [message.text for message in sent.prompt.messages if isinstance(message, UserMessage)]
+    found = [text.partition(f"[{block.ref}]\n") for text in texts if f"[{block.ref}]\n" in text]
+    if not found:
+        return False
+    before, _, shown = found[0]
+    if before not in ("", "[USER INTERRUPT]\n"):  # one of several that came in one message
+        return before.startswith("[USER INTERRUPT]\n") and block.body.text in shown
+    kept, _, rest = shown.partition("\n[TRUNCATED]")
+    return shown == block.body.text or (
+        block.body.text.startswith(kept) and f"{block.ref}#C{len(kept) + 1}-" in rest
+    )
+
+
+@settings(max_examples=30)
+@given(lives)
+def test_every_pinned_ref_that_was_shown_reads_as_it_did_then(life: Life) -> None:
+    lived = live(life)
+    asked = "".join(
+        dumps(block.body.arguments) for block in lived.blocks if isinstance(block.body, ToolCalled)
+    )
+    examples = "".join(sent.prompt.system for sent in lived.sent[:1])
+    absent = {ref for ref, (status, _) in lived.first.items() if status != "ok"}
+    assert {ref for ref in absent if ref not in asked + examples} == set()
+    assert {ref: lived.last[ref] for ref in lived.first if ref not in absent} == {
+        ref: read for ref, read in lived.first.items() if ref not in absent
+    }
+
+
+@settings(max_examples=30)
+@given(lives)
+def test_plans_memory_notes_and_cited_sources_stay_in_the_prompt(life: Life) -> None:
+    lived = live(life)
+    for sent in lived.sent[-1:]:
+        assert missing(lived, sent) == []
+
+
+def missing(lived: Lived, sent: Sent) -> list[str]:
+    """What the request should hold of plans, notes and sources, and does not."""
+    before = Timeline(lived.blocks[: sent.start.seq])
+    prompt = sent.prompt
+    text = "\n".join([*(repr(message) for message in prompt.messages), prompt.tail])
+    plans = [plan.plan_id for plan in before.plans.open[-4:]]
+    noted = memory_notes.fold(b for b in before.blocks if isinstance(b.body, Notes))
+    notes = [note.text for note in noted.notes]
+    cited = {
+        sid
+        for block in before.blocks
+        if isinstance(block.body, Completion)
+        for sid in block.body.sources_used
+    }
+    sources = [f"so:{sid}" for sid in cited if not names(text, sid)]
+    return [one for one in [*plans, *notes] if one not in text] + sources
+
+
+def names(text: str, sid: int) -> bool:
+    """Whether the text says where that source is."""
+    if f"[[S:{sid}]]" in text:
+        return True
+    for part in text.split("so:sources_pool[")[1:]:
+        for one in part.partition("]")[0].split(","):
+            first, _, last = one.partition("-")
+            if first.isdigit() and int(first) <= sid <= int(last or first):
+                return True
+    return False

@@ -1,0 +1,70 @@
+"""Law 9: what is rendered for a round does not depend on how many rounds there were before."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from itertools import pairwise
+from types import FrameType
+
+from loopline.models import Prompt
+from loopline.prompt import Rendering
+from loopline.prompt.facts import Facts
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Line
+from tests.support.lives import bundle
+from tests.support.talking import talking
+
+CODES = (Rendering.take.__code__, Facts.take.__code__, Rendering.said.__code__)
+
+
+class Calls:
+    """How often something was called."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def count(self, frame: FrameType, event: str, argument: object) -> None:
+        """What `sys.setprofile` calls."""
+        self.made += event == "call" and frame.f_code in CODES
+
+
+@contextmanager
+def counted() -> Generator[Calls, None, None]:
+    """Counts the blocks that are folded and rendered."""
+    calls = Calls()
+    before = sys.getprofile()
+    sys.setprofile(calls.count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
+
+
+async def test_what_is_rendered_for_a_round_does_not_depend_on_its_place() -> None:
+    rendered = list[int]()
+    with counted() as calls:
+
+        def acting(prompt: Prompt) -> Line:
+            rendered.append(calls.made)
+            return Say("note", Call("life.look", size=40), Call("life.alone", size=40))
+
+        model = ScriptedModel([acting] * 60 + ["Done."])
+        async with talking(model, bundle=bundle) as talk:
+            await talk.say("go", max_iterations=80)
+    each = [after - before for before, after in pairwise(rendered)]
+    assert len(each) == 59
+    assert len(set(each)) == 1
+
+
+async def test_what_a_turn_renders_does_not_depend_on_the_turns_before_it() -> None:
+    model = ScriptedModel(["Yes."] * 30)
+    rendered = list[int]()
+    with counted() as calls:
+        async with talking(model, bundle=bundle) as talk:
+            for _ in range(30):
+                await talk.say("go")
+                rendered.append(calls.made)
+    each = [after - before for before, after in pairwise(rendered)]
+    assert len(set(each)) == 1

@@ -1,0 +1,37 @@
+"""A log that one process of a story loses: from some append on, nothing of what it writes is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopline.errors import StoreError
+from loopline.timeline import Block, Conversation, Entry, TimelineLog
+from tests.support.dying import DyingLog
+
+
+class Died(StoreError):
+    """The process that wrote is dead."""
+
+
+class MortalLog(DyingLog):
+    """A log of which `left` further appends are kept, all of them when it is None."""
+
+    def __init__(self, log: TimelineLog) -> None:
+        super().__init__(log, "", 0)
+        self.left: int | None = None
+
+    async def append(
+        self,
+        conversation: Conversation,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+    ) -> Sequence[Block]:
+        """Append, while it lives."""
+        if self.left is not None:
+            if self.left <= 0:
+                raise Died("dead")
+            self.left -= 1
+        return await super().append(conversation, entries, seen=seen, term=term, key=key)
