@@ -112,7 +112,7 @@ class Context:
         self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
         self.tokens = 0
-        self._appends = 0
+        self._appends: int = 0
         learned = recorder.timeline.base.learned
         self.view: View = recorder.timeline.folded(
             View, f"view.{self.protocol.name}", lambda: View(self.protocol, learned=learned)
