@@ -117,7 +117,7 @@ class BaseWorkflow:
         """
         if preset != "bare":
             raise BundleError(f"no preset {preset!r}: there is only 'bare'")
-        services, space = self._services, self.knowledge
+        services, space, decider = self._services, self.knowledge, model or self._services.model
         skills = await asyncio.to_thread(services.skills, skills_module)
         search = knowledge_space_fn or (space.search if space else None)
         read = knowledge_read_fn or services.read
@@ -128,16 +128,14 @@ class BaseWorkflow:
             other=services.other,
         )
         in_force: Limits = {**limits, **services.limits}
-        toolset = await self._toolset(
-            tools_module,
-            tools,
-            guarded_search(search) if search else None,
-            in_force.get("editable_tail_size_in_tokens", EDITABLE_TAIL_TOKENS),
-        )
+        reach = in_force.get("editable_tail_size_in_tokens", EDITABLE_TAIL_TOKENS)
+        found = guarded_search(search) if search else None
+        toolset = await self._toolset(tools_module, tools, found, reach)
         wanted = self.instructions if instructions is None else instructions
+        seams = Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds))
         context = Context(
             recorder=services.recorder,
-            model=model or services.model,
+            model=decider,
             tools=toolset,
             system=system_text(wanted, services.source, toolset, skills),
             clock=services.clock,
@@ -146,7 +144,7 @@ class BaseWorkflow:
         )
         return React(
             recorder=services.recorder,
-            model=model or services.model,
+            model=decider,
             context=context,
             hands=Hands(
                 tools=lambda: context.tools,
@@ -160,7 +158,7 @@ class BaseWorkflow:
             clock=services.clock,
             listen=services.listen,
             limits=in_force,
-            seams=Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds)),
+            seams=seams,
         )
 
     async def _toolset(

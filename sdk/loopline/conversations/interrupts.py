@@ -39,14 +39,15 @@ class Receipt:
 class InterruptQueue:
     """What was said waits in the log until one round takes it, or it is recalled, whichever comes first.
 
-    `steered` is called when the turn that runs here should look at once. `seen` says up to which place
-    the conversation has been read here, None when it has not.
+    `steered` is called when the turn that runs here should look at once; `seen` gives the last place that
+    was read here, None when nothing was.
     """
 
     def __init__(
         self,
         log: TimelineLog,
         conversation: Conversation,
+        *,
         steered: Callable[[], None],
         seen: Callable[[], int | None],
     ) -> None:

@@ -98,8 +98,8 @@ class Turns:
         self._clock = clock
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
-        self._known: dict[Conversation, _Known] = {}
         self._recorders: dict[Conversation, Recorder] = {}
+        self._known: dict[Conversation, _Known] = {}
         self._closing = False
 
     def check_outside(self, conversation: Conversation) -> None:
@@ -145,16 +145,6 @@ class Turns:
         finally:
             self._asked.remove(asked)
 
-    def summary(self, conversation: Conversation) -> ConversationSummary | None:
-        """What was known of a conversation when it was first run here; its names never change."""
-        known = self._known.get(conversation)
-        return known.summary if known else None
-
-    def seen(self, conversation: Conversation) -> int | None:
-        """The last place that was read here; None when it was not run here."""
-        known = self._known.get(conversation)
-        return known.timeline.seq if known else None
-
     def steer(self, conversation: Conversation) -> None:
         """Have the turn that runs here look at what the user has just said."""
         recorder = self._recorders.get(conversation)
@@ -177,6 +167,16 @@ class Turns:
             reason: ExitReason = "paused" if turn.waiting else "interrupted"
             return result(timeline, number, reason)
         return _ended(timeline, number)
+
+    def summary(self, conversation: Conversation) -> ConversationSummary | None:
+        """What was known of a conversation when it was first run here; its names never change."""
+        known = self._known.get(conversation)
+        return known.summary if known else None
+
+    def seen(self, conversation: Conversation) -> int | None:
+        """The last place that was read here; None when it was not run here."""
+        known = self._known.get(conversation)
+        return known.timeline.seq if known else None
 
     async def stop(self, conversation: Conversation) -> None:
         """End the running turn and those that wait behind it here; without any nothing happens."""

@@ -59,7 +59,7 @@ class Facts:
     @property
     def learned(self) -> dict[str, tuple[float, ...]]:
         """For each model its last reports of usage over what was estimated."""
-        return {model: tuple(ratios) for model, ratios in self._ratios.items()}
+        return {model: tuple(ratios) for model, ratios in self._ratios.items() if ratios}
 
     def take(self, block: Block) -> None:
         """Fold one more block in."""

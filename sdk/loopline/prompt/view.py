@@ -28,9 +28,9 @@ class View:
         learned: Mapping[str, tuple[float, ...]] | None = None,
     ) -> None:
         self.protocol = protocol
-        self.facts = Facts(learned)
+        self.facts: Facts = Facts(learned)
         self.seq: int = 0
-        self.now = Rendering(protocol, self.facts, Window())
+        self.now: Rendering = Rendering(protocol, self.facts, Window())
         self._blocks: list[Block] = []
         self.extend(blocks)
 

@@ -111,7 +111,7 @@ class Context:
         self._offers = Offers(recorder, tools, system, self.protocol)
         self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
-        self.tokens = 0
+        self.tokens: int = 0
         self._appends: int = 0
         learned = recorder.timeline.base.learned
         self.view: View = recorder.timeline.folded(

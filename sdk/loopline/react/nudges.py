@@ -60,7 +60,7 @@ def self_check(every: int = 6, goal: str = "") -> Nudge:
             return None
         text = (
             f"[Self-check] {rounds} rounds with calls are over. Before the next one: what was found, "
-            f"what is still missing, and is this the shortest way there? If there is enough, answer."
+            "what is still missing, and is this the shortest way there? If there is enough, answer."
         )
         return _said(state, SELF_CHECK, rounds // every, text + asked)
 

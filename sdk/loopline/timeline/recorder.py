@@ -46,7 +46,7 @@ class Recorder:
         self.number = turn
         self.round = 0
         self.answers = 0
-        self.appends = 0
+        self.appends: int = 0
         self.on_steer: Callable[[], None] | None = None
 
     @property
