@@ -5,6 +5,7 @@ from loopline.react.answering import completion, fallback
 from loopline.react.approving import approved, check_answer
 from loopline.react.context import Context
 from loopline.react.limits import (
+    MAX_DEPTH,
     MAX_ITERATIONS,
     Limits,
     checked,
@@ -28,16 +29,23 @@ from loopline.react.seams import (
     Stop,
     Verdict,
 )
+from loopline.react.spawning import Child, ChildAnswer, Spawn
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Resolved
-from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input, result, waiting
+from loopline.react.turn import TurnPayload, late_input, result, waiting
+from loopline.timeline import PendingCall, TurnResult
+from loopline.tools import ChildTask
 
 __all__ = [
+    "MAX_DEPTH",
     "MAX_ITERATIONS",
     "Actor",
     "Allow",
     "Around",
     "Ask",
+    "Child",
+    "ChildAnswer",
+    "ChildTask",
     "Context",
     "Deny",
     "Guard",
@@ -54,6 +62,7 @@ __all__ = [
     "Run",
     "Say",
     "Seams",
+    "Spawn",
     "Stop",
     "TurnPayload",
     "TurnResult",

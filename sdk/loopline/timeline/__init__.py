@@ -46,6 +46,7 @@ from loopline.timeline.blocks import (
     as_entry,
     stored_type,
 )
+from loopline.timeline.children import child_name, depth, parent_name
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.feedback import Given, Reactions
 from loopline.timeline.log import (
@@ -62,6 +63,7 @@ from loopline.timeline.memory import MemoryLog
 from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
+from loopline.timeline.result import PendingCall, TurnResult
 from loopline.timeline.shown import (
     CachePoint,
     Hide,
@@ -119,6 +121,7 @@ __all__ = [
     "Notes",
     "Notice",
     "Overlap",
+    "PendingCall",
     "Plan",
     "PlanAck",
     "PlanHistory",
@@ -150,6 +153,7 @@ __all__ = [
     "ToolsSelected",
     "Turn",
     "TurnHeader",
+    "TurnResult",
     "Unknown",
     "UnsoundBody",
     "UserAnswer",
@@ -164,13 +168,16 @@ __all__ = [
     "as_entry",
     "body_types",
     "check",
+    "child_name",
     "citations",
     "decode",
+    "depth",
     "encode",
     "feedback",
     "identity",
     "kinds",
     "memory_notes",
+    "parent_name",
     "plan",
     "stored_type",
     "summary_text",

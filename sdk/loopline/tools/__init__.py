@@ -1,6 +1,6 @@
 """The hands of an agent: tools, what comes of them, and the tools of the loop itself."""
 
-from loopline.tools.call import AskUser, Call, ToolContext
+from loopline.tools.call import AskUser, Call, ChildTask, ToolContext
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
@@ -23,6 +23,7 @@ __all__ = [
     "REQUEST_TOOLS",
     "AskUser",
     "Call",
+    "ChildTask",
     "HideTool",
     "KnowledgeSearch",
     "Outcome",
