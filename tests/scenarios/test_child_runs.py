@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline import Delta, LooplineError, Store
+from loopline import Delta, Harness, LooplineError, Store
 from loopline.conversations import Talk
 from loopline.events import Event
 from loopline.models import Prompt, Usage
@@ -23,7 +23,7 @@ from loopline.timeline import (
     ToolStarted,
     UserPrompt,
 )
-from tests.support.kin import Cast, Line, kin
+from tests.support.kin import Cast, Line, bundle, kin
 
 
 async def results(talk: Talk) -> list[tuple[str, str]]:
@@ -296,6 +296,33 @@ async def test_a_steer_of_the_parent_stops_the_child_and_the_turn_goes_on() -> N
         assert status == "interrupted"
 
 
+async def test_a_steer_of_the_parent_keeps_children_from_beginning() -> None:
+    calls = (Call("kin.ask", task="wait"), Call("kin.ask", task="wait"))
+    model = Cast({"go": [calls, "As you like."], "wait": [Call("kin.hang")]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        events = talk.stream("go")
+        await heard_until(events, "kin.hang")
+        await talk.steer("Leave that.")
+        async for _ in events:
+            pass
+        assert [status for status, _ in await results(talk)] == ["interrupted", "interrupted"]
+        assert await begun(talk) == ["c~c1"]
+
+
+async def test_a_child_is_run_by_the_very_model_of_its_parent() -> None:
+    scripts: dict[str, list[Line]] = {"go": [Call("kin.ask", task="look"), "Done."], "look": ["!"]}
+    made = list[Cast]()
+
+    def make() -> Cast:
+        made.append(Cast(scripts))
+        return made[-1]
+
+    async with Harness.open(bundle, store="memory:", model=make) as harness:
+        await harness.conversation("c").say("go")
+    assert [len(model.requests["look"]) for model in made] == [1]
+
+
 async def test_the_parents_deadline_is_the_childs() -> None:
     model = Cast({"go": [Call("kin.ask", task="wait")], "wait": [Call("kin.hang")]})
     clock = FakeClock()
@@ -311,6 +338,21 @@ async def test_the_parents_deadline_is_the_childs() -> None:
         (prompt, *_) = await child.blocks()
         assert isinstance(prompt.body, UserPrompt)
         assert prompt.body.limits["deadline_seconds"] == 10
+
+
+async def test_calls_that_wait_for_another_end_with_the_deadline_too() -> None:
+    calls = (Call("kin.ask", task="wait"), Call("kin.ask", task="wait"))
+    model = Cast({"go": [calls], "wait": [Call("kin.hang")]})
+    clock = FakeClock()
+    async with kin(model, clock=clock) as harness:
+        talk = harness.conversation("c")
+        events = talk.stream("go", deadline_seconds=10)
+        await heard_until(events, "kin.hang")
+        clock.advance(11)
+        async for _ in events:
+            pass
+        assert await exits(talk) == ["deadline"]
+        assert len(await results(talk)) == 2
 
 
 async def test_a_child_that_nobody_waits_for_ends_with_its_call() -> None:

@@ -196,12 +196,13 @@ class BaseWorkflow:
 
         async def spawn(child: Child, listen: Listen) -> TurnResult:
             of_child = wired.of_child(child)
+            task = replace(child.task, model=child.task.model or model)
 
             async def run(services: Services, payload: TurnPayload) -> TurnResult:
                 react = await self._react(services, of_child, {}, Seams())
                 return await react.run(payload)
 
-            return await services.spawn(child, listen, run)
+            return await services.spawn(replace(child, task=task), listen, run)
 
         return React(
             recorder=services.recorder,

@@ -233,10 +233,12 @@ class Harness(Conversing):
         services = await self._services(recorder, limits, listen)
         return await run(self._open_now.loaded, services, payload)
 
-    async def _services(self, recorder: Recorder, limits: Limits, listen: Listen) -> Services:
-        """What a turn is run with; its header is recorded."""
+    async def _services(
+        self, recorder: Recorder, limits: Limits, listen: Listen, given: Model | None = None
+    ) -> Services:
+        """What a turn is run with, by the model that is given if any is; its header is recorded."""
         opened = self._open_now
-        model = self._model_of_run()
+        model = given or self._model_of_run()
         stale = await self._reconciled(opened)
         if recorder.turn.header is None:
             await recorder.record(self._header(opened, model, limits))
@@ -267,7 +269,8 @@ class Harness(Conversing):
         async def process(
             recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
         ) -> TurnResult:
-            return await run_it(await self._services(recorder, limits, listen), payload)
+            services = await self._services(recorder, limits, listen, child.task.model)
+            return await run_it(services, payload)
 
         opened = self._open_now
         return await run_child(opened.turns, opened.log, parent, child, process, listen)

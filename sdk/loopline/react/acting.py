@@ -150,9 +150,8 @@ class Actor:
             await self._record_end(call, INTERRUPTED, "interrupted")
             return
         try:
-            children = self._children(call)
-            made = self._call(call, parsed.tool.effect, children)
-            outcome = await children.over(parsed.tool.reconcile(deepcopy(call.arguments), made))
+            made = self._call(call, parsed.tool.effect, self._children(call, None))
+            outcome = await parsed.tool.reconcile(deepcopy(call.arguments), made)
         except Exception:
             logger.exception("what became of %s cannot be found out", call.tool)
             outcome = None
@@ -167,7 +166,7 @@ class Actor:
         for call in calls:
             parsed = self._parsed(call)
             before = [task for other, task in tasks if other.claim.conflicts(parsed.claim)]
-            children = self._children(call)
+            children = self._children(call, self._hands.spawn)
             task = asyncio.create_task(self._after(before, parsed, children))
             self._running[call.call_id] = _Running(parsed, task, children)
             tasks.append((parsed, task))
@@ -182,14 +181,25 @@ class Actor:
                 self._running.pop(call.call_id, None)
 
     def cut(self, *, everything: bool) -> None:
-        """Cut off what reads and whose children run, or every call; each gets a result that says so."""
+        """Cut off reads and what has others work, or every call; each gets a result that says so."""
         cut: tuple[ResultStatus, str] = (
             ("stopped", TOO_LATE) if everything else ("interrupted", STEERED)
         )
         for one in self._running.values():
-            if everything or one.parsed.claim.effect == "read" or one.children.running:
+            if everything or self._yields(one):
                 one.cut = cut
                 one.task.cancel()
+
+    def _yields(self, one: _Running) -> bool:
+        """Whether a call gives way to a steer: it reads, its children run, or are not begun yet."""
+        match one.parsed.claim.effect:
+            case "read":
+                return True
+            case "meta":
+                begun = one.parsed.call.call_id in self._recorder.turn.started
+                return one.children.running or not begun
+            case "write" | "exclusive":
+                return False
 
     def _parsed(self, call: ToolCalled) -> _Parsed:
         """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
@@ -211,11 +221,11 @@ class Actor:
     async def _after(
         self, before: Sequence[asyncio.Task[None]], parsed: _Parsed, children: Children
     ) -> None:
-        if before:
-            await asyncio.wait(before)
         call = parsed.call
         start = self._clock.elapsed()
         try:
+            if before:
+                await asyncio.wait(before)
             async with self._places:
                 start = self._clock.elapsed()
                 await self._run(call, parsed, children)
@@ -399,11 +409,11 @@ class Actor:
     def _progress(self, text: str) -> None:
         self._listen(Delta(type="progress", channel="tool", text=well_formed(text)))
 
-    def _children(self, call: ToolCalled) -> Children:
+    def _children(self, call: ToolCalled, spawn: Spawn | None) -> Children:
         return Children(
             call.call_id,
             recorder=self._recorder,
-            spawn=self._hands.spawn,
+            spawn=spawn,
             limits=self._hands.limits,
             now=self._clock.now,
             tell=self._progress,
