@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from loopline.conversations.children import check_own
 from loopline.errors import LooplineError
 from loopline.models import well_formed
 from loopline.timeline import (
@@ -12,6 +13,7 @@ from loopline.timeline import (
     Body,
     Conversation,
     Entry,
+    Feedback,
     RoundStart,
     TimelineLog,
     UserFollowup,
@@ -97,6 +99,8 @@ class InterruptQueue:
     async def append(self, body: Body, turn: int) -> Receipt:
         """Keep what a user may say at any time; it is in the log when this returns."""
         check(body)
+        if not isinstance(body, Feedback):
+            check_own(self._conversation)
         seen = self._seen()
         if seen is None:
             summary = await self._log.find(self._conversation)
