@@ -388,7 +388,7 @@ def test_an_unknown_effect_is_refused() -> None:
         ("file:{name.x}", "write", "no parameter 'name.x'"),
         ("file:{}", "write", "no parameter ''"),
         ("file:{name", "write", "which is no template"),
-        ("file:{name}", "read", 'a key goes with effect="write"'),
+        ("file:{name}", "read", 'a key goes with effect="write" or "meta"'),
     ],
 )
 def test_a_key_names_parameters_of_a_writing_tool(

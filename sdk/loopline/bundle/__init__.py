@@ -5,7 +5,7 @@ from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.properties import Properties, Setting, Written, merged, written
 from loopline.bundle.running import begin, run
-from loopline.bundle.services import Services
+from loopline.bundle.services import RunServed, Services, SpawnServed
 from loopline.bundle.template import create
 from loopline.bundle.wired import wired
 from loopline.bundle.workflow import BaseWorkflow
@@ -16,8 +16,10 @@ __all__ = [
     "Bundle",
     "LoadedBundle",
     "Properties",
+    "RunServed",
     "Services",
     "Setting",
+    "SpawnServed",
     "Written",
     "available",
     "begin",

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from loopline.bundle.properties import Properties
 from loopline.clock import Clock
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace
 from loopline.models import Model
-from loopline.react import Limits
-from loopline.reader import KnowledgeRead, OtherConversation
+from loopline.react import Child, Limits, TurnPayload, TurnResult
+from loopline.reader import Conversed, KnowledgeRead, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import ConversationSummary, Recorder
 from loopline.tools import ToolSet
+
+
+class RunServed(Protocol):
+    """Runs a turn with the services it is given."""
+
+    async def __call__(self, services: Services, payload: TurnPayload, /) -> TurnResult:
+        """What comes of it."""
+        ...
+
+
+class SpawnServed(Protocol):
+    """Runs a child of the turn; `run` is called with the services of the child's own turn."""
+
+    async def __call__(self, child: Child, listen: Listen, run: RunServed, /) -> TurnResult:
+        """What comes of it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,3 +51,9 @@ class Services:
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
     other: OtherConversation
+    spawn: SpawnServed
+
+    @property
+    def here(self) -> Conversed:
+        """The conversation of the turn, as a reader finds it."""
+        return Conversed(self.recorder.timeline, self.summary, past=self.recorder.past)

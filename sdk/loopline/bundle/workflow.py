@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack
 
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.errors import BundleError
+from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed, well_formed_json
 from loopline.react import (
+    MAX_DEPTH,
     Around,
+    Child,
     Context,
     Guard,
     Hands,
@@ -26,15 +30,17 @@ from loopline.react import (
     completion,
     result,
 )
-from loopline.reader import Conversed, Reader
+from loopline.reader import Reader
 from loopline.timeline import (
     ArtifactKept,
     Body,
+    Conversation,
     Decision,
     Feedback,
     Reaction,
     RoundStart,
     Timeline,
+    depth,
 )
 from loopline.tools import (
     EDITABLE_TAIL_TOKENS,
@@ -46,6 +52,31 @@ from loopline.tools import (
     Tool,
     ToolSet,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wired:
+    """What `build_react` was given; `child_tools` are what a child run may have of the tools."""
+
+    tools_module: str
+    skills_module: str
+    search: KnowledgeSearch | None
+    read: Callable[[str], Awaitable[Passage]] | None
+    instructions: str
+    model: Model | None
+    tools: tuple[str, ...] | None
+    limits: Limits
+    child_tools: tuple[str, ...] | None = None
+
+    def of_child(self, child: Child) -> _Wired:
+        """The same for a child run, with what its task has otherwise."""
+        task = child.task
+        return replace(
+            self,
+            instructions=self.instructions if task.instructions is None else task.instructions,
+            model=task.model or self.model,
+            child_tools=self.child_tools if task.tools is None else task.tools,
+        )
 
 
 class BaseWorkflow:
@@ -117,45 +148,75 @@ class BaseWorkflow:
         """
         if preset != "bare":
             raise BundleError(f"no preset {preset!r}: there is only 'bare'")
-        services, space, decider = self._services, self.knowledge, model or self._services.model
-        skills = await asyncio.to_thread(services.skills, skills_module)
-        search = knowledge_space_fn or (space.search if space else None)
-        read = knowledge_read_fn or services.read
+        wired = _Wired(
+            tools_module=tools_module,
+            skills_module=skills_module,
+            search=knowledge_space_fn,
+            read=knowledge_read_fn,
+            instructions=self.instructions if instructions is None else instructions,
+            model=model,
+            tools=None if tools is None else tuple(tools),
+            limits=limits,
+        )
+        seams = Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds))
+        own = self.scratchpad if scratchpad is None else scratchpad
+        return await self._react(self._services, wired, own, seams)
+
+    async def _react(
+        self, services: Services, wired: _Wired, scratchpad: dict[str, Any], seams: Seams
+    ) -> React:
+        """The loop of a turn, or of a child run of it."""
+        space = self.knowledge
+        skills = await asyncio.to_thread(services.skills, wired.skills_module)
+        search = wired.search or (space.search if space else None)
+        read = wired.read or services.read
         reader = Reader(
-            here=Conversed(
-                services.recorder.timeline, services.summary, past=services.recorder.past
-            ),
+            here=services.here,
             skills=skills,
             knowledge=guarded_read(read) if read else None,
             other=services.other,
         )
-        in_force: Limits = {**limits, **services.limits}
-        reach = in_force.get("editable_tail_size_in_tokens", EDITABLE_TAIL_TOKENS)
-        found = guarded_search(search) if search else None
-        toolset = await self._toolset(tools_module, tools, found, reach)
-        wanted = self.instructions if instructions is None else instructions
-        seams = Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds))
+        in_force: Limits = {**wired.limits, **services.limits}
+        toolset = await self._toolset(
+            wired,
+            in_force,
+            guarded_search(search) if search else None,
+            services.recorder.conversation,
+        )
+        model = wired.model or services.model
         context = Context(
             recorder=services.recorder,
-            model=decider,
+            model=model,
             tools=toolset,
-            system=system_text(wanted, services.source, toolset, skills),
+            system=system_text(wired.instructions, services.source, toolset, skills),
             clock=services.clock,
             listen=services.listen,
             limits=in_force,
         )
+
+        async def spawn(child: Child, listen: Listen) -> TurnResult:
+            of_child = wired.of_child(child)
+            task = replace(child.task, model=child.task.model or model)
+
+            async def run(services: Services, payload: TurnPayload) -> TurnResult:
+                react = await self._react(services, of_child, {}, Seams())
+                return await react.run(payload)
+
+            return await services.spawn(replace(child, task=task), listen, run)
+
         return React(
             recorder=services.recorder,
-            model=decider,
+            model=model,
             context=context,
             hands=Hands(
                 tools=lambda: context.tools,
                 reader=reader,
                 view=context.view,
                 properties=self.properties.flat(),
-                scratchpad=self.scratchpad if scratchpad is None else scratchpad,
+                scratchpad=scratchpad,
                 guards=tuple(self.guards),
                 limits=in_force,
+                spawn=spawn,
             ),
             clock=services.clock,
             listen=services.listen,
@@ -165,14 +226,20 @@ class BaseWorkflow:
 
     async def _toolset(
         self,
-        module: str,
-        allowed: Iterable[str] | None,
+        wired: _Wired,
+        limits: Limits,
         search: KnowledgeSearch | None,
-        editable: int,
+        conversation: Conversation,
     ) -> ToolSet:
-        own = await asyncio.to_thread(self._services.toolset, module)
-        if allowed is not None:
-            own = own.allow(allowed)
+        own = await asyncio.to_thread(self._services.toolset, wired.tools_module)
+        if wired.tools is not None:
+            own = own.allow(wired.tools)
+        if wired.child_tools is not None:
+            own = own.allow(wired.child_tools)
+        below = depth(conversation.name)
+        if 0 < below >= limits.get("max_depth", MAX_DEPTH):
+            own = ToolSet(tool for tool in own.values() if tool.effect != "meta")
+        editable = limits.get("editable_tail_size_in_tokens", EDITABLE_TAIL_TOKENS)
         built_in: list[Tool] = [PlanTool(), ReadTool(), HideTool(editable)]
         if search is not None:
             built_in.append(SearchTool(search))

@@ -8,6 +8,7 @@ from loopline.cli.steps import counted
 from loopline.cli.words import duration
 from loopline.models import dumps
 from loopline.reader import text_of
+from loopline.refs import BlockRef, ConversationRef
 from loopline.timeline import (
     MARKS,
     ArtifactKept,
@@ -18,6 +19,7 @@ from loopline.timeline import (
     Plan,
     PlanAck,
     RoundStart,
+    RunChild,
     SourceAdded,
     TextKept,
     ToolCalled,
@@ -53,7 +55,7 @@ def summary_of(block: Block) -> str:
     match block.body:
         case TurnHeader() | RoundStart() | Decision() | Exit():
             return _lifecycle(block)
-        case ToolCalled() | ToolStarted() | ToolResult():
+        case ToolCalled() | ToolStarted() | ToolResult() | RunChild():
             return _call(block)
         case Plan() | PlanAck():
             return _plan(block)
@@ -93,12 +95,23 @@ def _call(block: Block) -> str:
             return f"{call.tool} {dumps(call.arguments)}"
         case ToolStarted() as started:
             return f"{started.call_id} begins · {started.effect}"
+        case RunChild() as child:
+            return _child(child)
         case ToolResult() as result:
             status = "" if result.status == "ok" else f"{result.status} · "
             text = " ".join(result.text.split())
             return f"{status}{result.tool} · {duration(result.elapsed_ms)} · {text}"
         case _:
             return ""
+
+
+def _child(child: RunChild) -> str:
+    """The link to a child run, as a ref that reads its answer once there is one."""
+    if not child.reason:
+        return f"{child.call_id} begins {child.conversation}"
+    answer = BlockRef(turn_id="turn_1", type="assistant.completion", n=1)
+    ref = ConversationRef(conversation=child.conversation, ref=answer)
+    return f"{child.reason} · {ref}"
 
 
 def _plan(block: Block) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from loopline.conversations.children import check_own
 from loopline.errors import LooplineError
 from loopline.models import well_formed
 from loopline.timeline import (
@@ -12,13 +13,14 @@ from loopline.timeline import (
     Body,
     Conversation,
     Entry,
+    Feedback,
     RoundStart,
-    Timeline,
     TimelineLog,
     UserFollowup,
     UserRecalled,
     UserSteer,
     check,
+    opened,
     turn_id,
 )
 
@@ -91,12 +93,14 @@ class InterruptQueue:
 
     async def pending(self) -> Sequence[Block]:
         """What no round has taken yet and nobody has recalled, in order."""
-        timeline = Timeline(await self._log.read(self._conversation))
+        timeline = await opened(self._log, self._conversation)
         return list(timeline.pending.values())
 
     async def append(self, body: Body, turn: int) -> Receipt:
         """Keep what a user may say at any time; it is in the log when this returns."""
         check(body)
+        if not isinstance(body, Feedback):
+            check_own(self._conversation)
         seen = self._seen()
         if seen is None:
             summary = await self._log.find(self._conversation)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import replace
 from typing import Literal, Unpack
 
+from loopline.conversations.children import check_own
 from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
@@ -19,13 +20,16 @@ from loopline.timeline import (
     NEW_TURN,
     Block,
     Conversation,
+    ConversationSummary,
     Feedback,
     Reaction,
+    RunChild,
     Timeline,
     TimelineLog,
     UserAnswer,
     UserPrompt,
     kinds,
+    opened,
     turn_id,
 )
 
@@ -191,6 +195,15 @@ class Talk:
             near = kinds.nearest(kind)
             raise LooplineError(f"no block here has the type {kind!r}: nearest is {near!r}")
 
+    async def children(self) -> Sequence[ConversationSummary]:
+        """The runs that calls of this conversation began, in their order; forgotten ones are left out."""
+        begun = await self._log.read(self.conversation, types=["run.child"])
+        names = dict.fromkeys(
+            block.body.conversation for block in begun if isinstance(block.body, RunChild)
+        )
+        found = [await self._log.find(replace(self.conversation, name=name)) for name in names]
+        return [summary for summary in found if summary is not None]
+
     async def export(self) -> JsonObject:
         """The whole conversation as the document `artifact:conv.timeline.v1`."""
         timeline = Timeline(await self._log.read(self.conversation))
@@ -204,9 +217,11 @@ class Talk:
 
         Raises:
             StoreError: there is no such place.
+            LooplineError: the name is that of a child run.
             ConflictError: a conversation of that name has begun already.
         """
         fork = replace(self.conversation, name=name or await self._fork_name())
+        check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
         return Talk(self._log, fork, turns=self._turns, process=self._process, reader=self._reader)
 
@@ -274,6 +289,7 @@ class Talk:
         limits: Limits,
         hear: Callable[[Event], None] | None,
     ) -> TurnResult:
+        check_own(self.conversation)
         if values:
             await self._answer(values)
 
@@ -300,7 +316,7 @@ class Talk:
         Raises:
             LooplineError: no such call waits, or it waits for something else.
         """
-        timeline = Timeline(await self._log.read(self.conversation))
+        timeline = await opened(self._log, self.conversation)
         turns = [turn for turn in timeline.cut if turn.waiting]
         pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.waiting.items()}
         for call_id, value in values.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,7 @@ from loopline.bundle import (
     Bundle,
     LoadedBundle,
     Properties,
+    RunServed,
     Services,
     Setting,
     begin,
@@ -21,7 +23,7 @@ from loopline.bundle import (
     run,
 )
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Talk, Turns
+from loopline.conversations import Talk, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.harness.conversing import Conversing
@@ -32,6 +34,7 @@ from loopline.harness.spaces import commit_of, knowledge_config, open_space, rea
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.models import ClockedModel, ClosingModel, Model
 from loopline.react import (
+    Child,
     Limits,
     TurnPayload,
     TurnResult,
@@ -227,33 +230,51 @@ class Harness(Conversing):
     async def _process(
         self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
     ) -> TurnResult:
+        services = await self._services(recorder, limits, listen)
+        return await run(self._open_now.loaded, services, payload)
+
+    async def _services(
+        self, recorder: Recorder, limits: Limits, listen: Listen, given: Model | None = None
+    ) -> Services:
+        """What a turn is run with, by the model that is given if any is; its header is recorded."""
         opened = self._open_now
-        model = self._model_of_run()
+        model = given or self._model_of_run()
         stale = await self._reconciled(opened)
         if recorder.turn.header is None:
             await recorder.record(self._header(opened, model, limits))
         if stale:
             await recorder.record(Notice(code="knowledge_stale", text=stale))
-        return await run(
-            opened.loaded,
-            Services(
-                source=opened.source,
-                recorder=recorder,
-                summary=opened.turns.summary(recorder.conversation)
-                or await opened.log.find(recorder.conversation),
-                model=model,
-                clock=self._clock,
-                listen=listen,
-                limits=limits,
-                properties=opened.properties,
-                knowledge=opened.space,
-                read=reads(opened.space, recorder.timeline, recorder.past),
-                toolset=opened.toolset,
-                skills=opened.skills,
-                other=others(opened.log, recorder.conversation),
-            ),
-            payload,
+        return Services(
+            source=opened.source,
+            recorder=recorder,
+            summary=opened.turns.summary(recorder.conversation)
+            or await opened.log.find(recorder.conversation),
+            model=model,
+            clock=self._clock,
+            listen=listen,
+            limits=limits,
+            properties=opened.properties,
+            knowledge=opened.space,
+            read=reads(opened.space, recorder.timeline, recorder.past),
+            toolset=opened.toolset,
+            skills=opened.skills,
+            other=others(opened.log, recorder.conversation),
+            spawn=partial(self._spawn, recorder.conversation),
         )
+
+    async def _spawn(
+        self, parent: Conversation, child: Child, listen: Listen, run_it: RunServed
+    ) -> TurnResult:
+        """Run a child of that conversation, as a conversation of its own."""
+
+        async def process(
+            recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
+        ) -> TurnResult:
+            services = await self._services(recorder, limits, listen, child.task.model)
+            return await run_it(services, payload)
+
+        opened = self._open_now
+        return await run_child(opened.turns, opened.log, parent, child, process, listen)
 
     async def _reconciled(self, opened: Opened) -> str:
         """Bring the knowledge space up to date; why that cannot be, while what was built serves."""

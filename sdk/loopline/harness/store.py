@@ -81,7 +81,8 @@ class Store(Conversing):
         """The conversations of that user, project and tenant, or of all, the one active last first.
 
         They were active last `after` the one moment and `before` the other, and the first `limit` of
-        them are given. Those of the same millisecond are in any order.
+        them are given. Those of the same millisecond are in any order. Child runs are not among them:
+        the `children` of the conversation that began them gives these.
 
         Raises:
             LooplineError: a moment has no time zone, or `limit` is below 0.
@@ -116,7 +117,7 @@ class Store(Conversing):
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
     ) -> None:
-        """Remove a conversation for good; with `cascade`, the forks that show some of it too.
+        """Remove a conversation for good with its child runs; with `cascade`, forks of any of them too.
 
         Raises:
             ConflictError: forks still show some of it, and `cascade` is False.

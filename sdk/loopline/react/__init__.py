@@ -6,6 +6,7 @@ from loopline.react.approving import approved, check_answer
 from loopline.react.channels import Channels, Node, channels, nodes
 from loopline.react.context import Context
 from loopline.react.limits import (
+    MAX_DEPTH,
     MAX_ITERATIONS,
     Limits,
     checked,
@@ -29,17 +30,24 @@ from loopline.react.seams import (
     Stop,
     Verdict,
 )
+from loopline.react.spawning import Child, ChildAnswer, Spawn
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Resolved
-from loopline.react.turn import PendingCall, TurnPayload, TurnResult, late_input, result, waiting
+from loopline.react.turn import TurnPayload, late_input, result, waiting
+from loopline.timeline import PendingCall, TurnResult
+from loopline.tools import ChildTask
 
 __all__ = [
+    "MAX_DEPTH",
     "MAX_ITERATIONS",
     "Actor",
     "Allow",
     "Around",
     "Ask",
     "Channels",
+    "Child",
+    "ChildAnswer",
+    "ChildTask",
     "Context",
     "Deny",
     "Guard",
@@ -57,6 +65,7 @@ __all__ = [
     "Run",
     "Say",
     "Seams",
+    "Spawn",
     "Stop",
     "TurnPayload",
     "TurnResult",

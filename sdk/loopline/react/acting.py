@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from loopline.clock import Clock
-from loopline.errors import LooplineError, StoreError
+from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Listen
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
@@ -20,6 +20,7 @@ from loopline.react.guards import Guards
 from loopline.react.limits import PARALLEL_TOOLS, Limits
 from loopline.react.outcomes import recorded
 from loopline.react.seams import Allow, Ask, Deny, Guard, GuardedCall, Verdict
+from loopline.react.spawning import Children, Spawn
 from loopline.reader import Reader
 from loopline.timeline import (
     Effect,
@@ -30,8 +31,10 @@ from loopline.timeline import (
     ToolPending,
     ToolResult,
     ToolStarted,
+    TurnResult,
+    parent_name,
 )
-from loopline.tools import AskUser, Call, Outcome, Tool, ToolContext, ToolSet
+from loopline.tools import AskUser, Call, ChildTask, Outcome, Tool, ToolContext, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -56,10 +59,8 @@ class Claim:
         match self.effect, other.effect:
             case ("exclusive", _) | (_, "exclusive"):
                 return True
-            case ("write", "write"):
+            case ("write", "write") | ("meta", "meta"):
                 return self.key == other.key
-            case ("meta", "meta"):
-                return True
             case _:
                 return False
 
@@ -82,6 +83,7 @@ class _Running:
 
     parsed: _Parsed
     task: asyncio.Task[None]
+    children: Children
     cut: tuple[ResultStatus, str] | None = None
 
 
@@ -96,6 +98,7 @@ class Hands:
     scratchpad: MutableMapping[str, Any]
     guards: Sequence[Guard] = ()
     limits: Limits = field(default_factory=Limits)
+    spawn: Spawn | None = None
 
 
 class Actor:
@@ -113,7 +116,8 @@ class Actor:
     async def settle(self) -> None:
         """Give every open call of the turn its one result, save those that wait for the user.
 
-        A call that is not a read and had begun is not begun again; every other one runs.
+        A call that is not a read and had begun is not begun again, unless all that it did is the runs of
+        its children, which are carried on; every other one runs.
         """
         turn = self._recorder.turn
         run = list[ToolCalled]()
@@ -121,8 +125,10 @@ class Actor:
             waiting, answer = turn.waiting.get(call.call_id), turn.answers.get(call.call_id)
             if waiting is not None and answer is None:
                 continue
-            if waiting is not None and answer is not None and waiting.kind == "question":
+            if answer is not None and _asks_itself(waiting):
                 await self._record_end(call, _as_text(answer.value), "ok")
+            elif self._has_children(call):
+                run.append(call)
             elif call.call_id in turn.started:
                 await self._settle_begun(call)
             elif waiting is not None and answer is not None and not approved(answer.value):
@@ -131,6 +137,14 @@ class Actor:
                 run.append(call)
         await self.act(run)
 
+    def _has_children(self, call: ToolCalled) -> bool:
+        """Whether the call began runs that are this conversation's: a fork carries on none."""
+        recorder = self._recorder
+        children = recorder.turn.children.values()
+        names = [child.conversation for child in children if child.call_id == call.call_id]
+        own = recorder.conversation.name
+        return bool(names) and all(parent_name(name) == own for name in names)
+
     async def _settle_begun(self, call: ToolCalled) -> None:
         """The result of a call that had begun when its runner was cut off."""
         parsed = self._parsed(call)
@@ -138,9 +152,10 @@ class Actor:
             await self._record_end(call, INTERRUPTED, "interrupted")
             return
         try:
-            outcome = await parsed.tool.reconcile(deepcopy(call.arguments), self._call(call))
+            made = self._call(call, parsed.tool.effect, self._children(call, None))
+            outcome = await parsed.tool.reconcile(deepcopy(call.arguments), made)
         except AskUser as asked:
-            await self._wait(call, "question", asked.question)
+            await self._wait(call, asked.kind, asked.question, asked.child)
             return
         except Exception:
             logger.exception("what became of %s cannot be found out", call.tool)
@@ -159,8 +174,9 @@ class Actor:
         for call in calls:
             parsed = await self._judged(self._parsed(call))
             before = [task for other, task in tasks if other.claim.conflicts(parsed.claim)]
-            task = asyncio.create_task(self._after(before, parsed))
-            self._running[call.call_id] = _Running(parsed, task)
+            children = self._children(call, self._hands.spawn)
+            task = asyncio.create_task(self._after(before, parsed, children))
+            self._running[call.call_id] = _Running(parsed, task, children)
             tasks.append((parsed, task))
         try:
             await asyncio.gather(*(task for _, task in tasks))
@@ -175,22 +191,34 @@ class Actor:
     async def _act_alone(self, call: ToolCalled) -> None:
         """Run one call, in the task that asks for it."""
         parsed, task = await self._judged(self._parsed(call)), asyncio.current_task()
+        children = self._children(call, self._hands.spawn)
         if task is not None:
-            self._running[call.call_id] = _Running(parsed, task)
+            self._running[call.call_id] = _Running(parsed, task, children)
         try:
-            await self._after((), parsed)
+            await self._after((), parsed, children)
         finally:
             self._running.pop(call.call_id, None)
 
     def cut(self, *, everything: bool) -> None:
-        """Cut off the reads that run, or every call; each gets a result that says so."""
+        """Cut off reads and what has others work, or every call; each gets a result that says so."""
         cut: tuple[ResultStatus, str] = (
             ("stopped", TOO_LATE) if everything else ("interrupted", STEERED)
         )
         for one in self._running.values():
-            if everything or one.parsed.claim.effect == "read":
+            if everything or self._yields(one):
                 one.cut = cut
                 one.task.cancel()
+
+    def _yields(self, one: _Running) -> bool:
+        """Whether a call gives way to a steer: it reads, its children run, or are not begun yet."""
+        match one.parsed.claim.effect:
+            case "read":
+                return True
+            case "meta":
+                begun = one.parsed.call.call_id in self._recorder.turn.started
+                return one.children.running or not begun
+            case "write" | "exclusive":
+                return False
 
     def _parsed(self, call: ToolCalled) -> _Parsed:
         """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
@@ -211,6 +239,7 @@ class Actor:
         answer, waiting = turn.answers.get(call.call_id), turn.waiting.get(call.call_id)
         same = waiting is not None and waiting.digest == digest_of(call)
         agreed = same and answer is not None and approved(answer.value)
+        agreed = agreed or call.call_id in turn.started  # what its children do is carried on
         verdict = await (guards.granted(guarded) if agreed else guards.before(guarded))
         parsed = replace(parsed, guarded=guarded, verdict=verdict)
         match verdict:
@@ -223,21 +252,23 @@ class Actor:
             case _:
                 return parsed
 
-    async def _after(self, before: Sequence[asyncio.Task[None]], parsed: _Parsed) -> None:
-        if before:
-            await asyncio.wait(before)
-        if self._is_held_up(parsed):
-            return
+    async def _after(
+        self, before: Sequence[asyncio.Task[None]], parsed: _Parsed, children: Children
+    ) -> None:
         call = parsed.call
         start = self._clock.elapsed()
         try:
+            if before:
+                await asyncio.wait(before)
+            if self._is_held_up(parsed):
+                return
             async with self._places:
                 start = self._clock.elapsed()
-                await self._run(call, parsed)
+                await self._run(call, parsed, children)
         except StoreError:
             raise
         except AskUser as asked:
-            await self._wait(call, "question", asked.question)
+            await self._wait(call, asked.kind, asked.question, asked.child)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
                 logger.warning("%s", note)  # where in its bundle a tool broke: for its author
@@ -279,10 +310,11 @@ class Actor:
     def _since(self, start: float) -> float:
         return round((self._clock.elapsed() - start) * 1000, 3)
 
-    async def _run(self, call: ToolCalled, parsed: _Parsed) -> None:
+    async def _run(self, call: ToolCalled, parsed: _Parsed, children: Children) -> None:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
+        begun = call.call_id in self._recorder.turn.started
         arguments = parsed.arguments
         match parsed.verdict:
             case Deny(reason=reason):
@@ -295,10 +327,12 @@ class Actor:
                 pass
         start = self._clock.elapsed()
         if tool.effect != "read":
-            await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
+            if not begun:
+                await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
-        outcome = await self._timed(tool, deepcopy(arguments), self._call(call))
+        made = self._call(call, tool.effect, children)
+        outcome = await children.over(self._timed(tool, deepcopy(arguments), made))
         if parsed.guarded is not None:
             outcome = await self._looked_over(parsed.guarded, outcome)
         ran_with = None if arguments is call.arguments else arguments
@@ -364,13 +398,20 @@ class Actor:
             return Outcome(text="A guard of this bundle broke over this result: it is not shown.")
         return replace(outcome, text=text, sections=tuple(sections))
 
-    async def _wait(self, call: ToolCalled, kind: str, question: str) -> None:
+    async def _wait(
+        self,
+        call: ToolCalled,
+        kind: Literal["question", "approval"],
+        question: str,
+        child: str = "",
+    ) -> None:
         """Have the call wait for the user; whoever listens hears of it."""
         pending = ToolPending(
             call_id=call.call_id,
-            kind="approval" if kind == "approval" else "question",
+            kind=kind,
             question=well_formed(question),
             digest=digest_of(call),
+            child=child,
         )
         await self._recorder.record(pending)
         self._listen(Delta(type="pending", channel="tool", text=pending.question))
@@ -400,14 +441,34 @@ class Actor:
             lambda timeline: recorded(call, outcome, elapsed_ms, timeline, number, ran_with)
         )
 
-    def _call(self, call: ToolCalled) -> Call:
+    def _progress(self, text: str) -> None:
+        self._listen(Delta(type="progress", channel="tool", text=well_formed(text)))
+
+    def _children(self, call: ToolCalled, spawn: Spawn | None) -> Children:
+        return Children(
+            call.call_id,
+            recorder=self._recorder,
+            spawn=spawn,
+            limits=self._hands.limits,
+            now=self._clock.now,
+            tell=self._progress,
+        )
+
+    def _call(self, call: ToolCalled, effect: Effect, children: Children) -> Call:
         recorder, hands = self._recorder, self._hands
         turn_id = f"turn_{recorder.number}"
         loop = asyncio.get_running_loop()
 
         def progress(text: str) -> None:  # a sync tool calls it from its thread
-            delta = Delta(type="progress", channel="tool", text=well_formed(text))
-            loop.call_soon_threadsafe(self._listen, delta)
+            loop.call_soon_threadsafe(self._progress, text)
+
+        def spawn(task: ChildTask) -> Awaitable[TurnResult]:
+            if effect != "meta":
+                raise ToolError(
+                    f"{call.tool} has the effect {effect!r}: only one with the effect 'meta' may begin "
+                    "a child run"
+                )
+            return children.spawn(task)
 
         context = ToolContext(
             call_id=call.call_id,
@@ -418,6 +479,7 @@ class Actor:
             properties=hands.properties,
             scratchpad=hands.scratchpad,
             on_progress=progress,
+            on_spawn=spawn,
         )
         return Call(
             context=context,
@@ -434,6 +496,11 @@ def _claim(tool: Tool, arguments: JsonObject) -> Claim:
     except Exception:
         logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
         return Claim("exclusive")
+
+
+def _asks_itself(waiting: ToolPending | None) -> bool:
+    """Whether a tool has asked the user; not one of its children, nor a guard."""
+    return waiting is not None and waiting.kind == "question" and not waiting.child
 
 
 def _as_text(value: Json) -> str:

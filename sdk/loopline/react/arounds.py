@@ -15,7 +15,8 @@ from typing import Any
 from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.react.seams import Around, Run
-from loopline.react.turn import TurnPayload, TurnResult
+from loopline.react.turn import TurnPayload
+from loopline.timeline import TurnResult
 
 logger: logging.Logger = logging.getLogger("loopline")
 

@@ -16,6 +16,7 @@ MAX_ITERATIONS = 15
 PARALLEL_TOOLS = 10
 REPAIRS = 1
 OUTPUT_ESCALATIONS = 2
+MAX_DEPTH = 2
 
 ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
 AnswerMode = Literal["direct", "synthesize"]
@@ -33,6 +34,8 @@ class Limits(TypedDict, total=False):
     a reply anew that could not be read, None for as many as there are rounds. A reply that was cut off is
     continued `output_escalations` times. So many `stagnation_rounds` in a row with the same
     calls end the turn; 0, the default, for never.
+
+    Child runs may stand `max_depth` below a conversation of the user's; with 0 there are none.
 
     `protocol` "auto" goes by what the model can do. At most `parallel_tools` run at once, each for
     `tool_timeout_seconds`. With `select_tools` a turn with more than 12 tools begins with a choice of
@@ -56,6 +59,7 @@ class Limits(TypedDict, total=False):
     repairs: int | None
     output_escalations: int
     stagnation_rounds: int
+    max_depth: int
     protocol: ProtocolChoice
     parallel_tools: int
     tool_timeout_seconds: float
@@ -118,6 +122,7 @@ _CHECKS: Mapping[str, Check] = {
     "repairs": lambda value: "" if value is None else _whole(0)(value),
     "output_escalations": _whole(0),
     "stagnation_rounds": _whole(0),
+    "max_depth": _whole(0),
     "protocol": _one_of(ProtocolChoice),
     "parallel_tools": _whole(1),
     "tool_timeout_seconds": _positive,

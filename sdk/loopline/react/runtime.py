@@ -35,7 +35,7 @@ from loopline.react.seams import Around, Nudge, Run, Say, Stop
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Hearing
 from loopline.react.strikes import Strikes, Struck, Why
-from loopline.react.turn import TurnPayload, TurnResult, result
+from loopline.react.turn import TurnPayload, result
 from loopline.timeline import (
     AnswerFlag,
     Body,
@@ -53,6 +53,7 @@ from loopline.timeline import (
     Thinking,
     ToolCalled,
     Turn,
+    TurnResult,
     plan,
 )
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from loopline.models import JsonObject
 from loopline.react.state import ReactStateV2
-from loopline.react.turn import TurnPayload, TurnResult
-from loopline.timeline import Effect, ExitReason
+from loopline.react.turn import TurnPayload
+from loopline.timeline import Effect, ExitReason, TurnResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

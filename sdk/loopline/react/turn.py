@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
-from loopline.models import JsonObject, Usage
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
     DEFAULT_USER,
     ExitReason,
-    Source,
+    PendingCall,
     Timeline,
     Turn,
+    TurnResult,
     UserFollowup,
     UserSteer,
     turn_id,
@@ -33,38 +33,6 @@ class TurnPayload:
     project: str = DEFAULT_PROJECT
     user: str = DEFAULT_USER
     attachments: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCall:
-    """A call that waits for its result from outside."""
-
-    call_id: str
-    tool: str
-    arguments: JsonObject
-    question: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnResult:
-    """What came of a turn.
-
-    `sources` are those the answer cites, in the order of their first mention. `rounds` counts
-    decisions. `cost` is None while nobody knows a price. `late_input` holds what the user said too
-    late for this turn: it waits for the next one.
-    """
-
-    answer: str
-    turn_id: str
-    exit_reason: ExitReason
-    ok: bool
-    error: str = ""
-    rounds: int = 0
-    usage: Usage = field(default_factory=Usage)
-    cost: float | None = None
-    sources: Sequence[Source] = ()
-    pending: Sequence[PendingCall] = ()
-    late_input: Sequence[str] = ()
 
 
 def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "") -> TurnResult:

@@ -14,8 +14,9 @@ VERSION = 1
 
 
 def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
-    """Every block in order, and what the conversation is called."""
+    """Every block in order, and what the conversation is called; child runs are only named."""
     blocks: list[Json] = [block_object(block) for block in timeline]
+    elsewhere: list[Json] = [*children(timeline)]
     first, last = (timeline.blocks[0], timeline.blocks[-1]) if timeline.blocks else (None, None)
     return {
         "version": VERSION,
@@ -24,8 +25,14 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
         "conversation_started_at": iso(first.ts) if first else "",
         "last_activity_at": iso(last.ts) if last else "",
         "turn_ids": [f"turn_{number}" for number in timeline.turns],
+        **({"children_not_included": elsewhere} if elsewhere else {}),
         "blocks": blocks,
     }
+
+
+def children(timeline: Timeline) -> list[str]:
+    """The conversations of the child runs that the blocks name, each a document of its own."""
+    return list(dict.fromkeys(name for turn in timeline.turns.values() for name in turn.children))
 
 
 def page_document(

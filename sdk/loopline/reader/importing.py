@@ -13,6 +13,7 @@ from loopline.reader.documents import VERSION
 from loopline.timeline import (
     Block,
     Body,
+    RunChild,
     ToolCalled,
     ToolResult,
     ToolStarted,
@@ -167,7 +168,7 @@ def _check_numbers(blocks: Sequence[Block]) -> None:
 
 
 def _check_calls(blocks: Sequence[Block]) -> None:
-    """Every start and every result follows its call, which has only one of each."""
+    """Every start, child and result follows its call, which has only one start and one result."""
     called, begun, settled = dict[str, int](), set[str](), set[str]()
     for place, block in enumerate(blocks):
         match block.body:
@@ -180,6 +181,8 @@ def _check_calls(blocks: Sequence[Block]) -> None:
             case ToolResult(call_id=call_id):
                 known = called.get(call_id) == block.turn and call_id not in settled
                 settled.add(call_id)
+            case RunChild(call_id=call_id):
+                known = called.get(call_id) == block.turn
             case _:
                 continue
         if not known:

@@ -46,7 +46,8 @@ from loopline.timeline.blocks import (
     as_entry,
     stored_type,
 )
-from loopline.timeline.checkpoints import checkpoint, opened, place_for
+from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching
+from loopline.timeline.children import child_name, depth, parent_name
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.feedback import Given, Reactions
 from loopline.timeline.log import (
@@ -64,6 +65,7 @@ from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
 from loopline.timeline.past import Past
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
+from loopline.timeline.result import PendingCall, TurnResult
 from loopline.timeline.shown import (
     CachePoint,
     Checkpoint,
@@ -124,6 +126,7 @@ __all__ = [
     "Notice",
     "Overlap",
     "Past",
+    "PendingCall",
     "Plan",
     "PlanAck",
     "PlanHistory",
@@ -155,6 +158,7 @@ __all__ = [
     "ToolsSelected",
     "Turn",
     "TurnHeader",
+    "TurnResult",
     "Unknown",
     "UnsoundBody",
     "UserAnswer",
@@ -170,16 +174,20 @@ __all__ = [
     "body_types",
     "check",
     "checkpoint",
+    "child_name",
     "citations",
     "decode",
+    "depth",
     "encode",
     "feedback",
     "identity",
     "kinds",
     "memory_notes",
     "opened",
+    "parent_name",
     "place_for",
     "plan",
+    "reaching",
     "stored_type",
     "summary_text",
     "title_of",

@@ -169,21 +169,29 @@ class ToolPending:
     """A call waits for the user: for what its tool asked, or for leave to run at all.
 
     `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved.
+    Where a child run of the call asks, `child` is the `cv:` ref of the block by which it does.
     """
 
     call_id: str
     kind: Literal["question", "approval"]
     question: str
     digest: str
+    child: str = ""
     type: Literal["react.tool.pending"] = "react.tool.pending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChild:
-    """A call has begun a run of its own, in a conversation of its own."""
+    """A call has begun a run of its own, in a conversation of its own; once more when that is over.
+
+    Then `reason` says why it ended, and `usage` and `cost` what it used, its own children included.
+    """
 
     call_id: str
     conversation: str
+    reason: ExitReason | Literal[""] = ""
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
     type: Literal["run.child"] = "run.child"
 
 

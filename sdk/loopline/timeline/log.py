@@ -127,7 +127,7 @@ class TimelineLog(Protocol):
     ) -> Sequence[ConversationSummary]:
         """The conversations of that user, project and tenant, or of all, the one active last first.
 
-        They were active last `after` the one moment and `before` the other; of those that are left the
+        Child runs are not among them. They were active last `after` the one moment and `before` the other; of those that are left the
         first `limit`, which is 0 or more. Those of the same millisecond are in any order.
         """
         ...
@@ -166,8 +166,9 @@ class TimelineLog(Protocol):
     async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
         """Remove a conversation for good: the one removal there is.
 
-        Its name stays taken, and a runner that has it is refused from then on. With `cascade` every
-        fork that shows some of it is forgotten too. Forgetting again, or what never began, changes
+        Its name stays taken, and a runner that has it is refused from then on. The child runs that its
+        calls began go with it. With `cascade` every fork that shows some of any of these is forgotten
+        too, with its own children. Forgetting again, or what never began, changes
         nothing.
 
         Raises:

@@ -6,12 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry, stored_type
+from loopline.timeline.children import parent_name
 from loopline.timeline.kinds import is_among
 from loopline.timeline.log import (
     Conversation,
@@ -149,6 +150,7 @@ class MemoryLog:
             if user in (None, c.user)
             and project in (None, c.project)
             and tenant in (None, c.tenant)
+            and parent_name(c.name) is None
         ]
         if after is not None:
             found = [summary for summary in found if summary.last_activity_at > after]
@@ -200,13 +202,24 @@ class MemoryLog:
         """Remove a conversation for good."""
         if conversation not in self._kept:
             return
-        forks = [fork for fork, kept in self._kept.items() if conversation in kept.shows]
+        doomed, forks = self._doomed(conversation)
         check_forget(conversation, [] if cascade else [fork.name for fork in forks])
         now = self._clock.now()
-        for gone in [*forks, conversation]:
+        for gone in doomed:
             del self._kept[gone]
             self._terms[gone] += 1
             self._forgotten[gone] = now
+
+    def _doomed(self, conversation: Conversation) -> tuple[list[Conversation], list[Conversation]]:
+        """What goes with the conversation, itself included; and those of them that are forks."""
+        doomed, forks = [conversation], list[Conversation]()
+        for gone in doomed:  # it grows on the way
+            for one, kept in self._kept.items():
+                is_child = replace(one, name=parent_name(one.name) or "") == gone
+                if one not in doomed and (is_child or gone in kept.shows):
+                    doomed.append(one)
+                    forks += [] if is_child else [one]
+        return doomed, forks
 
     async def forgotten(self, conversation: Conversation) -> datetime | None:
         """When the conversation was forgotten."""

@@ -27,6 +27,7 @@ from loopline.timeline.blocks import (
     KnowledgeCommit,
     Notice,
     Plan,
+    RunChild,
     SourceAdded,
     TextKept,
     ToolCalled,
@@ -63,7 +64,8 @@ class Turn:
     """One user request up to its end, as far as it has come.
 
     `undecided` is a round that has begun and has no decision yet. `waiting` are the calls that wait for
-    the user, `answers` what the user gave them. `steered` is the number of rounds that were over when a
+    the user, `answers` what the user gave them. `children` are the runs that its calls began, by
+    conversation. `steered` is the number of rounds that were over when a
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
     `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
     """
@@ -78,6 +80,7 @@ class Turn:
     started: set[str] = field(default_factory=set[str])
     waiting: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
     answers: dict[str, UserAnswer] = field(default_factory=dict[str, UserAnswer])
+    children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
     decisions: list[Decision] = field(default_factory=list[Decision])
     batches: list[Batch] = field(default_factory=list[Batch])
     told: list[str] = field(default_factory=list[str])
@@ -110,26 +113,37 @@ class Turn:
             case Notice(code=code):
                 self.told.append(code)
                 self.notices[code] += 1
-            case ToolsSelected(usage=usage) as selected:
-                self.selected = selected
-                self.usage += usage
-            case RangeSummary(usage=usage):
-                self.usage += usage
+            case ToolsSelected() | RangeSummary() | RunChild() as spent:
+                self._take_spent(spent)
             case _:
                 pass
 
     def _decide(self, decision: Decision) -> None:
         self.undecided = None
         self.told.clear()
-        self.usage += decision.usage
-        if decision.cost is not None:
-            self.cost = (self.cost or 0.0) + decision.cost
+        self._spend(decision.usage, decision.cost)
         if decision.purpose == "decision":
             was_cut = decision.stop_reason == "length"
             self.malformed = self.malformed + 1 if decision.raw and not was_cut else 0
             self.cut_off = self.cut_off + 1 if was_cut else 0
             self.decisions.append(decision)
             self.batches.append(Batch())
+
+    def _take_spent(self, body: ToolsSelected | RangeSummary | RunChild) -> None:
+        match body:
+            case ToolsSelected(usage=usage):
+                self.selected = body
+                self._spend(usage, None)
+            case RangeSummary(usage=usage):
+                self._spend(usage, None)
+            case RunChild(conversation=conversation, usage=usage, cost=cost):
+                self.children[conversation] = body
+                self._spend(usage, cost)
+
+    def _spend(self, usage: Usage, cost: float | None) -> None:
+        self.usage += usage
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
 
     def _act(self, body: ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult) -> None:
         match body:
@@ -141,6 +155,7 @@ class Turn:
                 self.started.add(call_id)
             case ToolPending(call_id=call_id):
                 self.waiting[call_id] = body
+                self.answers.pop(call_id, None)  # given to what it asked before
             case UserAnswer(call_id=call_id):
                 self.answers.setdefault(call_id, body)
             case ToolResult(call_id=call_id):

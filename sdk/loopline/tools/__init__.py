@@ -11,7 +11,7 @@ from loopline.tools.builtin import (
     WebSearch,
     WebSearchTool,
 )
-from loopline.tools.call import AskUser, Call, ToolContext
+from loopline.tools.call import AskUser, Call, ChildTask, ToolContext
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
@@ -35,6 +35,7 @@ __all__ = [
     "AskUser",
     "Calculator",
     "Call",
+    "ChildTask",
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",

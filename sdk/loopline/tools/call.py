@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
 
-from loopline.models import Json
+from loopline.errors import ToolError
+from loopline.models import Json, Model
 from loopline.prompt import View
 from loopline.reader import Reader
-from loopline.timeline import Moment, Timeline
+from loopline.timeline import LimitValue, Moment, Timeline, TurnResult
 
 
 class AskUser(BaseException):
     """A tool has asked the user something: its call ends as pending, and the answer is its result.
 
-    It is no `Exception`, so that no tool takes it for a failure of its own.
+    It is no `Exception`, so that no tool takes it for a failure of its own. Where a child run asks,
+    `child` is the `cv:` ref of the block by which it does, and the answer goes to that.
     """
 
-    def __init__(self, question: str) -> None:
+    def __init__(
+        self, question: str, *, kind: Literal["question", "approval"] = "question", child: str = ""
+    ) -> None:
         super().__init__(question)
         self.question = question
+        self.kind: Literal["question", "approval"] = kind
+        self.child = child
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildTask:
+    """What a child run is to do, and with what; what is not given is as in the run that begins it.
+
+    `text` is the child's prompt, with `context` below it. `tools` are names, or patterns such as `shop.*`,
+    of the bundle's tools that it may call. `limits` are its own, as `say` takes them.
+    """
+
+    text: str
+    instructions: str | None = None
+    tools: tuple[str, ...] | None = None
+    model: Model | None = None
+    limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
+    context: str = ""
+
+    @property
+    def prompt(self) -> str:
+        """What the child is told."""
+        return "\n\n".join(part for part in (self.text, self.context) if part)
+
+
+def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
+    del task
+    raise ToolError("no child run can be begun here: the tool was called outside any conversation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +73,7 @@ class ToolContext:
     properties: Mapping[str, Json]
     scratchpad: MutableMapping[str, Any]
     on_progress: Callable[[str], None]
+    on_spawn: Callable[[ChildTask], Awaitable[TurnResult]] = _no_children
 
     def progress(self, text: str) -> None:
         """Tell whoever watches how far the call has come; nothing is recorded."""
@@ -51,6 +85,41 @@ class ToolContext:
         What the user gives to `resume` is the call's result; the tool is not run again for it.
         """
         raise AskUser(question)
+
+    def spawn(
+        self,
+        text: str,
+        *,
+        instructions: str | None = None,
+        tools: Iterable[str] | None = None,
+        model: Model | None = None,
+        limits: Mapping[str, LimitValue] | None = None,
+        context: str = "",
+    ) -> Awaitable[TurnResult]:
+        """Begin a run of its own for a task; awaited, it gives what came of it.
+
+        It is for async tools of the effect "meta". When such a call is carried on after a crash or a
+        pause its function is called again, and the n-th `spawn` of it stands for the same child as
+        before: one that has ended is not asked again. In its answer citations are `[1]`, `[2]`, …, by
+        the order of its `sources`.
+
+        Raises:
+            ToolError: the tool may not, or the child's code failed.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            raise ToolError("only an async tool can begin a child run: write async def") from None
+        return self.on_spawn(
+            ChildTask(
+                text=text,
+                instructions=instructions,
+                tools=None if tools is None else tuple(tools),
+                model=model,
+                limits={} if limits is None else limits,
+                context=context,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,7 @@ class Tool(Protocol):
         ...
 
     def key(self, arguments: JsonObject) -> str:
-        """What a writing call changes: calls with the same key run in their order.
+        """What a writing or meta call is about: calls of one effect with the same key keep their order.
 
         Raises:
             ToolError: the arguments are wrong.
@@ -101,7 +101,8 @@ class Tool(Protocol):
 class ToolFunction(Generic[P, R]):
     """A function that is a tool: still called like the function, `bind` makes it the loop's.
 
-    `key` is the template of what a writing call changes; without one all calls of the tool share a key.
+    `key` is the template of what a writing call changes, or of what a meta call must not be beside;
+    without one all calls of the tool share a key.
     `reconcile`, a function with some of the same parameters, says what became of a call that was cut off.
     """
 
@@ -329,8 +330,8 @@ def _wrong_effect(effect: str, key: str) -> str:
     if effect not in EFFECTS:
         nearest = by_likeness(effect, EFFECTS)[0]
         return f"has the effect {effect!r}, nearest is {nearest!r}: one of {', '.join(EFFECTS)}"
-    if key and effect != "write":
-        return f'has a key but the effect {effect!r}: a key goes with effect="write"'
+    if key and effect not in ("write", "meta"):
+        return f'has a key but the effect {effect!r}: a key goes with effect="write" or "meta"'
     return ""
 
 

@@ -11,13 +11,15 @@ from sqlalchemy import (
     Integer,
     Select,
     bindparam,
+    exists,
     func,
     literal,
     select,
     union_all,
 )
 
-from loopline.adapters.sql.schema import blocks, conversations, segments
+from loopline.adapters.sql.schema import blocks, conversations, segments, tombstones
+from loopline.timeline import parent_name
 
 # What a conversation shows of others up to the place, then what it shows of its own.
 _INHERITED = select(segments.c.owner, segments.c.first, segments.c.last).where(
@@ -72,6 +74,23 @@ _SHOWING = (
     )
 )
 
+_PARENT = select(
+    conversations.c.tenant, conversations.c.project, conversations.c.user, conversations.c.name
+).where(conversations.c.id == bindparam("row"))
+# What is called after a conversation stands together in the index of names: `~c…` is before `~d`.
+_CALLED_AFTER = (
+    select(conversations.c.id, conversations.c.name)
+    .where(
+        conversations.c.tenant == bindparam("tenant"),
+        conversations.c.project == bindparam("project"),
+        conversations.c.user == bindparam("user"),
+        conversations.c.name > bindparam("first"),
+        conversations.c.name < bindparam("last"),
+        ~exists().where(tombstones.c.conversation == conversations.c.id),
+    )
+    .order_by(conversations.c.id)
+)
+
 
 def begin(connection: Connection, fork: int, parent: int, seq: int) -> None:
     """Let the fork show what its parent shows up to the place."""
@@ -86,6 +105,36 @@ def begin(connection: Connection, fork: int, parent: int, seq: int) -> None:
     title, started = connection.execute(_ORIGIN, {"row": parent}).one()
     begun = {"row": fork, "newest": max(turns), "named": title, "started": started}
     connection.execute(_BEGIN, begun)
+
+
+def doomed(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:
+    """What is forgotten with a conversation, each before what it shows; and the names of its forks.
+
+    Those are its child runs, the forks of any of them, and the children of these.
+    """
+    order, names = list[int](), dict[int, str]()
+
+    def visit(one: int) -> None:
+        if one in order:
+            return
+        for child in children(connection, one):
+            visit(child)
+        for fork, name in showing(connection, one):
+            names[fork] = name
+            visit(fork)
+        order.append(one)
+
+    visit(row)
+    return order, list(names.values())
+
+
+def children(connection: Connection, parent: int) -> Sequence[int]:
+    """The child runs of a conversation that are still there."""
+    tenant, project, user, own = connection.execute(_PARENT, {"row": parent}).one()
+    owner = {"tenant": tenant, "project": project, "user": user}
+    wanted = {**owner, "first": f"{own}~c", "last": f"{own}~d"}
+    found = connection.execute(_CALLED_AFTER, wanted).all()
+    return [row for row, name in found if parent_name(name) == own]
 
 
 def showing(connection: Connection, owner: int) -> Sequence[tuple[int, str]]:

@@ -216,10 +216,10 @@ class Ledger:
         place = self._place(connection, conversation)
         if place.id is None or not place.head:
             return
-        shown_by = forks.showing(connection, place.id)
-        check_forget(conversation, [] if cascade else [name for _, name in shown_by])
+        doomed, shown_by = forks.doomed(connection, place.id)
+        check_forget(conversation, [] if cascade else shown_by)
         now = self._clock.now()
-        for row in [*(fork for fork, _ in shown_by), place.id]:
+        for row in doomed:
             forgetting.bury(connection, row, now)
         self._places.clear()
         self._numbers.forget()

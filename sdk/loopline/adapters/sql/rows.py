@@ -137,6 +137,15 @@ _NOW = _Statements(_PARTS, blocks.c.blob, func.coalesce(_last, _last_shown))
 _BEFORE_BLOBS_AND_FORKS = _Statements(_OWN, null(), _last)
 
 
+_trimmed = func.rtrim(conversations.c.name, "0123456789.")
+_is_child: ColumnElement[bool] = and_(
+    _trimmed != conversations.c.name,
+    func.length(_trimmed) > len("~c"),
+    func.substr(_trimmed, -len("~c")) == "~c",
+)
+"""As `parent_name` has it: what stands before the last digits and dots ends in `~c`."""
+
+
 def milliseconds_of(moment: datetime) -> int:
     """Milliseconds since 1970 in UTC."""
     return (moment - _EPOCH) // _MILLISECOND
@@ -155,6 +164,7 @@ class Listing:
 
     def of(self, query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
         """The query of all, restricted to them."""
+        query = query.where(~_is_child)
         names_wanted = ((conversations.c.user, self.user), (conversations.c.project, self.project))
         for column, name in (*names_wanted, (conversations.c.tenant, self.tenant)):
             if name is not None:

@@ -1,0 +1,266 @@
+"""Spawning: the runs that a call begins, each a conversation of its own, linked from the one that asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol, TypeVar, cast
+
+from loopline.errors import LooplineError, StoreError, ToolError
+from loopline.events import Delta, Event, Listen
+from loopline.models import Json
+from loopline.react.limits import MAX_DEPTH, Limits, checked
+from loopline.refs import BlockRef, ConversationRef, parse
+from loopline.timeline import (
+    Block,
+    LimitValue,
+    Recorder,
+    RunChild,
+    Source,
+    SourceAdded,
+    ToolCalled,
+    ToolPending,
+    Turn,
+    TurnResult,
+    child_name,
+    citations,
+    depth,
+)
+from loopline.tools import AskUser, ChildTask
+
+T = TypeVar("T")
+
+LEAST_SECONDS = 0.001
+LEAST_COST = 0.000_001
+"""What a child has left at least, in seconds and US dollars: a limit cannot be 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildAnswer:
+    """What the user gave to a child that asked by that block of its own."""
+
+    asked: BlockRef
+    value: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A child run: the name of its conversation, what it is to do, and under which limits."""
+
+    name: str
+    task: ChildTask
+    limits: Limits
+    answer: ChildAnswer | None = None
+
+
+class Spawn(Protocol):
+    """Runs children. A child of one name is begun once, whoever asks for it how often."""
+
+    async def __call__(self, child: Child, listen: Listen) -> TurnResult:
+        """Begin the child, carry it on, or say what came of it; it may be paused again.
+
+        The listener hears every block of it, those of earlier runs first. Cancelling this stops the child.
+
+        Raises:
+            LooplineError: its code failed, or the name stands for a child with another task.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class _Heard:
+    """A child as its blocks tell of it, and what its parent's listener is told."""
+
+    name: str
+    tell: Callable[[str], None]
+    turn: Turn = field(default_factory=lambda: Turn(1))
+    asked: dict[str, Block] = field(default_factory=dict[str, Block])
+    sources: dict[int, Source] = field(default_factory=dict[int, Source])
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Delta(type="progress", text=text):
+                self.tell(f"{self.name}: {text}")
+            case Delta():
+                pass
+            case Block(body=body):
+                self.turn.take(event)
+                self._take(event, body)
+
+    def _take(self, block: Block, body: object) -> None:
+        match body:
+            case ToolCalled(tool=tool):
+                self.tell(f"{self.name}: {tool}")
+            case ToolPending(call_id=call_id):
+                self.asked[call_id] = block
+            case SourceAdded(sid=sid, source=source):
+                self.sources[sid] = source
+            case _:
+                pass
+
+    def asking(self, result: TurnResult) -> AskUser:
+        """What the paused child's parent asks in its place: the first of its open questions."""
+        first = result.pending[0]
+        block = self.asked[first.call_id]
+        ref = ConversationRef(conversation=self.name, ref=block.name)
+        kind = block.body.kind if isinstance(block.body, ToolPending) else "question"
+        return AskUser(first.question, kind=kind, child=str(ref))
+
+    def resolved(self, result: TurnResult) -> TurnResult:
+        """The result with citations that need no pool: `[1]` is the first of its sources."""
+        newest = max(self.sources, default=0)
+        marks = citations.Marks(self.sources)
+        return replace(result, answer=citations.resolve(result.answer, marks, newest=newest))
+
+
+class Children:
+    """The child runs of one call. None of them is left running when `over` is."""
+
+    def __init__(
+        self,
+        call_id: str,
+        *,
+        recorder: Recorder,
+        spawn: Spawn | None,
+        limits: Limits,
+        now: Callable[[], datetime],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._call_id = call_id
+        self._recorder = recorder
+        self._run = spawn
+        self._limits = limits
+        self._now = now
+        self._tell = tell
+        self._begun = list[asyncio.Task[TurnResult]]()
+        self._calm = dict[str, asyncio.Event]()
+        self._asking = dict[str, AskUser]()
+
+    @property
+    def running(self) -> bool:
+        """Whether a child runs now."""
+        return any(not task.done() for task in self._begun)
+
+    def spawn(self, task: ChildTask) -> Awaitable[TurnResult]:
+        """Begin the next child, or come back to it.
+
+        Raises:
+            ToolError: there can be no child here.
+        """
+        run, here = self._run, self._recorder.conversation.name
+        most = self._limits.get("max_depth", MAX_DEPTH)
+        if run is None:
+            raise ToolError("no child run can be begun here: nothing runs them")
+        if depth(here) >= most:
+            raise ToolError(
+                f"{here!r} may begin no child run: it is {depth(here)} below a conversation, "
+                f"and max_depth is {most}"
+            )
+        if not task.text.strip():
+            raise ToolError("a child run needs a task: say what it is to do")
+        name = child_name(here, self._call_id, len(self._begun) + 1)
+        calm = self._calm[name] = asyncio.Event()
+        began = asyncio.ensure_future(self._led(run, name, task))
+        began.add_done_callback(lambda _: calm.set())
+        self._begun.append(began)
+        return began
+
+    async def over(self, step: Coroutine[Any, Any, T]) -> T:
+        """What the call comes to, once none of its children runs any more.
+
+        Raises:
+            AskUser: a child asks the user, whatever the tool made of that.
+        """
+        try:
+            outcome = await step
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            if self._asked is not None:
+                raise self._asked from None
+            raise
+        finally:
+            for task in self._begun:
+                task.cancel()
+            await asyncio.gather(*self._begun, return_exceptions=True)
+        if self._asked is not None:
+            raise self._asked
+        return outcome
+
+    @property
+    def _asked(self) -> AskUser | None:
+        """What the first of the children that ask does ask."""
+        return next((self._asking[name] for name in self._calm if name in self._asking), None)
+
+    async def _led(self, run: Spawn, name: str, task: ChildTask) -> TurnResult:
+        recorder = self._recorder
+        child = Child(
+            name=name,
+            task=task,
+            limits=self._bounded(task.limits),
+            answer=self._answer(name),
+        )
+        if name not in recorder.turn.children:
+            await recorder.record(RunChild(call_id=self._call_id, conversation=name))
+            await recorder.check_lease()
+        heard = _Heard(name, self._tell)
+        try:
+            result = await run(child, heard)
+        except StoreError:
+            raise
+        except LooplineError as error:
+            raise ToolError(f"{name} failed: {error}") from error
+        finally:
+            await self._record_end(heard)
+        if result.exit_reason == "paused":
+            self._asking[name] = asking = heard.asking(result)
+            await self._rest(name)
+            raise asking
+        return heard.resolved(result)
+
+    async def _record_end(self, heard: _Heard) -> None:
+        turn, known = heard.turn, self._recorder.turn.children[heard.name]
+        if turn.exit is None or known.reason:
+            return
+        end = replace(known, reason=turn.exit.reason, usage=turn.usage, cost=turn.cost)
+        await self._recorder.record(end)
+        self._tell(f"{heard.name}: {end.reason}")
+
+    async def _rest(self, name: str) -> None:
+        """Let the call's other children come to an end or a question before it waits for the user."""
+        self._calm[name].set()
+        for calm in list(self._calm.values()):
+            await calm.wait()
+
+    def _answer(self, name: str) -> ChildAnswer | None:
+        turn = self._recorder.turn
+        pending, given = turn.waiting.get(self._call_id), turn.answers.get(self._call_id)
+        if pending is None or given is None or not pending.child:
+            return None
+        match parse(pending.child):
+            case ConversationRef(conversation=asked, ref=BlockRef() as block) if asked == name:
+                return ChildAnswer(block, given.value)
+            case _:
+                return None
+
+    def _bounded(self, wanted: Mapping[str, LimitValue]) -> Limits:
+        """The child's limits: never beyond what its parent has left."""
+        limits = cast("Limits", dict(wanted))
+        checked(limits)
+        turn, own = self._recorder.turn, self._limits
+        limits["max_depth"] = own.get("max_depth", MAX_DEPTH)
+        deadline = own.get("deadline_seconds")
+        if deadline is not None and turn.begun is not None:
+            left = deadline - (self._now() - turn.begun).total_seconds()
+            given = limits.get("deadline_seconds", left)
+            limits["deadline_seconds"] = max(min(given, left), LEAST_SECONDS)
+        tokens, cost = own.get("max_tokens"), own.get("max_cost")
+        if tokens is not None:
+            left_tokens = tokens - turn.usage.input_tokens - turn.usage.output_tokens
+            limits["max_tokens"] = max(min(limits.get("max_tokens", tokens), left_tokens), 1)
+        if cost is not None:
+            left_cost = cost - (turn.cost or 0.0)
+            limits["max_cost"] = max(min(limits.get("max_cost", cost), left_cost), LEAST_COST)
+        return limits

@@ -1,0 +1,547 @@
+"""Child runs: one call, one result; the rest is a conversation of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from loopline import Delta, Harness, LooplineError, Store
+from loopline.conversations import Talk
+from loopline.events import Event
+from loopline.models import Prompt, Usage
+from loopline.testing import Call, FakeClock
+from loopline.timeline import (
+    Block,
+    Completion,
+    Decision,
+    Exit,
+    RunChild,
+    ToolPending,
+    ToolResult,
+    ToolStarted,
+    UserPrompt,
+)
+from tests.support.kin import Cast, Line, bundle, kin
+
+
+async def results(talk: Talk) -> list[tuple[str, str]]:
+    """The status and text of each result."""
+    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, ToolResult)]
+    return [(body.status, body.text) for body in bodies]
+
+
+async def begun(talk: Talk) -> list[str]:
+    """The names of the children, as they were begun."""
+    bodies = [block.body for block in await talk.blocks() if isinstance(block.body, RunChild)]
+    return [body.conversation for body in bodies if not body.reason]
+
+
+async def exits(talk: Talk) -> list[str]:
+    return [block.body.reason for block in await talk.blocks() if isinstance(block.body, Exit)]
+
+
+def offered(prompt: Prompt) -> set[str]:
+    return {spec.name for spec in prompt.tools}
+
+
+async def heard_until(events: AsyncIterator[Event], text: str) -> None:
+    """Listen until a progress says this."""
+    async for event in events:
+        if isinstance(event, Delta) and event.type == "progress" and text in event.text:
+            return
+
+
+async def test_the_parent_sees_one_call_and_one_result_and_nothing_of_the_childs_work() -> None:
+    model = Cast(
+        {
+            "Who?": [Call("kin.ask", task="find her"), "It was Ann."],
+            "find her": [Call("play.look", text="hidden footprints"), "Ann, by the lake."],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        result = await talk.say("Who?")
+        assert (result.answer, result.ok) == ("It was Ann.", True)
+        assert await results(talk) == [("ok", "complete: Ann, by the lake.")]
+    asked = "".join(str(request) for request in model.requests["Who?"])
+    assert "Ann, by the lake." in asked
+    assert "hidden footprints" not in asked
+    assert "Who?" not in str(model.requests["find her"][0].messages)
+
+
+async def test_the_child_has_a_timeline_of_its_own_that_the_parent_names() -> None:
+    model = Cast({"go": [Call("kin.ask", task="look"), "Done."], "look": ["Seen."]})
+    async with kin(model) as harness:
+        talk, child = harness.conversation("c"), harness.conversation("c~c1")
+        await talk.say("go")
+        links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+        assert [(link.call_id, link.conversation, link.reason) for link in links] == [
+            ("c1", "c~c1", ""),
+            ("c1", "c~c1", "complete"),
+        ]
+        blocks = await child.blocks()
+        assert isinstance(blocks[0].body, UserPrompt)
+        assert (blocks[0].body.text, blocks[0].body.limits["max_iterations"]) == ("look", 5)
+        assert isinstance(blocks[-1].body, Exit)
+        (item,) = await talk.read(["cv:c~c1/ar:turn_1.assistant.completion"])
+        assert item.text == "Seen."
+
+
+async def test_the_link_is_kept_before_the_child_begins() -> None:
+    model = Cast({"go": [Call("kin.ask", task="look"), "Done."], "look": ["Seen."]})
+    clock = FakeClock()
+    async with kin(model, clock=clock) as harness:
+        talk = harness.conversation("c")
+        seen = list[int]()
+        async for event in talk.stream("go"):
+            if isinstance(event, Block) and isinstance(event.body, RunChild):
+                seen.append(len(await harness.conversation("c~c1").blocks()))
+    assert seen[0] < seen[1]
+
+
+async def test_calls_with_different_keys_have_their_children_at_once() -> None:
+    waits = (Call("kin.ask", task="first"), Call("kin.ask", task="second"))
+    model = Cast(
+        {
+            "go": [waits, "Both."],
+            "first": [Call("play.alone", text="1"), "one"],
+            "second": [Call("play.alone", text="2"), "two"],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        kinds = [
+            (event.body.conversation, event.body.reason)
+            async for event in talk.stream("go")
+            if isinstance(event, Block) and isinstance(event.body, RunChild)
+        ]
+        assert await results(talk) == [("ok", "complete: one"), ("ok", "complete: two")]
+    assert kinds[:2] == [("c~c1", ""), ("c~c2", "")]
+    assert sorted(kinds[2:]) == [("c~c1", "complete"), ("c~c2", "complete")]
+
+
+async def test_calls_with_the_same_key_have_their_children_one_after_the_other() -> None:
+    twice = (Call("kin.ask", task="look"), Call("kin.ask", task="look"))
+    model = Cast({"go": [twice, "Both."], "look": ["Seen."]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        links = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+    assert [(link.conversation, link.reason) for link in links] == [
+        ("c~c1", ""),
+        ("c~c1", "complete"),
+        ("c~c2", ""),
+        ("c~c2", "complete"),
+    ]
+
+
+@pytest.mark.parametrize("tool", ["kin.panel", "kin.group"])
+async def test_one_call_may_have_several_children_at_once(tool: str) -> None:
+    model = Cast(
+        {
+            "go": [Call(tool, tasks=["red", "green", "blue"]), "All."],
+            "red": ["1"],
+            "green": [Call("play.look"), "2"],
+            "blue": ["3"],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        assert await results(talk) == [("ok", "1 | 2 | 3")]
+        assert await begun(talk) == ["c~c1", "c~c1.2", "c~c1.3"]
+
+
+async def test_a_child_has_only_the_tools_and_the_instructions_it_is_given() -> None:
+    model = Cast({"go": [Call("kin.narrow", task="look"), "Done."], "look": ["Seen."]})
+    async with kin(model) as harness:
+        await harness.conversation("c").say("go")
+    (request,) = model.requests["look"]
+    assert {name for name in offered(request) if not name.startswith("react.")} == {"play.look"}
+    assert request.system.startswith("Be brief.")
+
+
+async def test_a_child_that_cannot_be_wired_is_an_error_that_the_parent_reads() -> None:
+    lends = Call("kin.lend", task="look", tools=["play.lok"])
+    model = Cast({"go": [lends, "No."], "look": ["Seen."]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        assert (await talk.say("go")).answer == "No."
+        ((status, text),) = await results(talk)
+        assert (status, "c~c1 failed: no tool 'play.lok'" in text) == ("error", True)
+        assert await exits(harness.conversation("c~c1")) == ["error"]
+
+
+async def test_a_child_needs_a_task() -> None:
+    model = Cast({"go": [Call("kin.lonely"), "No."]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        ((status, text),) = await results(talk)
+        assert (status, "needs a task" in text, await begun(talk)) == ("error", True, [])
+
+
+async def test_with_a_depth_of_nothing_there_are_no_children() -> None:
+    model = Cast({"go": [Call("kin.ask", task="look"), "No."], "look": ["Seen."]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go", max_depth=0)
+        ((status, text),) = await results(talk)
+        assert (status, "max_depth is 0" in text) == ("error", True)
+        assert await begun(talk) == []
+
+
+async def test_children_have_children_and_the_lowest_have_no_tool_for_it() -> None:
+    model = Cast(
+        {
+            "top": [Call("kin.ask", task="middle"), "Top."],
+            "middle": [Call("kin.ask", task="bottom"), "Middle."],
+            "bottom": [Call("kin.ask", task="below"), "Bottom."],
+        }
+    )
+    async with kin(model) as harness:
+        talk, lowest = harness.conversation("c"), harness.conversation("c~c1~c1")
+        await talk.say("top")
+        assert await results(talk) == [("ok", "complete: Middle.")]
+        ((status, text),) = await results(lowest)
+        assert (status, "no tool 'kin.ask'" in text) == ("error", True)
+    assert "kin.ask" in offered(model.requests["middle"][0])
+    assert "kin.ask" not in offered(model.requests["bottom"][0])
+    assert "kin.shy" in offered(model.requests["bottom"][0])
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [("kin.shy", "effect 'read'"), ("kin.threaded", "only an async tool")],
+)
+async def test_only_async_tools_of_the_effect_meta_begin_children(tool: str, reason: str) -> None:
+    model = Cast({"go": [Call(tool, task="look"), "No."]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        ((status, text),) = await results(talk)
+        assert (status, reason in text) == ("error", True)
+
+
+async def test_usage_and_cost_are_those_of_the_turn_and_of_all_below_it() -> None:
+    model = Cast(
+        {
+            "top": [Call("kin.ask", task="middle"), "Top."],
+            "middle": [Call("kin.ask", task="bottom"), "Middle."],
+            "bottom": ["Bottom."],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        result = await talk.say("top")
+        own = [block.body for block in await talk.blocks() if isinstance(block.body, Decision)]
+    assert (len(own), result.rounds) == (2, 2)
+    assert result.usage == Usage(input_tokens=50, output_tokens=25)
+    assert result.cost == pytest.approx(100 / 1_000_000)
+
+
+async def test_what_children_used_counts_against_the_parents_budget() -> None:
+    model = Cast({"go": [Call("kin.ask", task="look"), "Done."], "look": ["Seen."]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go", max_tokens=1_000_000)
+        (prompt, *_) = await harness.conversation("c~c1").blocks()
+    assert isinstance(prompt.body, UserPrompt)
+    assert prompt.body.limits["max_tokens"] == 1_000_000 - 15
+
+
+async def test_who_listens_to_the_parent_hears_of_the_child_and_not_what_it_says() -> None:
+    model = Cast(
+        {
+            "go": [Call("kin.ask", task="find her"), "Done."],
+            "find her": [Call("play.look", text="x"), "A secret answer."],
+        }
+    )
+    async with kin(model) as harness:
+        heard = [event async for event in harness.conversation("c").stream("go")]
+    deltas = [event for event in heard if isinstance(event, Delta)]
+    assert [one.text for one in deltas if one.type == "progress"] == [
+        "c~c1: play.look",
+        "c~c1: complete",
+    ]
+    assert not any("secret" in one.text for one in deltas)
+    said = [block.body for block in heard if isinstance(block, Block)]
+    assert [body.text for body in said if isinstance(body, Completion)] == ["Done."]
+
+
+async def test_stopping_the_parent_stops_the_child_and_its_tools() -> None:
+    model = Cast({"go": [Call("kin.ask", task="wait")], "wait": [Call("kin.hang")]})
+    async with kin(model) as harness:
+        talk, child = harness.conversation("c"), harness.conversation("c~c1")
+        await heard_until(talk.stream("go"), "kin.hang")
+        await talk.stop()
+        assert (await exits(talk), await exits(child)) == (["stopped"], ["stopped"])
+        ends = [b.body for b in await talk.blocks() if isinstance(b.body, RunChild)]
+        assert (ends[-1].reason, ends[-1].usage.input_tokens) == ("stopped", 10)
+
+
+async def test_a_steer_of_the_parent_stops_the_child_and_the_turn_goes_on() -> None:
+    model = Cast({"go": [Call("kin.ask", task="wait"), "As you like."], "wait": [Call("kin.hang")]})
+    async with kin(model) as harness:
+        talk, child = harness.conversation("c"), harness.conversation("c~c1")
+        events = talk.stream("go")
+        await heard_until(events, "kin.hang")
+        await talk.steer("Leave that.")
+        async for _ in events:
+            pass
+        assert (await exits(talk), await exits(child)) == (["complete"], ["stopped"])
+        ((status, _),) = await results(talk)
+        assert status == "interrupted"
+
+
+async def test_a_steer_of_the_parent_keeps_children_from_beginning() -> None:
+    calls = (Call("kin.ask", task="wait"), Call("kin.ask", task="wait"))
+    model = Cast({"go": [calls, "As you like."], "wait": [Call("kin.hang")]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        events = talk.stream("go")
+        await heard_until(events, "kin.hang")
+        await talk.steer("Leave that.")
+        async for _ in events:
+            pass
+        assert [status for status, _ in await results(talk)] == ["interrupted", "interrupted"]
+        assert await begun(talk) == ["c~c1"]
+
+
+async def test_a_child_is_run_by_the_very_model_of_its_parent() -> None:
+    scripts: dict[str, list[Line]] = {"go": [Call("kin.ask", task="look"), "Done."], "look": ["!"]}
+    made = list[Cast]()
+
+    def make() -> Cast:
+        made.append(Cast(scripts))
+        return made[-1]
+
+    async with Harness.open(bundle, store="memory:", model=make) as harness:
+        await harness.conversation("c").say("go")
+    assert [len(model.requests["look"]) for model in made] == [1]
+
+
+async def test_the_parents_deadline_is_the_childs() -> None:
+    model = Cast({"go": [Call("kin.ask", task="wait")], "wait": [Call("kin.hang")]})
+    clock = FakeClock()
+    async with kin(model, clock=clock) as harness:
+        talk, child = harness.conversation("c"), harness.conversation("c~c1")
+        events = talk.stream("go", deadline_seconds=10)
+        await heard_until(events, "kin.hang")
+        clock.advance(11)
+        async for _ in events:
+            pass
+        assert await exits(talk) == ["deadline"]
+        assert await exits(child) in (["deadline"], ["stopped"])
+        (prompt, *_) = await child.blocks()
+        assert isinstance(prompt.body, UserPrompt)
+        assert prompt.body.limits["deadline_seconds"] == 10
+
+
+async def test_calls_that_wait_for_another_end_with_the_deadline_too() -> None:
+    calls = (Call("kin.ask", task="wait"), Call("kin.ask", task="wait"))
+    model = Cast({"go": [calls], "wait": [Call("kin.hang")]})
+    clock = FakeClock()
+    async with kin(model, clock=clock) as harness:
+        talk = harness.conversation("c")
+        events = talk.stream("go", deadline_seconds=10)
+        await heard_until(events, "kin.hang")
+        clock.advance(11)
+        async for _ in events:
+            pass
+        assert await exits(talk) == ["deadline"]
+        assert len(await results(talk)) == 2
+
+
+async def test_a_child_that_nobody_waits_for_ends_with_its_call() -> None:
+    model = Cast({"go": [Call("kin.leave", task="wait"), "Done."], "wait": [Call("kin.hang")]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        assert (await talk.say("go")).answer == "Done."
+        assert await results(talk) == [("ok", "left")]
+        assert await exits(harness.conversation("c~c1")) in ([], ["stopped"])
+
+
+async def test_a_question_in_a_child_waits_for_the_user_and_the_answer_goes_down(
+    tmp_path: Path,
+) -> None:
+    store = f"sqlite:///{tmp_path}/talk.db"
+    scripts: dict[str, list[Line]] = {
+        "go": [Call("kin.ask", task="paint"), "Painted."],
+        "paint": [
+            Call("kin.question", text="Which colour?"),
+            Call("kin.question", text="Which wall?"),
+            "All of it.",
+        ],
+    }
+    model = Cast(scripts)
+    async with kin(model, store=store) as harness:
+        paused = await harness.conversation("c").say("go")
+        assert (paused.exit_reason, paused.pending[0].question) == ("paused", "Which colour?")
+        assert (paused.pending[0].call_id, paused.pending[0].tool) == ("c1", "kin.ask")
+    async with kin(model, store=store) as harness:
+        talk, child = harness.conversation("c"), harness.conversation("c~c1")
+        again = await talk.resume({"c1": "red"})
+        assert (again.exit_reason, again.pending[0].question) == ("paused", "Which wall?")
+        done = await talk.resume({"c1": "the left one"})
+        assert (done.answer, done.exit_reason) == ("Painted.", "complete")
+        assert await results(child) == [("ok", "red"), ("ok", "the left one")]
+        assert await results(talk) == [("ok", "complete: All of it.")]
+        assert await begun(talk) == ["c~c1"]
+        starts = [b for b in await talk.blocks() if isinstance(b.body, ToolStarted)]
+        pending = [b.body for b in await talk.blocks() if isinstance(b.body, ToolPending)]
+        assert len(starts) == 1
+        assert pending[0].child == "cv:c~c1/ar:turn_1.react.tool.pending.1"
+        (item,) = await talk.read([pending[0].child])
+        assert "Which colour?" in item.text
+    assert [len(model.requests[task]) for task in scripts] == [2, 3]
+
+
+@pytest.mark.parametrize("tool", ["kin.panel", "kin.group"])
+async def test_children_beside_one_that_asks_are_not_lost(tool: str) -> None:
+    model = Cast(
+        {
+            "go": [Call(tool, tasks=["asks", "works", "wonders"]), "All."],
+            "asks": [Call("kin.question", text="Red?"), "asked"],
+            "works": [Call("play.alone", text="x"), Call("play.alone", text="y"), "worked"],
+            "wonders": [Call("kin.question", text="Blue?"), "wondered"],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        assert (await talk.say("go")).pending[0].question == "Red?"
+        assert await exits(harness.conversation("c~c1.2")) == ["complete"]
+        assert (await talk.resume({"c1": "yes"})).pending[0].question == "Blue?"
+        assert (await talk.resume({"c1": "no"})).answer == "All."
+        assert await results(talk) == [("ok", "asked | worked | wondered")]
+    assert len(model.requests["works"]) == 3
+
+
+async def test_what_a_tool_asks_after_its_child_is_answered_to_the_tool() -> None:
+    model = Cast({"go": [Call("kin.confirm", task="look"), "Good."], "look": ["red"]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        assert (await talk.say("go")).pending[0].question == "Is it red?"
+        assert (await talk.resume({"c1": "it is"})).answer == "Good."
+        assert await results(talk) == [("ok", "it is")]
+    assert len(model.requests["look"]) == 1
+
+
+async def test_leave_that_a_child_needs_is_asked_of_the_user_by_its_parent() -> None:
+    model = Cast(
+        {
+            "go": [Call("kin.ask", task="act"), "Good."],
+            "act": [Call("play.alone", text="dangerous"), "acted"],
+        }
+    )
+    async with kin(model) as harness:
+        talk, child = harness.conversation("c"), harness.conversation("c~c1")
+        assert (await talk.say("go")).pending[0].question == "May it?"
+        with pytest.raises(LooplineError, match="yes or no"):
+            await talk.resume({"c1": "perhaps"})
+        assert (await talk.resume({"c1": True})).answer == "Good."
+        assert await results(child) == [("ok", "alone with dangerous")]
+
+
+async def test_a_tool_that_comes_back_with_another_task_is_told_so() -> None:
+    model = Cast({"go": [Call("kin.fickle"), "No."], "task": [Call("kin.question", text="?"), "x"]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        assert (await talk.resume({"c1": "yes"})).answer == "No."
+        ((status, text),) = await results(talk)
+        assert (status, "was begun with another task" in text) == ("error", True)
+
+
+async def test_what_a_child_cites_is_numbered_by_its_own_sources() -> None:
+    model = Cast(
+        {
+            "go": [Call("kin.ask", task="look up"), "Done."],
+            "look up": [Call("play.find", url="https://example.com"), "It is so [[S:1]]."],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        assert await results(talk) == [("ok", "complete: It is so [1].")]
+
+
+async def test_nobody_but_its_parent_speaks_to_a_child() -> None:
+    model = Cast({"go": [Call("kin.ask", task="look"), "Done."], "look": ["Seen."]})
+    async with kin(model) as harness:
+        talk, child = harness.conversation("c"), harness.conversation("c~c1")
+        await talk.say("go")
+        with pytest.raises(LooplineError, match="child run of 'c'"):
+            await child.say("and more?")
+        with pytest.raises(LooplineError, match="child run of 'c'"):
+            await child.resume()
+        with pytest.raises(LooplineError, match="child run of 'c'"):
+            await talk.fork(seq=1, name="c~c9")
+        await child.feedback("turn_1", "ok")
+
+
+async def made(store: str) -> None:
+    """A conversation with a child and a grandchild, and a fork of it with a child of its own."""
+    model = Cast(
+        {
+            "top": [
+                Call("kin.ask", task="middle"),
+                "Top.",
+                Call("kin.ask", task="bottom"),
+                "Once more.",
+            ],
+            "middle": [Call("kin.ask", task="bottom"), "Middle."],
+            "bottom": ["Bottom."],
+        }
+    )
+    async with kin(model, store=store) as harness:
+        talk = harness.conversation("c")
+        await talk.say("top")
+        fork = await talk.fork(seq=(await talk.blocks())[-1].seq, name="f")
+        await fork.say("again")
+        assert await begun(fork) == ["c~c1", "f~c2"]
+        (item,) = await fork.read(["cv:c~c1/ar:turn_1.assistant.completion"])
+        assert item.text == "Middle."
+
+
+async def test_children_are_listed_by_their_parent_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/talk.db"
+    await made(url)
+    async with Store.open(url) as store:
+        assert {one.conversation.name async for one in store.conversations()} == {"c", "f"}
+        (newest,) = [one async for one in store.conversations(limit=1)]
+        assert newest.conversation.name == "f"
+        children = await store.conversation("c").children()
+        assert [child.conversation.name for child in children] == ["c~c1"]
+        assert [child.title for child in children] == ["middle"]
+
+
+async def test_a_forgotten_conversation_takes_its_children_with_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/talk.db"
+    await made(url)
+    async with Store.open(url) as store:
+        await store.forget("f")
+        for name in ("f", "f~c2"):
+            (item,) = await store.conversation(name).read("ar:turn_1.user.prompt")
+            assert item.status == "gone"
+        await store.forget("c")
+        for name in ("c", "c~c1", "c~c1~c1"):
+            (item,) = await store.conversation(name).read("ar:turn_1.user.prompt")
+            assert item.status == "gone"
+
+
+async def test_an_export_names_the_children_that_it_leaves_out(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/talk.db"
+    await made(url)
+    async with Store.open(url) as store, Store.open("memory:") as other:
+        document = await store.conversation("c").export()
+        assert document["children_not_included"] == ["c~c1"]
+        talk = await other.load(document)
+        assert await begun(talk) == ["c~c1"]
+        (item,) = await talk.read("cv:c~c1/ar:turn_1.user.prompt")
+        assert item.status == "missing"
+        await other.load(await store.conversation("c~c1").export())
+        (item,) = await talk.read("cv:c~c1/ar:turn_1.user.prompt")
+        assert item.text == "middle"
