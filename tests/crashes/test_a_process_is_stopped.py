@@ -81,6 +81,29 @@ async def test_a_tool_is_not_entered_by_who_was_stopped_before_it_and_taken_over
     assert not await asyncio.to_thread(ledger.exists)
 
 
+async def test_who_was_stopped_in_a_tool_and_taken_over_records_and_begins_nothing_more(
+    tmp_path: Path,
+) -> None:
+    store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
+    stopped = await asyncio.to_thread(
+        start, str(store), ledger, SECONDS, tasks="tests.crashes.stopping"
+    )
+    assert stopped.stdout is not None
+    while await asyncio.to_thread(stopped.stdout.readline) != "stopped\n":
+        pass
+    async with (
+        await SqlLog.open(url(store), lease_seconds=60) as log,
+        log.lease(HERE) as term,
+    ):
+        assert term == 2
+        before = await log.read(HERE)
+        stopped.send_signal(signal.SIGCONT)
+        said, complained = await asyncio.to_thread(stopped.communicate)
+        assert await log.read(HERE) == before
+    assert (said, complained) == ("lost\n", "")
+    assert await asyncio.to_thread(ledger.read_text) == "entered\nleft\n"
+
+
 async def test_a_tool_is_entered_once_by_who_was_stopped_before_it_and_not_taken_over(
     tmp_path: Path,
 ) -> None:

@@ -13,7 +13,7 @@ from loopline.prompt import Rendering
 from loopline.prompt.facts import Facts
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line
-from tests.support.lives import bundle
+from tests.support.living import bundle
 from tests.support.talking import talking
 
 CODES = (Rendering.take.__code__, Facts.take.__code__, Rendering.said.__code__)

@@ -24,7 +24,7 @@ from loopline.timeline import (
     TimelineLog,
     ToolResult,
 )
-from tests.support.lives import bundle, words
+from tests.support.living import bundle, words
 from tests.support.mortal import MortalLog
 
 T = TypeVar("T")

@@ -22,7 +22,8 @@ from loopline.timeline import (
     Timeline,
     UserSteer,
 )
-from tests.support.lives import bundle, in_json, words
+from tests.support.lives import in_json
+from tests.support.living import bundle, words
 from tests.support.talking import talking
 
 

@@ -1,30 +1,70 @@
-"""A process that dies at the n-th append of a turn, before or after it is committed."""
+"""Two turns, and a process that dies somewhere in them: at an append, at the model, or in a tool."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
-from loopline import Harness, LooplineError
+from loopline import (
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    ModelError,
+    ToolContext,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
 from loopline.adapters.sql import SqlLog
-from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall
-from loopline.timeline import Block, Conversation, ConversationSummary, Entry, TimelineLog
-from tests.support.playground import bundle
+from loopline.conversations import Talk
+from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall
+from loopline.react import Allow, Ask, GuardedCall, Verdict
+from loopline.timeline import (
+    Block,
+    Conversation,
+    ConversationSummary,
+    Entry,
+    Timeline,
+    TimelineLog,
+    ToolPending,
+)
+
+Length = Literal["short", "long"]
+ANSWERS: Mapping[str, Json] = {"approval": True, "question": "blue"}
+"""What the user gives to each kind of call that waits."""
+
+
+@dataclass
+class Doom:
+    """Which pass of which point kills this process; what it has passed is counted."""
+
+    point: str = ""
+    n: int = 0
+    passed: Counter[str] = field(default_factory=Counter[str])
+
+    def at(self, *points: str) -> None:
+        """Pass these points, and die if one of them is the one."""
+        self.passed.update(points)
+        if self.point in points and self.passed[self.point] == self.n:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DyingLog:
-    """A log whose n-th append kills the process."""
+    """A log whose appends are points: before and after each, also by the types of what it keeps."""
 
-    def __init__(self, log: TimelineLog, point: str, n: int) -> None:
+    def __init__(self, log: TimelineLog, doom: Doom) -> None:
         self._log = log
-        self._point = point
-        self._left = n
+        self._doom = doom
 
     async def append(
         self,
@@ -36,12 +76,10 @@ class DyingLog:
         key: str = "",
     ) -> Sequence[Block]:
         """Append, and die at the chosen moment."""
-        self._left -= 1
-        if self._left == 0 and self._point == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+        kinds = {entry.body.type for entry in entries}
+        self._doom.at("before", *(f"before {kind}" for kind in kinds))
         blocks = await self._log.append(conversation, entries, seen=seen, term=term, key=key)
-        if self._left == 0 and self._point == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._doom.at("after", *(f"after {kind}" for kind in kinds))
         return blocks
 
     async def read(
@@ -116,38 +154,161 @@ class DyingLog:
         await self._log.close()
 
 
+_doom: ContextVar[Doom] = ContextVar("_doom")
+
+
+@tool(effect="read")
+async def look(size: int) -> str:
+    """Look at so many characters."""
+    _doom.get().at("in a read")
+    await asyncio.sleep(0)
+    return ("item 4711, " * size)[:size]
+
+
+@tool(effect="write", key="note:{name}")
+async def note(name: str, ledger: str, context: ToolContext) -> str:
+    """Write a line into a ledger file."""
+    _doom.get().at("in a write, before its effect")
+    await asyncio.to_thread(_add, Path(ledger), f"{context.call_id} {name}\n")
+    _doom.get().at("in a write, after its effect")
+    return f"noted {name}"
+
+
+@tool
+def ask(question: str, context: ToolContext) -> str:
+    """Ask the user."""
+    context.ask_user(question)
+
+
+def _add(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as ledger:
+        ledger.write(line)
+
+
+TOOLS_SPECS = [{"module": __name__, "alias": "dying"}]
+
+
+class Careful:
+    """Lets nothing be noted under the name `dear` that the user has not approved of."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        """Ask, or let it pass."""
+        return Ask("May it be noted?") if call.arguments.get("name") == "dear" else Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        """The text as it is."""
+        del call
+        return text
+
+
+class Dying(BaseWorkflow):
+    """The loop with these tools."""
+
+    instructions = "Note it."
+    guards = (Careful(),)
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(tools_module=__name__)
+        return await react.run(payload)
+
+
+bundle = Bundle(id="dying", workflow=Dying)
+
+
+def replies(length: Length, ledger: str) -> list[Reply]:
+    """What the model decides, in order."""
+
+    def call(name: str, /, **arguments: Json) -> ToolCall:
+        return ToolCall(name=name, arguments=arguments)
+
+    plan = call("react.plan", mode="new", steps=["act", "answer"])
+    noting = call("dying.note", name="n", ledger=ledger)
+    small, large = call("dying.look", size=20), call("dying.look", size=100_000)
+    answer = Reply(text="✓ [1]\n✓ [2]\nDone.")
+    if length == "short":
+        return [
+            Reply(calls=(plan,)),
+            Reply(text="… [1]", calls=(small, noting, noting, small)),
+            answer,
+        ]
+    dear = call("dying.note", name="dear", ledger=ledger)
+    return [
+        Reply(calls=(plan,)),
+        Reply(text="… [1]", calls=(large, noting, noting, small)),
+        Reply(text="It is as was said before. " * 1_000, calls=(dear,)),
+        Reply(calls=(call("dying.ask", question="Which colour?"),)),
+        Reply(text="Almost."),
+        answer,
+    ]
+
+
 class Repeatable:
-    """A model that says the same to the same prompt, so that it can be asked again after a crash."""
+    """A model that goes by what it has decided so far, so that it can be asked again after a crash."""
 
     name = "repeatable"
-    abilities = Abilities()
+    abilities = Abilities(window=20_000, output_limit=1_000)
 
-    def __init__(self, ledger: str) -> None:
-        note = ToolCall(name="play.note", arguments={"name": "n", "ledger": ledger})
-        look = ToolCall(name="play.look", arguments={"text": "a"})
-        plan = ToolCall(name="react.plan", arguments={"mode": "new", "steps": ["act", "answer"]})
-        self._replies = {
-            1: Reply(calls=(plan,)),
-            3: Reply(text="… [1]", calls=(look, note, note, look)),
-            8: Reply(text="✓ [1]\n✓ [2]\nDone."),
-        }
+    def __init__(self, length: Length, ledger: str, summary: str) -> None:
+        self.talk: Talk | None = None
+        self._replies = replies(length, ledger)
+        self._summary = summary
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """What belongs to so many messages."""
-        yield self._replies[len(prompt.messages)]
+        """The next decision, while the user adds something to the last but one."""
+        assert self.talk is not None
+        doom = _doom.get()
+        doom.at(f"asked for a {prompt.purpose}")
+        if prompt.purpose == "summary":
+            if not self._summary:
+                raise ModelError("no summary today")
+            yield Reply(text=self._summary)
+            return
+        made = len(await self.talk.blocks(types="react.decision"))
+        if len(self._replies) == 6 and made == 4:
+            added = await self.talk.blocks(types="user.followup")
+            if not added:
+                await self.talk.followup("And quickly.")
+        yield TextDelta(text=self._replies[made].text[:3])
+        doom.at("in the middle of a reply")
+        yield self._replies[made]
 
 
-async def live(store: str, ledger: str, point: str, n: int) -> str:
-    """Begin the turn, or carry it on when there is one; the exit reason."""
-    async with await SqlLog.open(store) as log:
-        model = Repeatable(ledger)
-        async with Harness.open(bundle, store=DyingLog(log, point, n), model=model) as harness:
-            talk = harness.conversation("c")
-            begun = await log.find(talk.conversation)
-            return (await (talk.resume() if begun else talk.say("go"))).exit_reason
+@dataclass(frozen=True)
+class Fate:
+    """A turn to live, where it is kept, and where this process dies; at no point, when n is 0."""
+
+    folder: str
+    length: Length = "short"
+    summary: str = ""
+    point: str = ""
+    n: int = 0
 
 
-def run(store: str, ledger: str, point: str, n: int, said: str) -> None:
-    """Live the turn and write down how it ended; with nothing to carry on, nothing is said."""
-    with contextlib.suppress(LooplineError):
-        Path(said).write_text(asyncio.run(live(store, ledger, point, n)), encoding="utf-8")
+async def live(fate: Fate, doom: Doom) -> str:
+    """Begin the turn, or carry it on where it was cut off or waits; how it ended."""
+    _doom.set(doom)
+    async with await SqlLog.open(f"sqlite:///{fate.folder}/talk.db") as log:
+        model = Repeatable(fate.length, f"{fate.folder}/ledger", fate.summary)
+        async with Harness.open(bundle, store=DyingLog(log, doom), model=model) as harness:
+            talk = model.talk = harness.conversation("c")
+            while True:
+                timeline = Timeline(await talk.blocks())
+                turn = timeline.turn(1)
+                if turn.exit is not None:
+                    return turn.exit.reason
+                if turn.prompt is None:
+                    await talk.say("go")
+                else:
+                    await talk.resume(_given(list(turn.waiting.values()), set(turn.answers)))
+
+
+def _given(waiting: Sequence[ToolPending], answered: set[str]) -> dict[str, Json]:
+    return {one.call_id: ANSWERS[one.kind] for one in waiting if one.call_id not in answered}
+
+
+def run(fate: Fate) -> None:
+    """Live the turn; write down how it ended, and what was passed."""
+    doom = Doom(fate.point, fate.n)
+    reason = asyncio.run(live(fate, doom))
+    told = json.dumps([reason, doom.passed])
+    Path(fate.folder, "said").write_text(told, encoding="utf-8")

@@ -10,32 +10,26 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from loopline import (
-    BaseWorkflow,
-    Bundle,
     Harness,
     LooplineError,
     ModelError,
-    Output,
-    Source,
-    ToolError,
-    TurnPayload,
-    TurnResult,
-    tool,
 )
 from loopline.adapters.sql import SqlLog
 from loopline.conversations import Talk
 from loopline.events import Event
 from loopline.models import (
     Abilities,
+    Json,
     JsonObject,
     Prompt,
+    ProtocolName,
     Reply,
     TextDelta,
     ToolCall,
     Usage,
     dumps,
 )
-from loopline.prompt import tools_text
+from loopline.prompt import protocol, tools_text
 from loopline.react import Limits
 from loopline.refs import (
     ArtifactRef,
@@ -52,108 +46,13 @@ from loopline.timeline import (
     MemoryLog,
     Reaction,
     RoundStart,
+    Timeline,
     TimelineLog,
     ToolCalled,
     ToolStarted,
 )
+from tests.support.living import Trace, bundle, spoken, traced
 from tests.support.mortal import MortalLog
-
-WORDS = [
-    "the",
-    "report",
-    "of",
-    "Larkspur",
-    "says",
-    "that",
-    "item",
-    "4711",
-    "in",
-    "src/heron.py",
-    "waits",
-    "for",
-    "launch_date",
-]
-
-
-def words(size: int, seed: int = 0) -> str:
-    """So many characters of words, numbers, names and paths."""
-    text, place = list[str](), seed
-    length = 0
-    while length < size:
-        word = f"{WORDS[place % len(WORDS)]}{place if place % 7 == 0 else ''}"
-        text.append(word)
-        length += len(word) + 1
-        place += 1
-    return " ".join(text)[:size]
-
-
-def spoken(text: str) -> str:
-    """The text, in which `@500` stands for so many characters."""
-    return re.sub(r"@(\d+)", lambda found: words(int(found[1])), text)
-
-
-@tool(effect="read")
-def look(size: int, seed: int = 0) -> str:
-    """Look at so many characters."""
-    return words(size, seed)
-
-
-@tool(effect="read")
-def rows(count: int, width: int = 40) -> str:
-    """Look at rows, as JSON."""
-    return dumps([{"row": number, "text": words(width, number)} for number in range(count)])
-
-
-@tool(effect="read")
-def find(page: int, size: int = 0) -> Output:
-    """Find a page."""
-    url = f"https://example.com/{page}"
-    return Output(f"found {words(size, page)}", sources=[Source(url=url, title=f"Page {page}")])
-
-
-@tool(effect="write", key="file:{name}")
-async def write(name: str, text: str) -> str:
-    """Write a file."""
-    await asyncio.sleep(0)
-    return f"wrote {len(spoken(text))} characters to {name}"
-
-
-@tool
-async def alone(size: int) -> str:
-    """Do something that nothing else may happen beside."""
-    await asyncio.sleep(0)
-    return words(size, 3)
-
-
-@tool(effect="read")
-def fail(message: str) -> str:
-    """Refuse."""
-    raise ToolError(message)
-
-
-@tool
-async def stall() -> str:
-    """Wait until the turn is stopped."""
-    await asyncio.Event().wait()
-    return "never"
-
-
-TOOLS_SPECS = [{"module": __name__, "alias": "life"}]
-
-
-class Living(BaseWorkflow):
-    """The loop with these tools; what begins with a bang is answered without a model."""
-
-    instructions = "Live."
-
-    async def process(self, payload: TurnPayload) -> TurnResult:
-        if payload.text.startswith("!"):
-            return await self.answer(f"without a model: {payload.text}")
-        react = await self.build_react(tools_module=__name__)
-        return await react.run(payload)
-
-
-bundle = Bundle(id="living", workflow=Living)
 
 
 @dataclass(frozen=True)
@@ -174,6 +73,7 @@ class Act:
     fails: bool = False
     followup: str = ""
     recalled: bool = False
+    steer: str = ""
     pause: float = 0.0
 
 
@@ -194,12 +94,14 @@ class Said:
     acts: tuple[Act, ...]
     answer: str = "That is all."
     model: int = 0
-    protocol: str = "native"
+    protocol: ProtocolName = "native"
     pause: float = 0.0
     judged: tuple[Judged, ...] = ()
     between: str = ""
     reopened: bool = False
     dies_after: int | None = None
+    approves: bool = True
+    resumes: bool = True
 
 
 @dataclass(frozen=True)
@@ -244,6 +146,10 @@ class Lived:
     life: Life
     sent: list[Sent] = field(default_factory=list[Sent])
     summaries: list[Prompt] = field(default_factory=list[Prompt])
+    replies: list[Usage] = field(default_factory=list[Usage])
+    heard: list[list[Event]] = field(default_factory=list[list[Event]])
+    deaths: list[list[Block]] = field(default_factory=list[list[Block]])
+    trace: Trace = field(default_factory=Trace)
     blocks: list[Block] = field(default_factory=list[Block])
     document: JsonObject = field(default_factory=JsonObject)
     first: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
@@ -265,18 +171,14 @@ class LivingModel:
             yield self._summary(prompt)
             return
         act = await self._world.asked(prompt, self._kind)
-        text = spoken(act.text)
-        yield TextDelta(text=text)
+        usage = Usage(input_tokens=self._world.lived.sent[-1].reported)
+        calls = () if prompt.purpose == "answer" else tuple(made(act, prompt))
+        reply = said_by(prompt.options.protocol, spoken(act.text), calls)
+        yield TextDelta(text=reply.text)
         if act.fails:
             raise ModelError("not today")
-        usage = Usage(input_tokens=self._world.lived.sent[-1].reported)
-        calls = tuple(made(act, prompt))
-        if prompt.purpose == "answer":
-            calls = ()
-        if prompt.options.protocol == "json":
-            yield Reply(text=in_json(text, calls), usage=usage)
-        else:
-            yield Reply(text=text, calls=calls, usage=usage)
+        self._world.lived.replies.append(usage)
+        yield replace(reply, usage=usage)
 
     def _summary(self, prompt: Prompt) -> Reply:
         world = self._world
@@ -326,12 +228,28 @@ class World:
             receipt = await self.talk.followup(spoken(act.followup))
             if act.recalled:
                 await self.talk.recall(receipt)
+        if act.steer:
+            steering = asyncio.create_task(self.talk.steer(act.steer))
+            await asyncio.wait([steering])  # and this is cut off
+            steering.result()
         return act
 
 
 def whole(prompt: Prompt) -> str:
     """The request as text."""
     return f"{prompt.system}\n{tools_text(prompt.tools)}\n{list(prompt.messages)!r}\n{prompt.tail}"
+
+
+def said_by(name: ProtocolName, text: str, calls: tuple[ToolCall, ...]) -> Reply:
+    """A decision in the protocol of that name."""
+    if name == "native":
+        return Reply(text=text, calls=calls)
+    if name == "json":
+        return Reply(text=in_json(text, calls))
+    if not calls and not text:
+        return Reply()
+    form = protocol(name)
+    return Reply(text=(form.called(text, calls) if calls else form.answered(text)).text)
 
 
 def in_json(text: str, calls: Sequence[ToolCall]) -> str:
@@ -423,6 +341,7 @@ def live(life: Life, store: str = "memory:") -> Lived:
 
 async def _lived(life: Life, store: str) -> Lived:
     world = World(life)
+    traced.set(world.lived.trace)
     log: TimelineLog = MemoryLog(world.clock)
     if store != "memory:":
         log = await SqlLog.open(store, clock=world.clock)
@@ -461,6 +380,7 @@ async def _session(world: World, log: TimelineLog, left: list[Said]) -> None:
                 await _turn(world, talk, said)
             except LooplineError:
                 assert mortal.left == 0
+                world.lived.deaths.append(list(await talk.blocks()))
                 break
             mortal.left = None
             if left and left[0].reopened:
@@ -470,7 +390,7 @@ async def _session(world: World, log: TimelineLog, left: list[Said]) -> None:
     async with world.harness(log) as harness:
         talk = world.talk = harness.conversation("c")
         with suppress(LooplineError):  # nothing to carry on: it died before it had begun
-            await _hear(talk, talk.stream_resume(**world.lived.life.limits))
+            await _hear(world, talk, talk.stream_resume(**world.lived.life.limits))
 
 
 async def _before(world: World, talk: Talk, said: Said) -> None:
@@ -487,15 +407,26 @@ async def _before(world: World, talk: Talk, said: Said) -> None:
 
 async def _turn(world: World, talk: Talk, said: Said) -> None:
     limits: Limits = {**world.lived.life.limits}
-    if said.protocol == "json":
-        limits["protocol"] = "json"
-    await _hear(talk, talk.stream(spoken(said.text), **limits))
+    if said.protocol != "native":
+        limits["protocol"] = said.protocol
+    await _hear(world, talk, talk.stream(spoken(said.text), **limits))
+    while said.resumes and (values := await _given(talk, said)):
+        await _hear(world, talk, talk.stream_resume(values, **limits))
 
 
-async def _hear(talk: Talk, events: AsyncIterator[Event]) -> None:
+async def _given(talk: Talk, said: Said) -> dict[str, Json]:
+    """What the user gives to each call that waits."""
+    waiting = [one for turn in Timeline(await talk.blocks()).cut for one in turn.waiting.values()]
+    return {one.call_id: said.approves if one.kind == "approval" else "blue" for one in waiting}
+
+
+async def _hear(world: World, talk: Talk, events: AsyncIterator[Event]) -> None:
     """Hear a turn to its end, and stop it where it stalls."""
     stalled = set[str]()
+    heard = list[Event]()
+    world.lived.heard.append(heard)
     async for event in events:
+        heard.append(event)
         match event:
             case Block(body=ToolCalled(tool="life.stall", call_id=call_id)):
                 stalled.add(call_id)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from loopline.errors import StoreError
 from loopline.timeline import Block, Conversation, Entry, TimelineLog
-from tests.support.dying import DyingLog
+from tests.support.dying import Doom, DyingLog
 
 
 class Died(StoreError):
@@ -17,7 +17,7 @@ class MortalLog(DyingLog):
     """A log of which `left` further appends are kept, all of them when it is None."""
 
     def __init__(self, log: TimelineLog) -> None:
-        super().__init__(log, "", 0)
+        super().__init__(log, Doom())
         self.left: int | None = None
 
     async def append(

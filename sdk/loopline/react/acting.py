@@ -154,6 +154,9 @@ class Actor:
         try:
             made = self._call(call, parsed.tool.effect, self._children(call, None))
             outcome = await parsed.tool.reconcile(deepcopy(call.arguments), made)
+        except AskUser as asked:
+            await self._wait(call, asked.kind, asked.question, asked.child)
+            return
         except Exception:
             logger.exception("what became of %s cannot be found out", call.tool)
             outcome = None
@@ -257,6 +260,8 @@ class Actor:
         try:
             if before:
                 await asyncio.wait(before)
+            if self._is_held_up(parsed):
+                return
             async with self._places:
                 start = self._clock.elapsed()
                 await self._run(call, parsed, children)
@@ -274,6 +279,19 @@ class Actor:
             logger.exception("%s broke", call.tool)
             text = f"{type(error).__name__}: {error}"
             await self._record_end(call, text, "error", self._since(start))
+
+    def _is_held_up(self, parsed: _Parsed) -> bool:
+        """Whether an earlier call that conflicts waits for leave, or for one that does."""
+        turn = self._recorder.turn
+        asked = {call_id for call_id, one in turn.waiting.items() if one.kind == "question"}
+        if turn.waiting.keys() <= asked | turn.answers.keys():
+            return False
+        for call in turn.open_calls.values():
+            if call.call_id == parsed.call.call_id:
+                break
+            if call.call_id not in asked and self._parsed(call).claim.conflicts(parsed.claim):
+                return True
+        return False
 
     async def _record_cancelled(self, call: ToolCalled, elapsed_ms: float) -> None:
         """A call that was cut off, or cancelled its own work; else the turn is being stopped."""

@@ -18,6 +18,7 @@ from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
     MIN_ROUNDS,
+    NATIVE,
     OFFSET_ROUNDS,
     RENDERER,
     TARGET,
@@ -223,10 +224,13 @@ class Context:
     def _options(self, *, calls: bool, longer: int = 0) -> Options:
         abilities = self._model.abilities
         limit = min(abilities.output_limit << longer, max(abilities.window // 2, 1))
+        spoken = (
+            self.protocol.name if self._traced is None else NATIVE
+        )  # a trace is answered in prose
         return Options(
             allow_calls=calls,
-            protocol=self.protocol.name,
-            json_object=self.protocol.name == "json" and abilities.json_mode,
+            protocol=spoken,
+            json_object=spoken == "json" and abilities.json_mode,
             output_limit=max(limit, abilities.output_limit),
             reasoning_effort=self._limits.get("reasoning_effort", ""),
         )

@@ -246,8 +246,8 @@ class React:
     async def _ask(self, purpose: RoundPurpose, *, is_answer: bool = True) -> Reply:
         state, pool = self.state, self._recorder.timeline.pool
         speaks = is_answer and not (self._synthesizes and purpose == "decision")
-        hear = Hearing(self._listen, pool, self._protocol.name, is_answer=speaks)
         prompt = self._context.prompt(purpose, longer=state.cut_off)
+        hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
         reply = await ask(self._model, prompt, hear)
         hear.close()
         return reply
@@ -307,7 +307,8 @@ class React:
             brief = recorder.turn.draft
             text = brief.text if brief else ""
         if not text:
-            return await self._close(reply, fallback(recorder.timeline, recorder.turn, reason), "")
+            body = fallback(recorder.timeline, recorder.turn, reason)
+            return await self._close(reply, body, "", answer=True)
         return await self._close(reply, self._completion(text, "", reason), "", answer=True)
 
     def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:

@@ -8,8 +8,9 @@ import pytest
 
 from loopline import Block
 from loopline.models import Reply, ToolCall, Usage
-from loopline.react import ReactStateV2, Say as Tell
-from loopline.testing import Call, Refuse, Say, ScriptedModel
+from loopline.react import ReactStateV2
+from loopline.react import Say as Tell
+from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import (
     Completion,
     Decision,
@@ -132,7 +133,10 @@ async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
 async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
     desk = Desk()
     before = asyncio.all_tasks()
-    script = [Call("w.look", text="tea"), Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000))]
+    script = [
+        Call("w.look", text="tea"),
+        Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000)),
+    ]
     async with at_work(script, workbench(desk)) as talk:
         async for event in talk.stream("go"):
             if isinstance(event, Block) and isinstance(event.body, ToolStarted):

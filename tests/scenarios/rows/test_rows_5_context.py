@@ -77,7 +77,10 @@ async def test_row_85_no_request_is_larger_than_the_window_allows() -> None:
 
 
 async def test_row_86_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None:
-    light, heavy = small([*looks(6), "Done."]), small([*commands(9, 3_000), "Done."], *["Goal."] * 9)
+    light, heavy = (
+        small([*looks(6), "Done."]),
+        small([*commands(9, 3_000), "Done."], *["Goal."] * 9),
+    )
     for model in (light, heavy):
         async with at_work(model) as talk:
             await talk.say("go")
@@ -170,7 +173,8 @@ async def test_row_95_of_one_result_so_many_characters_are_shown(size: int, cut:
 
 
 @pytest.mark.parametrize(
-    ("kind", "limit"), [("text", 4_000), ("result", 400), ("list", 50), ("keys", 80), ("base64", 4_000)]
+    ("kind", "limit"),
+    [("text", 4_000), ("result", 400), ("list", 50), ("keys", 80), ("base64", 4_000)],
 )
 def test_row_96_old_blocks_are_clipped_by_kind(kind: str, limit: int) -> None:
     def clipped(size: int) -> bool:

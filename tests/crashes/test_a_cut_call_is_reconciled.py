@@ -1,0 +1,212 @@
+"""A call had begun when its runner died: its tool may say what became of it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from loopline import (
+    BaseWorkflow,
+    Bundle,
+    BundleError,
+    Harness,
+    LooplineError,
+    ToolContext,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
+from loopline.testing import Call, ScriptedModel
+from loopline.timeline import MemoryLog, ToolPending, ToolResult, ToolStarted
+from tests.support.mortal import MortalLog
+
+UP_TO_THE_START, UP_TO_THE_CALL = 5, 4
+"""So many appends are kept: the prompt, the header, a round, a decision with its call, its start."""
+
+
+def lines(ledger: str) -> list[str]:
+    return Path(ledger).read_text().splitlines() if Path(ledger).exists() else []
+
+
+def add(ledger: str, line: str) -> str:
+    Path(ledger).write_text("\n".join([*lines(ledger), line]))
+    return "added"
+
+
+def found(ledger: str, context: ToolContext) -> str | None:
+    """Look the call up."""
+    return "found it" if context.idempotency_key in lines(ledger) else None
+
+
+async def found_later(ledger: str) -> dict[str, int]:
+    return {"lines": len(lines(ledger))}
+
+
+def broken(ledger: str) -> str:
+    raise RuntimeError(f"cannot read {ledger}")
+
+
+def asks(context: ToolContext) -> str:
+    context.ask_user("Did it take effect?")
+
+
+@tool(effect="write", key="{ledger}", reconcile=found)
+def known(ledger: str, context: ToolContext) -> str:
+    """Add a line that says which call it is of."""
+    return add(ledger, context.idempotency_key)
+
+
+@tool(reconcile=found_later)
+async def counted(ledger: str) -> str:
+    """Add a line."""
+    return add(ledger, "line")
+
+
+@tool(effect="write", reconcile=broken)
+def unreadable(ledger: str) -> str:
+    """Add a line that nobody can look up."""
+    return add(ledger, "line")
+
+
+@tool(effect="write", reconcile=asks)
+def asked(ledger: str, context: ToolContext) -> str:
+    """Add a line."""
+    return add(ledger, context.call_id)
+
+
+@tool(effect="write")
+def unknown(ledger: str) -> str:
+    """Add a line."""
+    return add(ledger, "line")
+
+
+@tool(effect="read", reconcile=broken)
+def read(ledger: str) -> str:
+    """Read, and leave a trace of it."""
+    return add(ledger, "read")
+
+
+TOOLS_SPECS = [{"module": __name__, "alias": "cut"}]
+
+
+class Cutting(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(tools_module=__name__)
+        return await react.run(payload)
+
+
+bundle = Bundle(id="cutting", workflow=Cutting)
+
+
+async def cut(name: str, ledger: Path, left: int = UP_TO_THE_START) -> MemoryLog:
+    """What is kept of a turn whose one call was cut off after so many appends."""
+    inner = MemoryLog()
+    log = MortalLog(inner)
+    log.left = left
+    model = ScriptedModel([Call(f"cut.{name}", ledger=str(ledger))])
+    async with Harness.open(bundle, store=log, model=model) as harness:
+        with pytest.raises(LooplineError):
+            await harness.conversation("c").say("go")
+    return inner
+
+
+async def carried_on(log: MemoryLog) -> ToolResult:
+    """The result of the call, once another runner has carried the turn on."""
+    async with Harness.open(bundle, store=log, model=ScriptedModel(["Done."])) as harness:
+        talk = harness.conversation("c")
+        await talk.resume()
+        kept = [block.body for block in await talk.blocks()]
+    assert sum(isinstance(body, ToolStarted) for body in kept) <= 1
+    (result,) = [body for body in kept if isinstance(body, ToolResult)]
+    return result
+
+
+@pytest.mark.parametrize(("name", "text"), [("known", "found it"), ("counted", '{"lines":1}')])
+async def test_what_the_tool_says_became_of_the_call_is_its_result(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    log = await cut(name, tmp_path / "ledger")
+    result = await carried_on(log)
+    assert (result.status, result.text) == ("ok", text)
+    assert len(lines(str(tmp_path / "ledger"))) == 1
+
+
+async def test_a_tool_that_cannot_say_leaves_the_call_interrupted(tmp_path: Path) -> None:
+    log = await cut("known", tmp_path / "ledger")
+    (tmp_path / "ledger").write_text("the line of another call")
+    result = await carried_on(log)
+    assert result.status == "interrupted"
+    assert "whether it took effect is unknown" in result.text
+    assert lines(str(tmp_path / "ledger")) == ["the line of another call"]
+
+
+async def test_a_tool_that_was_given_nothing_to_look_with_leaves_the_call_interrupted(
+    tmp_path: Path,
+) -> None:
+    result = await carried_on(await cut("unknown", tmp_path / "ledger"))
+    assert result.status == "interrupted"
+    assert lines(str(tmp_path / "ledger")) == ["line"]
+
+
+async def test_looking_that_breaks_leaves_the_call_interrupted_and_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await cut("unreadable", tmp_path / "ledger")
+    with caplog.at_level(logging.ERROR, "loopline"):
+        result = await carried_on(log)
+    assert result.status == "interrupted"
+    assert "what became of cut.unreadable cannot be found out" in caplog.text
+    assert "cannot read" in caplog.text
+
+
+async def test_a_tool_may_ask_the_user_what_became_of_the_call(tmp_path: Path) -> None:
+    log = await cut("asked", tmp_path / "ledger")
+    async with Harness.open(bundle, store=log, model=ScriptedModel(["Done."])) as harness:
+        talk = harness.conversation("c")
+        assert (await talk.resume()).exit_reason == "paused"
+        pending = [block.body for block in await talk.blocks(types="react.tool.pending")]
+        assert [one.question for one in pending if isinstance(one, ToolPending)] == [
+            "Did it take effect?"
+        ]
+        assert (await talk.resume({"c1": "Yes."})).answer == "Done."
+        results = [block.body for block in await talk.blocks(types="react.tool.result")]
+    assert [one.text for one in results if isinstance(one, ToolResult)] == ["Yes."]
+    assert len(lines(str(tmp_path / "ledger"))) == 1
+
+
+async def test_a_call_that_had_not_begun_runs_and_nobody_asks_what_became_of_it(
+    tmp_path: Path,
+) -> None:
+    log = await cut("unreadable", tmp_path / "ledger", left=UP_TO_THE_CALL)
+    assert (await carried_on(log)).text == "added"
+    assert len(lines(str(tmp_path / "ledger"))) == 1
+
+
+async def test_a_read_runs_again_and_nobody_asks_what_became_of_it(tmp_path: Path) -> None:
+    log = await cut("read", tmp_path / "ledger", left=UP_TO_THE_CALL)
+    assert lines(str(tmp_path / "ledger")) == ["read"]
+    assert (await carried_on(log)).text == "added"
+    assert lines(str(tmp_path / "ledger")) == ["read", "read"]
+
+
+def other(path: str) -> None:
+    """Take what the tool is not given."""
+    del path
+
+
+def any_of_it(**arguments: str) -> None:
+    del arguments
+
+
+def test_a_parameter_that_the_tool_does_not_take_is_refused_where_it_is_written() -> None:
+    def write(ledger: str) -> None:
+        """Write."""
+        del ledger
+
+    with pytest.raises(BundleError, match=r"reconcile takes 'path'.*\['ledger'\]") as refused:
+        tool(effect="write", reconcile=other)(write)
+    assert str(refused.value).startswith(f"{__file__}:{other.__code__.co_firstlineno}")
+    with pytest.raises(BundleError, match="reconcile takes 'arguments'"):
+        tool(effect="write", reconcile=any_of_it)(write)

@@ -1,0 +1,315 @@
+"""The invariants of the loop, I1 to I15, over random lives in every protocol.
+
+Users steer, add, judge and answer; guards deny and ask; models fail, ramble and answer early; processes die.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from hypothesis import given, settings
+
+from loopline.events import Delta, Event
+from loopline.models import AssistantMessage, Message, ToolMessage, Usage
+from loopline.prompt import TRACE_TAIL, View, protocol, requests
+from loopline.timeline import (
+    Block,
+    Completion,
+    Draft,
+    Effect,
+    Exit,
+    RoundStart,
+    Timeline,
+    ToolCalled,
+    ToolPending,
+    ToolResult,
+    ToolStarted,
+    UserFollowup,
+    UserPrompt,
+    UserSteer,
+)
+from tests.support.lives import Life, live
+from tests.support.wild_lives import wild_lives, without_cuts
+
+wildly = settings(max_examples=10)
+
+
+def results_of(blocks: Sequence[Block]) -> Counter[str]:
+    return Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolResult))
+
+
+def calls_of(blocks: Sequence[Block]) -> Counter[str]:
+    return Counter(b.body.call_id for b in blocks if isinstance(b.body, ToolCalled))
+
+
+@wildly
+@given(wild_lives)
+def test_i1_every_call_has_one_result_before_the_next_decision(life: Life) -> None:
+    lived = live(life)
+    for sent in lived.sent:
+        before = lived.blocks[: sent.start.seq]
+        assert results_of(before) == calls_of(before)
+    timeline = Timeline(lived.blocks)
+    waiting = [call_id for turn in timeline.cut for call_id in turn.open_calls]
+    assert results_of(lived.blocks) == calls_of(lived.blocks) - Counter(waiting)
+
+
+@wildly
+@given(wild_lives)
+def test_i2_no_request_has_a_result_without_its_call_or_a_call_without_its_result(
+    life: Life,
+) -> None:
+    lived = live(life)
+    for prompt in [*(sent.prompt for sent in lived.sent), *lived.summaries]:
+        called = [call.call_id for one in prompt.messages for call in calls_in(one)]
+        given_back = [one.call_id for one in prompt.messages if isinstance(one, ToolMessage)]
+        assert sorted(called) == sorted(given_back)
+        assert len(called) == len(set(called))
+
+
+def calls_in(message: Message) -> Sequence[object]:
+    return message.calls if isinstance(message, AssistantMessage) else ()
+
+
+@wildly
+@given(wild_lives)
+def test_i3_every_request_has_the_instructions_and_what_the_user_asked(life: Life) -> None:
+    lived = live(life)
+    for sent in lived.sent:
+        text = "\n".join(map(str, sent.prompt.messages))
+        if sent.prompt.tail != TRACE_TAIL:
+            assert "Live." in sent.prompt.system
+        for block in lived.blocks[: sent.start.seq]:
+            if isinstance(block.body, UserPrompt) and block.turn == sent.start.turn:
+                assert block.body.text[:100] in text
+
+
+@wildly
+@given(wild_lives)
+def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(life: Life) -> None:
+    most = life.limits.get("max_iterations", 0)
+    for turn in Timeline(live(life).blocks).turns.values():
+        made = Counter(decision.purpose for decision in turn.decisions)
+        assert made["decision"] <= most
+        assert made["answer"] <= 1
+        assert len(turn.completions) <= 1
+
+
+@wildly
+@given(wild_lives)
+def test_i5_results_stand_directly_behind_their_calls_and_in_their_order(life: Life) -> None:
+    lived = live(life)
+    for sent in lived.sent:
+        if sent.prompt.tail == TRACE_TAIL:
+            continue
+        refs = [one for message in sent.prompt.messages for one in [result_in(message)] if one]
+        numbers = [int(ref.split(".")[1].removeprefix("c")) for ref in refs]
+        assert numbers == sorted(set(numbers))
+        expected: list[str] = []
+        for message in sent.prompt.messages:
+            if expected:
+                assert result_in(message).endswith(f".{expected.pop(0)}.result")
+            elif isinstance(message, AssistantMessage):
+                expected = [call.call_id for call in message.calls]
+        assert not expected
+
+
+def result_in(message: Message) -> str:
+    """The ref of the result that the message is; empty when it is none."""
+    match message:
+        case AssistantMessage():
+            return ""
+        case _:
+            text = message.text.removeprefix("Observation: ")
+            return text[1:].partition("]")[0] if text.startswith("[tc:") else ""
+
+
+@wildly
+@given(wild_lives)
+def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(life: Life) -> None:
+    blocks = live(life).blocks
+    timeline = Timeline(blocks)
+    inputs = UserPrompt | UserFollowup | UserSteer
+    said = [block.seq for block in blocks if isinstance(block.body, inputs)]
+    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+    assert Counter([*taken, *timeline.pending, *timeline.recalled]) == Counter(said)
+
+
+@wildly
+@given(without_cuts)
+def test_i7_the_usage_of_the_turns_is_that_of_all_replies(life: Life) -> None:
+    lived = live(life)
+    used, replied = Usage(), Usage()
+    for turn in Timeline(lived.blocks).turns.values():
+        used += turn.usage
+    for usage in lived.replies:
+        replied += usage
+    assert used == replied
+
+
+@wildly
+@given(wild_lives)
+def test_i8_after_a_crash_the_log_goes_on_and_nothing_that_had_begun_begins_again(
+    life: Life,
+) -> None:
+    lived = live(life)
+    for kept in lived.deaths:
+        assert lived.blocks[: len(kept)] == kept
+    started = Counter(b.body.call_id for b in lived.blocks if isinstance(b.body, ToolStarted))
+    assert set(started.values()) <= {1}
+    assert set(results_of(lived.blocks).values()) <= {1}
+
+
+@wildly
+@given(wild_lives)
+def test_i9_what_is_heard_rises_and_ends_with_the_exit(life: Life) -> None:
+    lived = live(life)
+    for heard in lived.heard:
+        seqs = [event.seq for event in heard if isinstance(event, Block)]
+        assert seqs == sorted(set(seqs))
+        exits = [place for place, event in enumerate(heard) if is_exit(event)]
+        assert exits in ([], [len(heard) - 1])
+    ended = [turn for turn in Timeline(lived.blocks).turns.values() if turn.exit]
+    for turn in ended:
+        assert not turn.open_calls
+        assert turn.undecided is None or turn.exit
+
+
+def is_exit(event: Event) -> bool:
+    return isinstance(event, Block) and isinstance(event.body, Exit)
+
+
+@wildly
+@given(wild_lives)
+def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(life: Life) -> None:
+    lived = live(life)
+    timeline = Timeline(lived.blocks)
+    for turn in timeline.turns.values():
+        match turn.exit:
+            case Exit(reason="stopped" | "interrupted"):
+                pass
+            case Exit() as end:
+                assert end.by_bundle is False
+                assert turn.completion is not None
+                assert turn.completion.text
+            case None:
+                assert turn.number == max(timeline.turns)
+                assert turn.waiting
+
+
+@wildly
+@given(wild_lives)
+def test_i11_calls_that_conflict_never_overlap_and_keep_their_order(life: Life) -> None:
+    lived = live(life)
+    for ran in batches(lived.blocks):
+        for one, other in combinations(ran, 2):
+            if one.conflicts(other):
+                assert one.ended < (other.began or other.ended)
+    assert lived.trace.busiest <= life.limits.get("parallel_tools", 10)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A call that has run: what it claims, and the places of its start, if it has one, and its end."""
+
+    effect: Effect
+    key: str
+    began: int
+    ended: int
+
+    def conflicts(self, other: Ran) -> bool:
+        effects = {self.effect, other.effect}
+        alike = effects in ({"write"}, {"meta"}) and self.key == other.key
+        return "exclusive" in effects or alike
+
+
+def batches(blocks: Sequence[Block]) -> list[list[Ran]]:
+    """The calls of each round that have run, in their order."""
+    starts = {
+        b.body.call_id: (b.seq, b.body.effect) for b in blocks if isinstance(b.body, ToolStarted)
+    }
+    ends = {
+        b.body.call_id: b.seq
+        for b in reversed(blocks)
+        if (isinstance(b.body, ToolResult) and (b.body.status == "ok" or b.body.call_id in starts))
+        or (isinstance(b.body, ToolPending) and b.body.kind == "question")
+    }
+    rounds = defaultdict[tuple[int, int], list[Ran]](list)
+    for block in blocks:
+        match block.body:
+            case ToolCalled(call_id=call_id, arguments=arguments) if call_id in ends:
+                began, effect = starts.get(call_id, (0, "read"))
+                key = str(arguments.get("name")) if effect == "write" else ""
+                rounds[block.turn, block.round].append(Ran(effect, key, began, ends[call_id]))
+            case _:
+                pass
+    return list(rounds.values())
+
+
+@wildly
+@given(wild_lives)
+def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(life: Life) -> None:
+    lived = live(life)
+    for sent in lived.sent:
+        if sent.prompt.tail != TRACE_TAIL:
+            before = lived.blocks[: sent.start.seq]
+            assert (
+                tuple(View(protocol(sent.begun.protocol), before).messages) == sent.prompt.messages
+            )
+    shown = [sent for sent in lived.sent if sent.prompt.tail != TRACE_TAIL]
+    for one, other in pairwise(shown):
+        if one.begun.epoch == other.begun.epoch:
+            assert other.prompt.messages[: len(one.prompt.messages)] == one.prompt.messages
+    again = {request.block.seq: request.messages for request in requests(Timeline(lived.blocks))}
+    assert all(again[sent.start.seq] == sent.prompt.messages for sent in lived.sent)
+
+
+@wildly
+@given(wild_lives)
+def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(life: Life) -> None:
+    for heard in live(life).heard:
+        shown = ""
+        for event in heard:
+            match event:
+                case Delta(type="delta", channel="answer", text=text):
+                    shown += text
+                case Delta(type="reset", channel="answer"):
+                    shown = ""
+                case Block(body=Draft() | ToolCalled()):
+                    assert shown == ""
+                case Block(body=Completion(text=text)) if "[[S:" not in text:
+                    assert shown.strip() in ("", text)
+                case _:
+                    pass
+
+
+@wildly
+@given(wild_lives)
+def test_i14_the_request_that_writes_the_answer_has_the_beginning_of_every_result(
+    life: Life,
+) -> None:
+    lived = live(life)
+    for sent in lived.sent:
+        if sent.prompt.tail != TRACE_TAIL:
+            continue
+        text = "\n".join(message.text for message in sent.prompt.messages)
+        for block in lived.blocks[: sent.start.seq]:
+            if isinstance(block.body, ToolResult) and block.turn == sent.start.turn:
+                assert f"[RESULT {block.ref}]" in text
+                assert block.body.text[:100] in text
+
+
+@wildly
+@given(wild_lives)
+def test_i15_a_tool_that_is_not_offered_is_never_run(life: Life) -> None:
+    lived = live(life)
+    assert lived.trace.secrets == []
+    statuses = {
+        block.body.status
+        for block in lived.blocks
+        if isinstance(block.body, ToolResult) and block.body.tool in ("life.secret", "life.unknown")
+    }
+    assert statuses <= {"error", "interrupted", "stopped"}
