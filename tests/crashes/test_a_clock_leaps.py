@@ -8,6 +8,7 @@ import pytest
 
 from loopline import Harness
 from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from loopline.timeline import Exit, ToolResult
 from tests.laws.leaping import LeapingClock
 from tests.support.playground import bundle
@@ -15,7 +16,10 @@ from tests.support.playground import bundle
 
 @pytest.mark.parametrize("store", ["memory:", "sqlite:///{}/talk.db"])
 async def test_turns_go_on_as_ever_and_no_time_is_negative(tmp_path: Path, store: str) -> None:
-    acting = [Say("… [1]", Call("play.look", text="a"), Call("play.alone", text="b")), "Done."]
+    acting: list[Entry] = [
+        Say("… [1]", Call("play.look", text="a"), Call("play.alone", text="b")),
+        "Done.",
+    ]
     model = ScriptedModel(acting * 4)
     url = store.format(tmp_path)
     async with Harness.open(bundle, store=url, model=model, clock=LeapingClock()) as harness:

@@ -13,8 +13,8 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 
 from loopline.events import Delta, Event
-from loopline.models import AssistantMessage, Message, ToolMessage, Usage
-from loopline.prompt import TRACE_TAIL, View, protocol, requests
+from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage, Usage
+from loopline.prompt import TRACE_TAIL, View, protocol_named, requests
 from loopline.timeline import (
     Block,
     Completion,
@@ -70,7 +70,7 @@ def test_i2_no_request_has_a_result_without_its_call_or_a_call_without_its_resul
         assert len(called) == len(set(called))
 
 
-def calls_in(message: Message) -> Sequence[object]:
+def calls_in(message: Message) -> Sequence[ToolCall]:
     return message.calls if isinstance(message, AssistantMessage) else ()
 
 
@@ -255,10 +255,9 @@ def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(life: Life) -> None:
     lived = live(life)
     for sent in lived.sent:
         if sent.prompt.tail != TRACE_TAIL:
-            before = lived.blocks[: sent.start.seq]
-            assert (
-                tuple(View(protocol(sent.begun.protocol), before).messages) == sent.prompt.messages
-            )
+            spoken = protocol_named(sent.begun.protocol)
+            view = View(spoken, lived.blocks[: sent.start.seq])
+            assert tuple(view.messages) == sent.prompt.messages
     shown = [sent for sent in lived.sent if sent.prompt.tail != TRACE_TAIL]
     for one, other in pairwise(shown):
         if one.begun.epoch == other.begun.epoch:
@@ -281,7 +280,7 @@ def test_i13_an_answer_that_is_held_is_never_left_in_the_answer_channel(life: Li
                 case Block(body=Draft() | ToolCalled()):
                     assert shown == ""
                 case Block(body=Completion(text=text)) if "[[S:" not in text:
-                    assert shown.strip() in ("", text)
+                    assert shown == "" or shown.strip().endswith(text)  # marks of a plan lead it
                 case _:
                     pass
 

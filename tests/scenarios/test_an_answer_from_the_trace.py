@@ -7,6 +7,7 @@ import pytest
 from loopline.events import Delta
 from loopline.models import ProtocolName
 from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from tests.support.talking import talking
 
 PROTOCOLS: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
@@ -16,7 +17,7 @@ PROTOCOLS: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 async def test_it_is_asked_for_and_heard_as_prose_in_every_protocol(
     protocol: ProtocolName,
 ) -> None:
-    script = [Say("I look.", Call("play.look", text="x")), "A draft.", "The answer."]
+    script: list[Entry] = [Say("I look.", Call("play.look", text="x")), "A draft.", "The answer."]
     model = ScriptedModel(script, json_mode=True)
     heard = list[str]()
     async with talking(model) as talk:

@@ -9,7 +9,7 @@ from pathlib import Path
 from loopline import Harness, LooplineError
 from loopline.adapters.sql import SqlLog
 from loopline.testing import Call
-from tests.support.dying import DyingLog
+from tests.support.dying import Doom, DyingLog
 from tests.support.kin import Cast, Line, bundle
 
 
@@ -21,7 +21,7 @@ async def live(store: str, ledger: str, point: str, n: int) -> str:
         "write": [notes, "Written."],
     }
     async with await SqlLog.open(store) as log:
-        mortal = DyingLog(log, point, n)
+        mortal = DyingLog(log, Doom(point, n))
         async with Harness.open(bundle, store=mortal, model=Cast(scripts)) as harness:
             talk = harness.conversation("c")
             begun = await log.find(talk.conversation)

@@ -224,9 +224,8 @@ class Context:
     def _options(self, *, calls: bool, longer: int = 0) -> Options:
         abilities = self._model.abilities
         limit = min(abilities.output_limit << longer, max(abilities.window // 2, 1))
-        spoken = (
-            self.protocol.name if self._traced is None else NATIVE
-        )  # a trace is answered in prose
+        # A trace is answered in prose, whatever the decisions are written in.
+        spoken = self.protocol.name if self._traced is None else NATIVE
         return Options(
             allow_calls=calls,
             protocol=spoken,

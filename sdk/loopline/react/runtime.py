@@ -401,6 +401,7 @@ class React:
         decided, marks = self._without_marks(self._protocol.decode(reply))
         answer = _continued(recorder.turn) + _said(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
+            self._listen(Delta(type="reset", channel="answer"))
             body = fallback(recorder.timeline, recorder.turn, reason)
             return await self._close(reply, body, marks, answer=True)
         body = self._completion(answer, "forced", reason)
