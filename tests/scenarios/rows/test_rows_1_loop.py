@@ -8,8 +8,10 @@ import pytest
 
 from loopline import Block
 from loopline.models import Reply, ToolCall, Usage
-from loopline.react import ReactStateV2, Say as Tell
-from loopline.testing import Call, Refuse, Say, ScriptedModel
+from loopline.react import ReactStateV2
+from loopline.react import Say as Tell
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from loopline.timeline import (
     Completion,
     Decision,
@@ -111,7 +113,10 @@ async def test_row_12_a_reply_without_calls_ends_the_turn() -> None:
 
 async def test_row_13_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
     desk = Desk()
-    script = [Call("w.look", text="tea"), Say("", Call("w.hang"), Call("w.sleep", seconds=90))]
+    script: list[Entry] = [
+        Call("w.look", text="tea"),
+        Say("", Call("w.hang"), Call("w.sleep", seconds=90)),
+    ]
     async with at_work(script, workbench(desk), clock=desk.clock) as talk:
         result = await talk.say("go", deadline_seconds=60)
         cut = [one.status for one in await bodies(talk, ToolResult)]
@@ -132,7 +137,10 @@ async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
 async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
     desk = Desk()
     before = asyncio.all_tasks()
-    script = [Call("w.look", text="tea"), Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000))]
+    script: list[Entry] = [
+        Call("w.look", text="tea"),
+        Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000)),
+    ]
     async with at_work(script, workbench(desk)) as talk:
         async for event in talk.stream("go"):
             if isinstance(event, Block) and isinstance(event.body, ToolStarted):
