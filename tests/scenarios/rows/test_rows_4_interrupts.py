@@ -314,3 +314,38 @@ async def test_what_is_left_waiting_is_in_the_result() -> None:
         result = await turn
         late = [block.ref for block in await talk.blocks() if block.seq == receipt.seq]
     assert list(result.late_input) == late
+
+
+async def test_a_paused_turn_gives_way_to_what_is_said_instead() -> None:
+    async with at_work([Call("w.ask"), "Another."]) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        assert (await talk.say("never mind")).answer == "Another."
+        assert [one.reason for one in await bodies(talk, Exit)] == ["interrupted", "complete"]
+
+
+async def test_a_turn_with_two_questions_waits_for_both() -> None:
+    model = ScriptedModel([Say("", Call("w.ask"), Call("w.ask")), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        half = await talk.resume({"c2": "two"})
+        assert (half.exit_reason, [one.call_id for one in half.pending]) == ("paused", ["c1"])
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert [one.text.partition("\n")[2] for one in results(model.requests[1])] == ["one", "two"]
+
+
+async def test_what_is_said_while_a_turn_is_paused_is_taken_when_it_goes_on() -> None:
+    model = ScriptedModel([Call("w.ask"), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.followup("in German")
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert "in German" in shown(model.requests[1])
+
+
+async def test_a_steer_that_nobody_waits_for_is_taken_by_the_next_turn() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.steer("the other way")
+        assert (await talk.say("on")).answer == "Two."
+    assert "the other way" in shown(model.requests[1])
