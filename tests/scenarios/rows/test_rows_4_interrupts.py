@@ -29,6 +29,7 @@ from tests.support.mortal import Died, MortalLog
 from tests.support.workbench import (
     Desk,
     at_work,
+    begun,
     bodies,
     heard,
     in_json,
@@ -146,7 +147,10 @@ async def test_row_75_what_no_round_has_taken_can_be_taken_back_once() -> None:
 
 async def test_row_76_a_tool_that_asks_the_user_pauses_the_turn() -> None:
     desk = Desk()
-    script = [Say("", Call("w.ask", question="Which?"), Call("w.look", text="tea")), "Done."]
+    script: list[Entry] = [
+        Say("", Call("w.ask", question="Which?"), Call("w.look", text="tea")),
+        "Done.",
+    ]
     async with at_work(ScriptedModel(script, strict=False), workbench(desk)) as talk:
         events = await heard(talk, "go")
         (pending,) = await bodies(talk, ToolPending)
@@ -172,7 +176,11 @@ async def test_row_77_the_users_answer_is_the_result_and_nothing_runs_again(
     kept: str | TimelineLog = (
         MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
     )
+<<<<<<< HEAD
     script = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
+=======
+    script: list[Entry] = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
+>>>>>>> rows
     async with at_work(script, workbench(desk), store=kept) as talk:
         await talk.say("go")
         with pytest.raises(LooplineError, match="waits for c1"):
@@ -283,8 +291,7 @@ async def test_a_steer_cuts_off_what_is_looked_up_and_is_answered_to() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.hang"), "The other way."])
     async with at_work(model, workbench(desk)) as talk:
         turn = asyncio.ensure_future(talk.say("this way"))
-        while "+hang" not in desk.order:
-            await asyncio.sleep(0)
+        await desk.hanging.wait()
         await talk.steer("the other way")
         assert (await turn).answer == "The other way."
         (cut,) = await bodies(talk, ToolResult)
@@ -306,9 +313,43 @@ async def test_what_is_left_waiting_is_in_the_result() -> None:
     ) as harness:
         talk = harness.conversation("c")
         turn = asyncio.ensure_future(talk.say("go", max_iterations=1))
-        while "react.round.start" not in await types(talk):
-            await asyncio.sleep(0)
+        await begun(talk)
         receipt = await talk.followup("and b?")
         result = await turn
         late = [block.ref for block in await talk.blocks() if block.seq == receipt.seq]
     assert list(result.late_input) == late
+
+
+async def test_a_paused_turn_gives_way_to_what_is_said_instead() -> None:
+    async with at_work([Call("w.ask"), "Another."]) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        assert (await talk.say("never mind")).answer == "Another."
+        assert [one.reason for one in await bodies(talk, Exit)] == ["interrupted", "complete"]
+
+
+async def test_a_turn_with_two_questions_waits_for_both() -> None:
+    model = ScriptedModel([Say("", Call("w.ask"), Call("w.ask")), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        half = await talk.resume({"c2": "two"})
+        assert (half.exit_reason, [one.call_id for one in half.pending]) == ("paused", ["c1"])
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert [one.text.partition("\n")[2] for one in results(model.requests[1])] == ["one", "two"]
+
+
+async def test_what_is_said_while_a_turn_is_paused_is_taken_when_it_goes_on() -> None:
+    model = ScriptedModel([Call("w.ask"), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.followup("in German")
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert "in German" in shown(model.requests[1])
+
+
+async def test_a_steer_that_nobody_waits_for_is_taken_by_the_next_turn() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.steer("the other way")
+        assert (await talk.say("on")).answer == "Two."
+    assert "the other way" in shown(model.requests[1])
