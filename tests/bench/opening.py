@@ -1,4 +1,7 @@
-"""A long conversation is opened: its blocks, its folds, and the way to the first request."""
+"""A long conversation is opened: its blocks, its folds, and the way to the first request.
+
+It was summed up in one of its last blocks, as a conversation of that length is in any window.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,22 @@ TURNS = 100
 ROUNDS = MESSAGES // 2 // TURNS
 """A round is two messages, the call and its result, and five blocks."""
 TAIL = 500
+WINDOW = 200_000
+"""The tokens that the model of the last turns has room for, which is not all that was said."""
 REPEATS = 7
 
 
 async def build(store: str) -> None:
-    """Talk until there are so many messages."""
-    async with opened(store, lambda: Instant(ROUNDS)) as harness:
+    """Talk until there are so many messages, and once more in a window that makes a summary."""
+    models = [*(Instant(ROUNDS) for _ in range(TURNS)), Instant(0, WINDOW)]
+    left = iter(models)
+    async with opened(store, lambda: next(left)) as harness:
         talk = harness.conversation("c")
-        for _ in range(TURNS):
+        for _ in models:
             await talk.say("go")
+        (summary,) = await talk.blocks(types="conv.range.summary")
+        (newest,) = (await talk.blocks())[-1:]
+        assert newest.seq - summary.seq < TAIL
 
 
 def floor(path: Path) -> float:
@@ -74,7 +84,7 @@ async def read(store: str) -> list[Row]:
 async def talk(store: str) -> list[Row]:
     """Two turns: the first of its process, and one that finds everything at hand."""
     rows = list[Row]()
-    models = [Instant(0), Instant(0)]
+    models = [Instant(0, WINDOW), Instant(0, WINDOW)]
     left = iter(models)
     async with opened(store, lambda: next(left)) as harness:
         talk = harness.conversation("c")

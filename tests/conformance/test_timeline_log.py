@@ -369,6 +369,37 @@ async def test_the_limit_counts_what_the_filters_leave(log: TimelineLog) -> None
     assert texts(await log.read(HERE, types=["user.followup"], limit=2)) == ["2", "3"]
 
 
+async def test_the_last_are_those_that_the_filters_leave(log: TimelineLog) -> None:
+    said = [prompt("1"), followup("2"), followup("3"), prompt("4"), followup("5")]
+    await log.append(HERE, said, seen=0)
+    assert texts(await log.read(HERE, last=2)) == ["4", "5"]
+    assert texts(await log.read(HERE, last=9, after=3)) == ["4", "5"]
+    assert texts(await log.read(HERE, types=["user.followup"], last=2)) == ["3", "5"]
+    assert texts(await log.read(HERE, types=["user.followup"], turn=1, last=1)) == ["5"]
+    assert texts(await log.read(HERE, limit=3, last=2)) == ["2", "3"]
+    assert texts(await log.read(HERE, last=0)) == []
+
+
+async def test_single_blocks_can_be_read_besides(log: TimelineLog) -> None:
+    await log.append(HERE, [prompt("1"), followup("2"), prompt("3"), followup("4")], seen=0)
+    assert texts(await log.read(HERE, after=3, also=[2, 1, 2])) == ["1", "2", "4"]
+    assert texts(await log.read(HERE, after=2, also=[0, 1, 3, 99], limit=1)) == ["1", "3"]
+    assert texts(await log.read(HERE, after=2, also=[2], types=["user.prompt"])) == ["2", "3"]
+    assert texts(await log.read(HERE, also=[1, 2])) == ["1", "2", "3", "4"]
+    assert texts(await log.read(HERE, after=9, also=[4])) == ["4"]
+
+
+async def test_what_a_fork_shows_of_others_is_read_from_the_end_and_besides(
+    log: TimelineLog,
+) -> None:
+    await log.append(HERE, [prompt("1"), followup("2"), prompt("3"), followup("4")], seen=0)
+    await log.fork(HERE, THERE, 3)
+    await log.append(THERE, [followup("mine"), prompt("last")], seen=3)
+    assert texts(await log.read(THERE, last=3)) == ["3", "mine", "last"]
+    assert texts(await log.read(THERE, types=["user.followup"], last=2)) == ["2", "mine"]
+    assert texts(await log.read(THERE, after=4, also=[4, 2])) == ["2", "mine", "last"]
+
+
 async def test_what_a_fork_shows_of_others_is_filtered_too(log: TimelineLog) -> None:
     await log.append(HERE, [prompt("1"), followup("2"), prompt("3"), followup("4")], seen=0)
     await log.fork(HERE, THERE, 3)

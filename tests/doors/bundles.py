@@ -88,3 +88,49 @@ def ledger(folder: Path) -> list[str]:
     """What the slow tool has begun."""
     file = folder / "ledger"
     return file.read_text("utf-8").splitlines() if file.exists() else []
+
+
+ASKING: Mapping[str, str] = {
+    "asker/__init__.py": """from loopline import BaseWorkflow, Bundle, ToolContext, TurnPayload, TurnResult, tool
+from loopline.models import Prompt, ToolMessage
+from loopline.react import Allow, Ask, GuardedCall, Verdict
+from loopline.testing import Call, Say, ScriptedModel
+
+TOOLS_SPECS = [{"module": __name__, "alias": "shop"}]
+
+
+@tool(effect="write", key="shop")
+async def buy(what: str, context: ToolContext) -> str:
+    \"\"\"Buy something.\"\"\"
+    if what == "tea":
+        context.ask_user("Which tea?")
+    return f"bought {what}"
+
+
+class Careful:
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Ask("Buy milk?") if call.arguments["what"] == "milk" else Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+def decide(prompt: Prompt) -> Say:
+    done = [m.text for m in prompt.messages if isinstance(m, ToolMessage)]
+    if done:
+        return Say(" and ".join(text.partition("\\n")[2] for text in done))
+    return Say("", Call("shop.buy", what="tea"), Call("shop.buy", what="milk"))
+
+
+class Asker(BaseWorkflow):
+    guards = (Careful(),)
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        model = ScriptedModel([decide, decide], strict=False)
+        react = await self.build_react(tools_module=__name__, model=model)
+        return await react.run(payload)
+
+
+bundle = Bundle(id="asker", workflow=Asker)
+""",
+}

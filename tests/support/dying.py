@@ -52,9 +52,19 @@ class DyingLog:
         limit: int | None = None,
         types: Sequence[str] = (),
         turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """Read."""
-        return await self._log.read(conversation, after=after, limit=limit, types=types, turn=turn)
+        return await self._log.read(
+            conversation,
+            after=after,
+            limit=limit,
+            types=types,
+            turn=turn,
+            last=last,
+            also=also,
+        )
 
     def lease(
         self, conversation: Conversation, *, wait: bool = True

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from loopline.bundle.builtins import BUILTINS, builtin
 from loopline.bundle.load import LoadedBundle
 from loopline.errors import BundleError
 from loopline.skills import REACT, Selection, Skills, selections
@@ -26,6 +27,7 @@ RESERVED = ("react", "mcp")
 
 _SOURCES = ("ref", "module")
 _SPEC_KEYS = (*_SOURCES, "alias")
+_BUILTIN_KEYS = ("builtin", "port")
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _RUNTIMES = ("local", "docker", "fargate")
 _MISSPELT = 0.85
@@ -147,7 +149,11 @@ def _bound(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
     if not isinstance(specs, list | tuple):
         problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
         raise descriptor.wrong("TOOLS_SPECS", problem)
-    for index, spec in enumerate(cast("Sequence[object]", specs)):
+    for index, given in enumerate(cast("Sequence[object]", specs)):
+        spec = _mapping(descriptor, index, given)
+        if "builtin" in spec:
+            yield _builtin(descriptor, index, spec)
+            continue
         source, name, alias = _spec(descriptor, index, spec)
         try:
             module = bundle.resolve_file(name) if source == "ref" else bundle.resolve_module(name)
@@ -161,17 +167,41 @@ def _bound(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
         yield from (function.bind(alias) for function in functions)
 
 
-def _spec(descriptor: _Descriptor, index: int, spec: object) -> tuple[str, str, str]:
-    """What kind of place the tools are in, its name, and their alias."""
+def _mapping(descriptor: _Descriptor, index: int, spec: object) -> Mapping[object, object]:
     if not isinstance(spec, Mapping):
         raise descriptor.wrong("TOOLS_SPECS", f"{spec!r} must be a dict", index)
-    given = cast("Mapping[object, object]", spec)
-    for key in given:
-        if key not in _SPEC_KEYS:
-            problem = f"the key {key!r} means nothing, {_nearest(str(key), _SPEC_KEYS)}"
+    return cast("Mapping[object, object]", spec)
+
+
+def _check_keys(
+    descriptor: _Descriptor, index: int, spec: Mapping[object, object], known: Sequence[str]
+) -> None:
+    for key in spec:
+        if key not in known:
+            problem = f"the key {key!r} means nothing, {_nearest(str(key), known)}"
             raise descriptor.wrong("TOOLS_SPECS", problem, index)
-    texts = {str(key): value for key, value in given.items() if isinstance(value, str) and value}
-    sources = [key for key in _SOURCES if key in given]
+
+
+def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> Tool:
+    """The built-in tool of that name, over what the bundle gives it."""
+    _check_keys(descriptor, index, spec, _BUILTIN_KEYS)
+    name = str(spec["builtin"])
+    if name not in BUILTINS:
+        problem = f"no built-in tool is called {name!r}, {_nearest(name, BUILTINS)}"
+        raise descriptor.wrong("TOOLS_SPECS", problem, index)
+    try:
+        return builtin(name, spec.get("port"))
+    except BundleError as error:
+        raise descriptor.wrong("TOOLS_SPECS", str(error), index) from error
+
+
+def _spec(
+    descriptor: _Descriptor, index: int, spec: Mapping[object, object]
+) -> tuple[str, str, str]:
+    """What kind of place the tools are in, its name, and their alias."""
+    _check_keys(descriptor, index, spec, _SPEC_KEYS)
+    texts = {str(key): value for key, value in spec.items() if isinstance(value, str) and value}
+    sources = [key for key in _SOURCES if key in spec]
     if len(sources) != 1 or sources[0] not in texts or "alias" not in texts:
         problem = 'write {"ref": "tools.py", "alias": "shop"} or {"module": "a.b", "alias": "shop"}'
         raise descriptor.wrong("TOOLS_SPECS", f"{spec!r} is incomplete: {problem}", index)

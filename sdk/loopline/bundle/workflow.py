@@ -171,7 +171,9 @@ class BaseWorkflow:
         search = wired.search or (space.search if space else None)
         read = wired.read or services.read
         reader = Reader(
-            here=Conversed(services.recorder.timeline, services.summary),
+            here=Conversed(
+                services.recorder.timeline, services.summary, past=services.recorder.past
+            ),
             skills=skills,
             knowledge=guarded_read(read) if read else None,
             other=services.other,

@@ -103,6 +103,14 @@ def run_command(
     protocol: Annotated[
         Protocol | None, typer.Option(help="How decisions travel.", show_default=False)
     ] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CALL=VALUE",
+            help="What a call of the paused turn waits for.",
+            show_default=False,
+        ),
+    ] = None,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Save the screen as a picture.", show_default=False),
@@ -124,7 +132,14 @@ def run_command(
         props=tuple(prop or ()),
         as_json=as_json,
     )
-    asked = Asked(bundle=bundle, text=text, choices=choices, limits=limits, picture=svg)
+    asked = Asked(
+        bundle=bundle,
+        text=text,
+        choices=choices,
+        limits=limits,
+        picture=svg,
+        answers=tuple(answer or ()),
+    )
     attend(lambda screen: run(asked, screen), verbose=verbose)
 
 

@@ -22,8 +22,11 @@ from loopline.conversations import Talk
 from loopline.errors import LooplineError
 
 PROMPT = "> "
-STOP, QUIT = "/stop", "/quit"
-HELP = f"what you type while a turn runs is added to it · {STOP} ends the turn · {QUIT} leaves"
+STOP, QUIT, STEER = "/stop", "/quit", "/steer"
+HELP = (
+    "what you type while a turn runs is added to it · "
+    f"{STEER} TEXT turns it another way · {STOP} ends it · {QUIT} leaves"
+)
 
 _logger = logging.getLogger("loopline")
 
@@ -50,6 +53,7 @@ class _Chat:
     choices: Choices
     screen: Screen
     leaving: bool = False
+    waiting: tuple[str, ...] = ()
 
     async def converse(self) -> int:
         """One line after the other; 0 unless the last turn failed."""
@@ -82,7 +86,11 @@ class _Chat:
 
     async def _turn(self, text: str) -> bool:
         with stopping(self.screen, partial(stop, self.talk, self.screen)):
-            turn = asyncio.ensure_future(watched(self.talk, text, {}, self.screen, moves=False))
+            answers = dict.fromkeys(self.waiting[:1], text)
+            said = None if answers else text
+            turn = asyncio.ensure_future(
+                watched(self.talk, said, {}, self.screen, moves=False, answers=answers)
+            )
             if self.keyboard.is_person:
                 await self._listen(turn)
             try:
@@ -92,6 +100,7 @@ class _Chat:
                 _logger.debug("%s", type(error).__name__, exc_info=error)
                 return False
         tell(over, self.talk.conversation.name, self.screen, as_json=self.choices.as_json)
+        self.waiting = tuple(call.call_id for call in over.result.pending)
         if over.result.late_input:
             self.screen.note(Text("what came too late waits for the next turn", style=QUIET))
         return over.result.ok
@@ -111,7 +120,9 @@ class _Chat:
         if line is not None and said in (STOP, QUIT):
             await self.talk.stop()
         elif said:
-            receipt = await self.talk.followup(said)
+            words = said.removeprefix(f"{STEER} ").strip()
+            say = self.talk.followup if words == said else self.talk.steer
+            receipt = await say(words)
             self.screen.note(
                 Text(f"added to {receipt.turn_id}, as block {receipt.seq}", style=QUIET)
             )

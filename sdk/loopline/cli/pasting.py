@@ -92,6 +92,7 @@ class Ran:
     choices: Choices
     knowledge: KnowledgeState | None
     stopped: bool = False
+    waits: tuple[str, ...] = ()
 
 
 def commands(ran: Ran, blocks: Sequence[Block], started: Started) -> list[str]:
@@ -107,8 +108,12 @@ def commands(ran: Ran, blocks: Sequence[Block], started: Started) -> list[str]:
 
 
 def _again(ran: Ran, folder: Path, kept: Sequence[str]) -> list[str]:
-    """Ask again of another repository; without a knowledge space, or when stopped, go on."""
+    """Ask again of another repository; without a knowledge space, or when stopped or waiting, go on."""
     model = _option("--model", ran.choices.model)
+    if ran.waits:
+        answers = [word for call_id in ran.waits for word in ("--answer", f"{call_id}=yes")]
+        end = ["-c", ran.conversation, *kept, *model, *_props(ran.choices.props)]
+        return ["run", ran.bundle, *answers, *end]
     repository = elsewhere(ran.knowledge, folder) if ran.knowledge else None
     if repository is None or ran.stopped or not ran.text:
         end = ["-c", ran.conversation, *kept, *model, *_props(ran.choices.props)]

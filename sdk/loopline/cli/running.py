@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -35,13 +35,14 @@ _logger = logging.getLogger("loopline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What `run` was asked to do; without a text it carries on."""
+    """What `run` was asked to do; without a text it carries on, with `answers` to calls that wait."""
 
     bundle: str
     text: str | None
     choices: Choices
     limits: Limits
     picture: Path | None = None
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +60,10 @@ class Over:
     @property
     def result(self) -> TurnResult:
         """What came of it."""
-        ended = self.timeline.turn(self.number).exit
+        turn = self.timeline.turn(self.number)
+        ended = turn.exit
         if ended is None:
-            return result(self.timeline, self.number, "interrupted")
+            return result(self.timeline, self.number, "paused" if turn.waiting else "interrupted")
         return result(self.timeline, self.number, ended.reason, ended.error)
 
 
@@ -70,12 +72,15 @@ async def run(asked: Asked, screen: Screen) -> int:
     text = sys.stdin.read() if asked.text == STDIN else asked.text
     if text is not None and not text.strip():
         raise UsageError("the text is empty: ask something, or leave it out to carry on a cut turn")
+    answers = dict(map(_answered_call, asked.answers))
+    if answers and text is not None:
+        raise UsageError("an answer carries a paused turn on: leave the text out")
     async with opened(asked.bundle, asked.choices, screen) as harness:
         name = await _conversation(harness, asked, screen)
         talk = harness.conversation(name, user=asked.choices.whose)
         introduce(harness, screen)
         with stopping(screen, partial(stop, talk, screen)) as wish:
-            over = await watched(talk, text, asked.limits, screen)
+            over = await watched(talk, text, asked.limits, screen, answers=answers)
         tell(over, name, screen, as_json=asked.choices.as_json)
         ran = Ran(
             bundle=asked.bundle,
@@ -84,6 +89,7 @@ async def run(asked: Asked, screen: Screen) -> int:
             choices=asked.choices,
             knowledge=harness.knowledge_state,
             stopped=over.result.exit_reason == "stopped",
+            waits=tuple(one.call_id for one in over.result.pending),
         )
         for line in commands(ran, over.blocks, Started.now()):
             screen.command(line)
@@ -93,6 +99,18 @@ async def run(asked: Asked, screen: Screen) -> int:
     if wish.stop is not None:
         leave(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
     return code
+
+
+def _answered_call(written: str) -> tuple[str, str]:
+    """`c7=yes` as a call and what it is given.
+
+    Raises:
+        UsageError: it is written otherwise.
+    """
+    call_id, equals, value = written.partition("=")
+    if not equals or not call_id.strip():
+        raise UsageError(f"--answer takes CALL=VALUE, such as c7=yes, not {written!r}")
+    return call_id.strip(), value
 
 
 def _typed(arguments: Sequence[str]) -> str:
@@ -128,14 +146,20 @@ def introduce(harness: Harness, screen: Screen) -> None:
 
 
 async def watched(
-    talk: Talk, text: str | None, limits: Limits, screen: Screen, *, moves: bool = True
+    talk: Talk,
+    text: str | None,
+    limits: Limits,
+    screen: Screen,
+    *,
+    moves: bool = True,
+    answers: Mapping[str, str] | None = None,
 ) -> Over:
-    """Run the turn to its end; one that ended by an error is over too."""
+    """Run the turn to its end or until it waits; one that ended by an error is over too."""
     before = Timeline(await talk.blocks())
     if text is None:
         cut = [turn.number for turn in (*before.cut, *before.unbegun)][:1]
         watch = Watch(screen, [block for block in before if block.turn in cut], moves=moves)
-        events = talk.stream_resume(**limits)
+        events = talk.stream_resume(answers or None, **limits)
     else:
         watch = Watch(screen, moves=moves)
         events = talk.stream(text, **limits)
@@ -164,6 +188,8 @@ def tell(over: Over, name: str, screen: Screen, *, as_json: bool) -> None:
             screen.answer(Text())
         for line in words.source_lines(answer.sources, screen.width):
             screen.answer(line)
+    for call in over.result.pending:
+        screen.note(words.waits(call))
     screen.gap()
     screen.note(words.footer(turn, blocks=len(over.blocks), conversation=name))
     if over.result.error:
@@ -187,6 +213,15 @@ def report(over: Over, answer: words.Answered, name: str) -> JsonObject:
         "blocks": len(over.blocks),
         "elapsed_ms": ended.elapsed_ms if ended else None,
         "late_input": list[Json](came.late_input),
+        "pending": [
+            {
+                "call_id": call.call_id,
+                "tool": call.tool,
+                "arguments": call.arguments,
+                "question": call.question,
+            }
+            for call in came.pending
+        ],
     }
 
 

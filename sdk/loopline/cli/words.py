@@ -11,6 +11,7 @@ from rich.text import Text
 
 from loopline.cli.steps import Step, counted
 from loopline.knowledge import KnowledgeState
+from loopline.react import PendingCall
 from loopline.timeline import MARKS, Source, StepStatus, Timeline, Turn, citations
 
 QUIET = "bright_black"
@@ -52,6 +53,12 @@ def answered(timeline: Timeline, turn: Turn) -> Answered:
     text = citations.resolve(written, marks, newest=pool.newest).strip()
     cited = tuple(Cited(n, pool.sources[sid]) for sid, n in marks.numbers.items())
     return Answered(text=text, sources=cited)
+
+
+def waits(call: PendingCall) -> Text:
+    """`? c7 shop.buy asks: which one?`."""
+    asked = visible(call.question)
+    return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (asked, "bold"))
 
 
 def visible(text: str) -> str:

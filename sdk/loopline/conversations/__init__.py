@@ -1,7 +1,8 @@
 """What a person can do with a conversation."""
 
 from loopline.conversations.children import run_child
-from loopline.conversations.talk import Receipt, Talk, WhenBusy
+from loopline.conversations.interrupts import InterruptQueue, Receipt
+from loopline.conversations.talk import Talk, WhenBusy
 from loopline.conversations.turns import Process, Turns
 
-__all__ = ["Process", "Receipt", "Talk", "Turns", "WhenBusy", "run_child"]
+__all__ = ["InterruptQueue", "Process", "Receipt", "Talk", "Turns", "WhenBusy", "run_child"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Unpack
 
 from loopline.conversations.children import check_own
+from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Event
@@ -20,20 +21,13 @@ from loopline.timeline import (
     Block,
     Conversation,
     ConversationSummary,
-    Entry,
     Feedback,
     Reaction,
-    RoundStart,
     RunChild,
     Timeline,
     TimelineLog,
     UserAnswer,
-    UserFollowup,
-    UserInput,
     UserPrompt,
-    UserRecalled,
-    UserSteer,
-    check,
     kinds,
     turn_id,
 )
@@ -42,19 +36,6 @@ WhenBusy = Literal["queue", "followup", "steer", "reject"]
 POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What the user said is in the log, at this place."""
-
-    seq: int
-    turn: int
-
-    @property
-    def turn_id(self) -> str:
-        """The turn as refs name it."""
-        return turn_id(self.turn)
 
 
 class Talk:
@@ -75,6 +56,12 @@ class Talk:
         self._reader = reader
         self._watched: set[asyncio.Task[TurnResult]] = set()
         self.conversation = conversation
+        self.interrupts: InterruptQueue = InterruptQueue(
+            log,
+            conversation,
+            steered=lambda: turns.steer(conversation),
+            seen=lambda: turns.seen(conversation),
+        )
 
     async def say(
         self, text: str, *, when_busy: WhenBusy = "queue", **limits: Unpack[Limits]
@@ -127,12 +114,7 @@ class Talk:
         Raises:
             LooplineError: the conversation has not begun.
         """
-        summary = await self._log.find(self.conversation)
-        if summary is None:
-            raise LooplineError("there is nothing to steer: say something first")
-        receipt = await self._append(UserSteer(text=_said(text)), summary.turns)
-        self._turns.steer(self.conversation)
-        return receipt
+        return await self.interrupts.steer(text)
 
     async def followup(self, text: str) -> Receipt:
         """Add something to the running turn, or to the next one when none is running.
@@ -140,23 +122,11 @@ class Talk:
         Raises:
             LooplineError: the conversation has not begun.
         """
-        summary = await self._log.find(self.conversation)
-        if summary is None:
-            raise LooplineError("there is nothing to follow up: say something first")
-        return await self._append(UserFollowup(text=_said(text)), summary.turns)
+        return await self.interrupts.followup(text)
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
-        await self._append(UserRecalled(said=receipt.seq), receipt.turn)
-        for block in await self._log.read(self.conversation, after=receipt.seq):
-            match block.body:
-                case UserRecalled(said=receipt.seq):
-                    return True
-                case RoundStart(takes=takes) if receipt.seq in takes:
-                    return False
-                case _:
-                    pass
-        return False
+        return await self.interrupts.recall(receipt)
 
     async def stop(self) -> None:
         """End the turn that this harness runs, and take back those that wait behind it.
@@ -179,7 +149,9 @@ class Talk:
             raise LooplineError(f"no turn {turn!r}: turns here are {known}")
         if reaction not in REACTIONS:
             raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
-        return await self._append(Feedback(reaction=reaction, text=well_formed(text)), number)
+        return await self.interrupts.append(
+            Feedback(reaction=reaction, text=well_formed(text)), number
+        )
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
         """Read anything that has a ref, or several; what exists is read although some do not."""
@@ -269,17 +241,18 @@ class Talk:
         hear: Callable[[Event], None] | None,
     ) -> TurnResult:
         process = self._running()
-        body = UserPrompt(text=_said(text), limits=recorded(checked(limits)))
+        body = UserPrompt(text=said(text), limits=recorded(checked(limits)))
         if when_busy not in POLICIES:
             raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
         self._turns.check_outside(self.conversation)
         wait = when_busy == "queue"
-        receipt = await self._append(body, NEW_TURN) if wait else None
+        receipt = await self.interrupts.append(body, NEW_TURN) if wait else None
 
         async def choose(timeline: Timeline) -> int:
             """The turn of what was said; said only now, where it may not have to wait."""
-            said = receipt or await self._append(body, NEW_TURN)
-            timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
+            said = receipt or await self.interrupts.append(body, NEW_TURN)
+            if timeline.seq < said.seq:
+                timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
             return said.turn
 
         request = Request(
@@ -355,19 +328,7 @@ class Talk:
             check_answer(asked, value)
         for call_id, value in values.items():
             body = UserAnswer(call_id=call_id, value=well_formed_json(value))
-            await self._append(body, pending[call_id][0].number)
-
-    async def _append(
-        self, body: UserInput | UserRecalled | UserAnswer | Feedback, turn: int
-    ) -> Receipt:
-        check(body)
-        if not isinstance(body, Feedback):
-            check_own(self.conversation)
-        summary = await self._log.find(self.conversation)
-        seen = summary.head if summary else 0
-        entry = Entry(body=body, turn=turn)
-        block = (await self._log.append(self.conversation, [entry], seen=seen))[-1]
-        return Receipt(block.seq, block.turn)
+            await self.interrupts.append(body, pending[call_id][0].number)
 
     async def _watch(
         self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult]]
@@ -402,9 +363,3 @@ def _number(turn: str) -> int:
     if found is None:
         raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
     return int(found[1])
-
-
-def _said(text: str) -> str:
-    if not text.strip():
-        raise LooplineError("there is nothing in it: say something")
-    return well_formed(text)

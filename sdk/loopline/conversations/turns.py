@@ -25,11 +25,13 @@ from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled
 from loopline.timeline import (
     Block,
     Conversation,
+    ConversationSummary,
     ExitReason,
     Recorder,
     Timeline,
     TimelineLog,
     UserPrompt,
+    opened,
     turn_id,
 )
 
@@ -75,6 +77,14 @@ class _Asked:
     stopping: bool = False
 
 
+@dataclass(slots=True)
+class _Known:
+    """A conversation that was run here: as it stands, and what does not change of it."""
+
+    timeline: Timeline
+    summary: ConversationSummary | None = None
+
+
 class StoppedInQueue(LooplineError):
     """The turn was stopped before it was begun; what was said can still be recalled."""
 
@@ -87,8 +97,8 @@ class Turns:
         self._clock = clock
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
-        self._timelines: dict[Conversation, Timeline] = {}
         self._recorders: dict[Conversation, Recorder] = {}
+        self._known: dict[Conversation, _Known] = {}
         self._closing = False
 
     def check_outside(self, conversation: Conversation) -> None:
@@ -156,6 +166,16 @@ class Turns:
             return result(timeline, number, reason)
         return _ended(timeline, number)
 
+    def summary(self, conversation: Conversation) -> ConversationSummary | None:
+        """What was known of a conversation when it was first run here; its names never change."""
+        known = self._known.get(conversation)
+        return known.summary if known else None
+
+    def seen(self, conversation: Conversation) -> int | None:
+        """The last place that was read here; None when it was not run here."""
+        known = self._known.get(conversation)
+        return known.timeline.seq if known else None
+
     async def stop(self, conversation: Conversation) -> None:
         """End the running turn and those that wait behind it here; without any nothing happens."""
         stopped = [one for one in self._asked if one.request.conversation == conversation]
@@ -183,11 +203,13 @@ class Turns:
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
         try:
             async with queue, self._log.lease(conversation, wait=asked.request.wait) as term:
-                timeline = await self._timeline(conversation)
-                _check_known(timeline)
-                number = await asked.request.choose(timeline)
-                summary = await self._log.find(conversation)
-                uid = summary.uid if summary else ""
+                known = await self._brought_up(conversation)
+                _check_known(known.timeline)
+                number = await asked.request.choose(known.timeline)
+                timeline = await self._reaching(conversation, known, number)
+                if known.summary is None:
+                    known.summary = await self._log.find(conversation)
+                uid = known.summary.uid if known.summary else ""
                 lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
                 return await self._lead(asked, lead, number)
         except asyncio.CancelledError:
@@ -196,14 +218,26 @@ class Turns:
             _uncancel()
             raise StoppedInQueue("the turn was stopped before it was begun") from None
 
-    async def _timeline(self, conversation: Conversation) -> Timeline:
+    async def _brought_up(self, conversation: Conversation) -> _Known:
         """The conversation as it stands: what was folded here before, and what has come since."""
-        timeline = self._timelines.pop(conversation, None) or Timeline()
-        timeline.extend(await self._log.read(conversation, after=timeline.seq))
-        self._timelines[conversation] = timeline
-        while len(self._timelines) > KEPT_TIMELINES:
-            self._timelines.pop(next(iter(self._timelines)))
-        return timeline
+        known = self._known.pop(conversation, None)
+        if known is None:
+            known = _Known(await opened(self._log, conversation))
+        else:
+            timeline = known.timeline
+            timeline.extend(await self._log.read(conversation, after=timeline.seq))
+        self._known[conversation] = known
+        while len(self._known) > KEPT_TIMELINES:
+            self._known.pop(next(iter(self._known)))
+        return known
+
+    async def _reaching(self, conversation: Conversation, known: _Known, number: int) -> Timeline:
+        """The conversation as it stands, with that turn in it, however long ago it was asked for."""
+        turn = known.timeline.turns.get(number)
+        if known.timeline.base.covers and (turn is None or turn.prompt is None):
+            known.timeline = Timeline(await self._log.read(conversation))
+            _check_known(known.timeline)
+        return known.timeline
 
     async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
@@ -338,9 +372,10 @@ def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
 
 def _replay(timeline: Timeline, number: int, hear: Hear | None) -> None:
     """Let the listener hear what the turn holds already: its prompt, at least."""
-    if hear is None:
+    prompt = timeline.turn(number).prompt
+    if hear is None or prompt is None:
         return
-    for block in timeline:
+    for block in timeline.after(prompt.seq - 1):
         if block.turn == number:
             hear(block)
 

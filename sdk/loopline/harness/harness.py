@@ -247,14 +247,15 @@ class Harness(Conversing):
         return Services(
             source=opened.source,
             recorder=recorder,
-            summary=await opened.log.find(recorder.conversation),
+            summary=opened.turns.summary(recorder.conversation)
+            or await opened.log.find(recorder.conversation),
             model=model,
             clock=self._clock,
             listen=listen,
             limits=limits,
             properties=opened.properties,
             knowledge=opened.space,
-            read=reads(opened.space, recorder.timeline),
+            read=reads(opened.space, recorder.timeline, recorder.past),
             toolset=opened.toolset,
             skills=opened.skills,
             other=others(opened.log, recorder.conversation),

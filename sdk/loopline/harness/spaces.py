@@ -12,7 +12,7 @@ from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
-from loopline.timeline import KnowledgeCommit, Timeline
+from loopline.timeline import KnowledgeCommit, Past, Timeline
 
 
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
@@ -72,16 +72,20 @@ def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
     return KnowledgeCommit(repository=state.location, commit=state.commit, roots=given)
 
 
-def reads(space: KnowledgeSpace | None, timeline: Timeline) -> KnowledgeRead | None:
+def reads(
+    space: KnowledgeSpace | None, timeline: Timeline, past: Past | None = None
+) -> KnowledgeRead | None:
     """Reads from the space; what is pinned to a commit that a turn used, as that turn read it.
 
     Without a space what moves is read as the newest turn did that had one; None when no turn had.
     """
-    if space is None and not _used(timeline):
+    if space is None and not timeline.knowledge:
         return None
 
     async def read(ref: str) -> Passage:
         then = _as_then(timeline, ref, space is None)
+        if then is None and past is not None and _is_pinned(ref):
+            then = _as_then(await past.whole(), ref, space is None)
         if space is not None and (then is None or _alike(then, commit_of(space))):
             return await space.read(ref)
         if then is None:
@@ -91,16 +95,15 @@ def reads(space: KnowledgeSpace | None, timeline: Timeline) -> KnowledgeRead | N
     return read
 
 
-def _used(timeline: Timeline) -> list[KnowledgeCommit]:
-    """What the turns read from, the newest first."""
-    headers = [turn.header for turn in timeline.turns.values() if turn.header]
-    return [header.knowledge for header in reversed(headers) if header.knowledge]
+def _is_pinned(ref: str) -> bool:
+    wanted = parse(ref)
+    return isinstance(wanted, KnowledgeRef) and wanted.commit is not None
 
 
 def _as_then(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommit | None:
     wanted = parse(ref)
     commit = wanted.commit if isinstance(wanted, KnowledgeRef) else None
-    for used in _used(timeline):
+    for used in reversed(timeline.knowledge):
         if commit is None and newest:
             return used
         if commit is not None and used.commit.startswith(commit):

@@ -1,6 +1,7 @@
 """From a timeline to what a model reads, and from its reply to a decision."""
 
 from loopline.prompt.announce import announce
+from loopline.prompt.facts import Facts
 from loopline.prompt.fitting import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
@@ -29,6 +30,7 @@ from loopline.prompt.protocols import (
     ThoughtAction,
     ThoughtSplitter,
     protocol,
+    protocol_named,
 )
 from loopline.prompt.rendering import RENDERER, Cut, Rendering
 from loopline.prompt.requests import (
@@ -70,6 +72,7 @@ __all__ = [
     "Cut",
     "Decided",
     "DecisionProtocol",
+    "Facts",
     "JsonAction",
     "Malformed",
     "Native",
@@ -93,6 +96,7 @@ __all__ = [
     "place_to_cut",
     "placed",
     "protocol",
+    "protocol_named",
     "request_of",
     "requests",
     "shortened",

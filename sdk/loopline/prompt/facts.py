@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from loopline.timeline import (
     Block,
@@ -30,9 +30,12 @@ MOST = 4.0
 
 
 class Facts:
-    """User input and who took it, effects of calls, hides, summaries, feedback, reports of usage."""
+    """User input and who took it, effects of calls, hides, summaries, feedback, reports of usage.
 
-    def __init__(self) -> None:
+    `learned` is what was known of the models' counting before the first block.
+    """
+
+    def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
         self.inputs: dict[int, Block] = {}
         self.taken: dict[int, int] = {}
         self.taken_in: dict[int, int] = {}
@@ -49,7 +52,14 @@ class Facts:
         self._summary = 0
         self._asked: float = 0.0
         self._model = ""
-        self._ratios: dict[str, deque[float]] = {}
+        self._ratios: dict[str, deque[float]] = {
+            model: deque(ratios, maxlen=REMEMBERED) for model, ratios in (learned or {}).items()
+        }
+
+    @property
+    def learned(self) -> dict[str, tuple[float, ...]]:
+        """For each model its last reports of usage over what was estimated."""
+        return {model: tuple(ratios) for model, ratios in self._ratios.items() if ratios}
 
     def take(self, block: Block) -> None:
         """Fold one more block in."""

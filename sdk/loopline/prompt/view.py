@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -17,14 +17,20 @@ class View:
     """The messages that the blocks so far make, in one protocol.
 
     The round that opens an epoch says under which window: what was before is rendered anew then, and
-    every block after it is added. Each block is taken in once, wherever it stands.
+    every block after it is added. Each block is taken in once, wherever it stands. `learned` is what
+    was known of the models' counting before the first block.
     """
 
-    def __init__(self, protocol: DecisionProtocol, blocks: Iterable[Block] = ()) -> None:
+    def __init__(
+        self,
+        protocol: DecisionProtocol,
+        blocks: Iterable[Block] = (),
+        learned: Mapping[str, tuple[float, ...]] | None = None,
+    ) -> None:
         self.protocol = protocol
-        self.facts = Facts()
+        self.facts: Facts = Facts(learned)
         self.seq: int = 0
-        self.now = Rendering(protocol, self.facts, Window())
+        self.now: Rendering = Rendering(protocol, self.facts, Window())
         self._blocks: list[Block] = []
         self.extend(blocks)
 

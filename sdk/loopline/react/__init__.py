@@ -3,6 +3,7 @@
 from loopline.react.acting import Actor, Hands
 from loopline.react.answering import completion, fallback
 from loopline.react.approving import approved, check_answer
+from loopline.react.channels import Channels, Node, channels, nodes
 from loopline.react.context import Context
 from loopline.react.limits import (
     MAX_DEPTH,
@@ -43,6 +44,7 @@ __all__ = [
     "Allow",
     "Around",
     "Ask",
+    "Channels",
     "Child",
     "ChildAnswer",
     "ChildTask",
@@ -53,6 +55,7 @@ __all__ = [
     "Hands",
     "Hold",
     "Limits",
+    "Node",
     "Nudge",
     "Nudged",
     "PendingCall",
@@ -68,12 +71,14 @@ __all__ = [
     "TurnResult",
     "Verdict",
     "approved",
+    "channels",
     "check_answer",
     "checked",
     "chosen_protocol",
     "completion",
     "fallback",
     "late_input",
+    "nodes",
     "recalled",
     "recorded",
     "result",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from loopline.events import Delta, Listen
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.approving import approved, digest_of
+from loopline.react.guards import Guards
 from loopline.react.limits import PARALLEL_TOOLS, Limits
 from loopline.react.outcomes import recorded
 from loopline.react.seams import Allow, Ask, Deny, Guard, GuardedCall, Verdict
@@ -66,12 +67,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
-    """A call with the tool that runs it, or with why none does."""
+    """A call with the tool that runs it, or with why none does, and what the guards make of it."""
 
     call: ToolCalled
     tool: Tool | LooplineError
     claim: Claim
-    approved: bool = False
+    arguments: JsonObject
+    guarded: GuardedCall | None = None
+    verdict: Verdict = field(default_factory=Allow)
 
 
 @dataclass(slots=True)
@@ -107,7 +110,6 @@ class Actor:
         self._listen = listen
         self._hands = hands
         self._running: dict[str, _Running] = {}
-        self._asking = asyncio.Lock()
         most = hands.limits.get("parallel_tools", PARALLEL_TOOLS)
         self._places = asyncio.Semaphore(most)
 
@@ -162,9 +164,12 @@ class Actor:
 
     async def act(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
+        if len(calls) == 1:
+            await self._act_alone(calls[0])
+            return
         tasks = list[tuple[_Parsed, asyncio.Task[None]]]()
         for call in calls:
-            parsed = self._parsed(call)
+            parsed = await self._judged(self._parsed(call))
             before = [task for other, task in tasks if other.claim.conflicts(parsed.claim)]
             children = self._children(call, self._hands.spawn)
             task = asyncio.create_task(self._after(before, parsed, children))
@@ -179,6 +184,17 @@ class Actor:
             await asyncio.gather(*unfinished, return_exceptions=True)
             for call in calls:
                 self._running.pop(call.call_id, None)
+
+    async def _act_alone(self, call: ToolCalled) -> None:
+        """Run one call, in the task that asks for it."""
+        parsed, task = await self._judged(self._parsed(call)), asyncio.current_task()
+        children = self._children(call, self._hands.spawn)
+        if task is not None:
+            self._running[call.call_id] = _Running(parsed, task, children)
+        try:
+            await self._after((), parsed, children)
+        finally:
+            self._running.pop(call.call_id, None)
 
     def cut(self, *, everything: bool) -> None:
         """Cut off reads and what has others work, or every call; each gets a result that says so."""
@@ -203,20 +219,35 @@ class Actor:
 
     def _parsed(self, call: ToolCalled) -> _Parsed:
         """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
-        turn = self._recorder.turn
-        answer = turn.answers.get(call.call_id)
-        agreed = answer is not None and approved(answer.value)
         try:
             tool = self._hands.tools().find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
-            return _Parsed(call, error, Claim("read"))
-        try:
-            claim = Claim(tool.effect, tool.key(call.arguments))
-        except Exception:
-            logger.exception("the key of %s cannot be made: it runs alone", call.tool)
-            claim = Claim("exclusive")
-        return _Parsed(call, tool, claim, agreed)
+            return _Parsed(call, error, Claim("read"), call.arguments)
+        return _Parsed(call, tool, _claim(tool, call.arguments), call.arguments)
+
+    async def _judged(self, parsed: _Parsed) -> _Parsed:
+        """The call as the guards leave it, one call after the other, before any of the round runs."""
+        tool, call = parsed.tool, parsed.call
+        if isinstance(tool, LooplineError) or not self._hands.guards:
+            return parsed
+        guards, guarded = Guards(tuple(self._hands.guards)), self._guarded(call, tool.effect)
+        turn = self._recorder.turn
+        answer, waiting = turn.answers.get(call.call_id), turn.waiting.get(call.call_id)
+        same = waiting is not None and waiting.digest == digest_of(call)
+        agreed = same and answer is not None and approved(answer.value)
+        agreed = agreed or call.call_id in turn.started
+        verdict = await (guards.granted(guarded) if agreed else guards.before(guarded))
+        parsed = replace(parsed, guarded=guarded, verdict=verdict)
+        match verdict:
+            case Allow(arguments=dict() as changed):
+                try:
+                    tool.check(changed)
+                except LooplineError as error:
+                    return replace(parsed, tool=error, claim=Claim("read"))
+                return replace(parsed, claim=_claim(tool, changed), arguments=changed)
+            case _:
+                return parsed
 
     async def _after(
         self, before: Sequence[asyncio.Task[None]], parsed: _Parsed, children: Children
@@ -265,30 +296,26 @@ class Actor:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
-        guarded = self._guarded(call, tool.effect)
-        begun = call.call_id in self._recorder.turn.started
-        match await self._verdict(guarded):
+        arguments = parsed.arguments
+        match parsed.verdict:
             case Deny(reason=reason):
                 await self._record_end(call, reason, "denied")
                 return
-            case Ask(question=question) if not (parsed.approved or begun):
-                async with self._asking:
-                    await self._wait(call, "approval", question)
+            case Ask(question=question):
+                await self._wait(call, "approval", question)
                 return
-            case Allow(arguments=dict() as changed):
-                tool.check(changed)
-                arguments: JsonObject = changed
-            case _:
-                arguments = call.arguments
+            case Allow():
+                pass
         start = self._clock.elapsed()
         if tool.effect != "read":
-            if not begun:
+            if call.call_id not in self._recorder.turn.started:
                 await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         made = self._call(call, tool.effect, children)
         outcome = await children.over(self._timed(tool, deepcopy(arguments), made))
-        outcome = await self._looked_over(guarded, outcome)
+        if parsed.guarded is not None:
+            outcome = await self._looked_over(parsed.guarded, outcome)
         ran_with = None if arguments is call.arguments else arguments
         await self._record(call, outcome, self._since(start), ran_with)
 
@@ -327,41 +354,30 @@ class Actor:
             turn_id=f"turn_{recorder.number}",
             conversation=recorder.conversation.name,
             user=recorder.conversation.user,
-            made=dict(Counter(result.tool for result in recorder.turn.results)),
+            made=dict(Counter(self._made_before(call))),
         )
 
-    async def _verdict(self, call: GuardedCall) -> Verdict:
-        """What the guards make of it, in their order: the first that denies or asks decides."""
-        changed: JsonObject | None = None
-        asks: Ask | None = None
-        for guard in self._hands.guards:
-            try:
-                verdict = await guard.before(_with(call, changed))
-            except Exception:
-                logger.exception("a guard broke over %s", call.tool)
-                if call.effect == "read":
-                    continue
-                return Deny("A guard of this bundle broke, so nothing may run that is not a read.")
-            match verdict:
-                case Deny():
-                    return verdict
-                case Ask():
-                    asks = asks or verdict
-                case Allow(arguments=arguments):
-                    changed = changed if arguments is None else arguments
-        return asks or Allow(changed)
+    def _made_before(self, call: ToolCalled) -> Iterator[str]:
+        """The tools of the turn's calls before this one, in their order."""
+        for batch in self._recorder.turn.batches:
+            for one in batch.calls:
+                if one.call_id == call.call_id:
+                    return
+                yield one.tool
 
     async def _looked_over(self, call: GuardedCall, outcome: Outcome) -> Outcome:
-        """The outcome as the guards let the model read it, the last one first."""
-        text = outcome.text
-        for guard in reversed(self._hands.guards):
-            try:
-                text = await guard.after(call, text)
-            except Exception:
-                logger.exception("a guard broke over the result of %s", call.tool)
-                text = "A guard of this bundle broke over this result, so it is not shown."
-                return Outcome(text=text)
-        return outcome if text == outcome.text else replace(outcome, text=text)
+        """The outcome as the guards let the model read it: its text, and that of each section."""
+        guards = Guards(tuple(self._hands.guards))
+        try:
+            text = await guards.after(call, outcome.text)
+            sections = [
+                replace(section, text=await guards.after(call, section.text))
+                for section in outcome.sections
+            ]
+        except Exception:
+            logger.exception("a guard broke over the result of %s", call.tool)
+            return Outcome(text="A guard of this bundle broke over this result: it is not shown.")
+        return replace(outcome, text=text, sections=tuple(sections))
 
     async def _wait(
         self,
@@ -455,8 +471,12 @@ class Actor:
         )
 
 
-def _with(call: GuardedCall, arguments: JsonObject | None) -> GuardedCall:
-    return call if arguments is None else replace(call, arguments=arguments)
+def _claim(tool: Tool, arguments: JsonObject) -> Claim:
+    try:
+        return Claim(tool.effect, tool.key(arguments))
+    except Exception:
+        logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
+        return Claim("exclusive")
 
 
 def _asks_itself(waiting: ToolPending | None) -> bool:

@@ -33,6 +33,4 @@ def check_answer(pending: ToolPending, value: Json) -> None:
         return
     said = value.strip().casefold() if isinstance(value, str) else value
     if not isinstance(said, bool) and said not in _YES | _NO:
-        raise LooplineError(
-            f"{pending.call_id} waits for leave to run: True or False, not {value!r}"
-        )
+        raise LooplineError(f"{pending.call_id} waits for leave to run: yes or no, not {value!r}")

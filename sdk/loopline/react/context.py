@@ -27,6 +27,7 @@ from loopline.prompt import (
     Budget,
     Covered,
     DecisionProtocol,
+    Facts,
     Pointing,
     Rendering,
     View,
@@ -58,6 +59,8 @@ from loopline.timeline import (
     SystemMessage,
     UserSteer,
     Window,
+    checkpoint,
+    place_for,
     plan,
 )
 from loopline.tools import ToolSet
@@ -108,9 +111,11 @@ class Context:
         self._offers = Offers(recorder, tools, system, self.protocol)
         self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
-        self.tokens = 0
+        self.tokens: int = 0
+        self._appends: int = 0
+        learned = recorder.timeline.base.learned
         self.view: View = recorder.timeline.folded(
-            View, f"view.{self.protocol.name}", lambda: View(self.protocol)
+            View, f"view.{self.protocol.name}", lambda: View(self.protocol, learned=learned)
         )
 
     @property
@@ -138,7 +143,8 @@ class Context:
         A round that was begun before a cut stands when it would begin the same way now.
         """
         recorder = self._recorder
-        await recorder.catch_up()
+        if recorder.appends == self._appends:  # else the last append has caught up
+            await recorder.catch_up()
         recorder.round = iteration.made + 1
         self._extend()
         begun = recorder.turn.undecided
@@ -151,6 +157,7 @@ class Context:
             await self._open(iteration)
         else:
             self.tokens = begun.tokens
+        self._appends = recorder.appends
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 
@@ -171,7 +178,7 @@ class Context:
         self._traced = trace(blocks, limit)
         tokens = sum(estimate(repr(one)) for one in self._traced) + fixed
         self.tokens = ceil(tokens * factor)
-        known = timeline.system_texts
+        known = timeline.known_texts
         start = RoundStart(
             saw=timeline.seq,
             takes=(),
@@ -272,7 +279,7 @@ class Context:
             offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
         )
         self.tokens = budget.cost(now)
-        known = timeline.system_texts, timeline.tool_texts
+        known = timeline.known_texts
         before = timeline.last_round
         start = RoundStart(
             saw=self.view.seq,
@@ -291,11 +298,22 @@ class Context:
             tokens=self.tokens,
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
-            system="" if self._offer.system_sha256 in known[0] else self._offer.system,
-            tools="" if self._offer.tools_sha256 in known[1] else self._offer.tools_text,
+            system="" if self._offer.system_sha256 in known else self._offer.system,
+            tools="" if self._offer.tools_sha256 in known else self._offer.tools_text,
         )
-        await self._recorder.record(start)
+        await self._recorder.record(start, *(self._checkpoints(window.start) if changed else ()))
         self._extend()
+
+    def _checkpoints(self, start: int) -> Sequence[Body]:
+        """From where to open the conversation, now that prompts show nothing up to a place."""
+        timeline = self._recorder.timeline
+        covers, before = place_for(timeline, start), timeline.checkpoint
+        facts = Facts(before.learned)
+        for block in timeline.until(covers):
+            if block.seq > before.covers:
+                facts.take(block)
+        made = checkpoint(timeline, covers, facts.learned) if covers else None
+        return [made] if made else []
 
     def _tail(self, iteration: Iteration, now: Rendering) -> str:
         timeline = self._recorder.timeline

@@ -197,11 +197,14 @@ class React:
 
     async def _route(self, state: ReactStateV2, reply: Reply, strikes: Strikes) -> Ended | None:
         recorder = self._recorder
-        await recorder.catch_up()
+        decided, marks = self._without_marks(self._protocol.decode(reply))
+        if not isinstance(
+            decided, Calls
+        ):  # who accepts an answer has heard what was said meanwhile
+            await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
         nudges = self._seams.nudges
         table = Table(state=state, waiting=waiting, limits=self._limits, nudges=nudges)
-        decided, marks = self._without_marks(self._protocol.decode(reply))
         match route(reply, decided, table):
             case Refused():
                 return await self._refused(reply)

@@ -16,7 +16,7 @@ from loopline.timeline import Effect, ExitReason, TurnResult
 class GuardedCall:
     """A call that is about to run: its arguments are sound, and its tool exists.
 
-    `made` counts the calls of the turn that have a result, by tool.
+    `made` counts the calls that the turn made before this one, by tool.
     """
 
     call_id: str

@@ -51,10 +51,8 @@ class ReactStateV2:
             iteration=turn.rounds,
             max_iterations=most,
             min_rounds=min(least, most),
-            malformed=_in_a_row(
-                [bool(one.raw) and one.stop_reason != "length" for one in turn.decisions]
-            ),
-            cut_off=_in_a_row([one.stop_reason == "length" for one in turn.decisions]),
+            malformed=turn.malformed,
+            cut_off=turn.cut_off,
             steered=turn.steered is not None,
             batches=turn.batches,
             notices=turn.notices,

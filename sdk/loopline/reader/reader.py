@@ -33,7 +33,7 @@ from loopline.refs import (
     spanned,
 )
 from loopline.skills import Skills
-from loopline.timeline import Block, ConversationSummary, Timeline
+from loopline.timeline import Block, ConversationSummary, Past, Timeline
 
 KnowledgeRead = Callable[[str], Awaitable[Passage]]
 UNLIMITED = 1 << 62
@@ -45,11 +45,20 @@ Named = BlockRef | CallRef | ArtifactRef | SummaryRef
 
 @dataclass(frozen=True, slots=True)
 class Conversed:
-    """A conversation as a reader finds it."""
+    """A conversation as a reader finds it; with a `past` the timeline may begin with a checkpoint."""
 
     timeline: Timeline
     summary: ConversationSummary | None = None
     forgotten: datetime | None = None
+    past: Past | None = None
+
+    async def holding(self, ref: Ref) -> Timeline:
+        """A timeline in which `find` finds the ref as in the whole."""
+        return self.timeline if self.past is None else await self.past.holding(ref)
+
+    async def whole(self) -> Timeline:
+        """The conversation from its first block on."""
+        return self.timeline if self.past is None else await self.past.whole()
 
 
 OtherConversation = Callable[[str], Awaitable[Conversed | None]]
@@ -92,7 +101,7 @@ class Reader:
     async def _read(self, ref: Ref, asked: str, room: int) -> Item:
         match ref:
             case BlockRef() | CallRef() | ArtifactRef() | SummaryRef():
-                return self._block(ref, asked, room)
+                return await self._block(ref, asked, room)
             case PlanRef(plan_id=plan_id):
                 return self._plan(ref, plan_id, asked, room)
             case SourcesRef():
@@ -104,14 +113,18 @@ class Reader:
             case ConversationRef():
                 return await self._elsewhere(ref, asked, room)
             case DocumentRef():
-                return self._document(ref, asked, room)
+                return await self._document(ref, asked, room)
             case FileRef() | HostedRef():
                 raise RefError(_absent(ref))
 
-    def _block(self, ref: Named, asked: str, room: int) -> Item:
-        block = self.here.timeline.find(ref)
+    async def find(self, ref: Ref) -> Block | None:
+        """The block that a ref names, its span aside; None when there is none."""
+        return (await self.here.holding(ref)).find(ref)
+
+    async def _block(self, ref: Named, asked: str, room: int) -> Item:
+        block = await self.find(ref)
         if block is None:
-            raise RefError(self._possible(ref))
+            raise RefError(_possible(await self.here.whole(), ref))
         text, mime = text_of(block)
         return fitted(_pinned(block, ref), asked, text, mime, room)
 
@@ -137,9 +150,9 @@ class Reader:
         note = f"the pool holds only {_range(pool.newest)}" if beyond else ""
         return replace(item, message="; ".join(part for part in (item.message, note) if part))
 
-    def _document(self, ref: DocumentRef, asked: str, room: int) -> Item:
+    async def _document(self, ref: DocumentRef, asked: str, room: int) -> Item:
         document = timeline_document if ref.name == "conv.timeline.v1" else pool_document
-        text = dumps(document(self.here.timeline, self.here.summary))
+        text = dumps(document(await self.here.whole(), self.here.summary))
         return fitted(ref, asked, text, JSON, room)
 
     def _skill(self, ref: SkillRef, asked: str, room: int) -> Item:
@@ -186,19 +199,19 @@ class Reader:
         pinned = ConversationRef(conversation=ref.conversation, ref=parse(item.ref))
         return replace(item, ref=str(pinned)) if item.found else item
 
-    def _possible(self, ref: Named) -> str:
-        """Why there is nothing by that name, and what there is."""
-        timeline = self.here.timeline
-        turns = [f"turn_{number}" for number in timeline.turns]
-        if ref.turn_id not in turns:
-            return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
-        refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
-        if isinstance(ref, SummaryRef):
-            return f"no summary {str(ref)!r}: {ref.turn_id} was never compacted"
-        kind = str(ref)[:3]
-        near = [name for name in refs if name.startswith(kind)]
-        best = get_close_matches(str(ref), near, n=4, cutoff=0) or near[:4]
-        return f"nothing here answers to {str(ref)!r}; near it are {', '.join(best) or 'none'}"
+
+def _possible(timeline: Timeline, ref: Named) -> str:
+    """Why there is nothing by that name, and what there is."""
+    turns = [f"turn_{number}" for number in timeline.turns]
+    if ref.turn_id not in turns:
+        return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
+    refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
+    if isinstance(ref, SummaryRef):
+        return f"no summary {str(ref)!r}: {ref.turn_id} was never compacted"
+    kind = str(ref)[:3]
+    near = [name for name in refs if name.startswith(kind)]
+    best = get_close_matches(str(ref), near, n=4, cutoff=0) or near[:4]
+    return f"nothing here answers to {str(ref)!r}; near it are {', '.join(best) or 'none'}"
 
 
 def _absent(ref: FileRef | HostedRef) -> str:

@@ -46,6 +46,7 @@ from loopline.timeline.blocks import (
     as_entry,
     stored_type,
 )
+from loopline.timeline.checkpoints import checkpoint, opened, place_for
 from loopline.timeline.children import child_name, depth, parent_name
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.feedback import Given, Reactions
@@ -61,11 +62,13 @@ from loopline.timeline.log import (
 )
 from loopline.timeline.memory import MemoryLog
 from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
+from loopline.timeline.past import Past
 from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
 from loopline.timeline.result import PendingCall, TurnResult
 from loopline.timeline.shown import (
     CachePoint,
+    Checkpoint,
     Hide,
     LedgerLine,
     PlanHistory,
@@ -95,6 +98,7 @@ __all__ = [
     "Block",
     "Body",
     "CachePoint",
+    "Checkpoint",
     "CitedSentence",
     "Completion",
     "Conversation",
@@ -121,6 +125,7 @@ __all__ = [
     "Notes",
     "Notice",
     "Overlap",
+    "Past",
     "PendingCall",
     "Plan",
     "PlanAck",
@@ -168,6 +173,7 @@ __all__ = [
     "as_entry",
     "body_types",
     "check",
+    "checkpoint",
     "child_name",
     "citations",
     "decode",
@@ -177,7 +183,9 @@ __all__ = [
     "identity",
     "kinds",
     "memory_notes",
+    "opened",
     "parent_name",
+    "place_for",
     "plan",
     "stored_type",
     "summary_text",

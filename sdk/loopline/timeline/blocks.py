@@ -14,6 +14,7 @@ from loopline.models import Json, JsonObject, Usage
 from loopline.refs import ArtifactRef, BlockRef, CallRef, Ref, SourcesRef, SummaryRef, parse
 from loopline.timeline.plan import PlanSnapshot, StepStatus
 from loopline.timeline.shown import (
+    Checkpoint,
     Hide,
     PlanHistory,
     RangeSummary,
@@ -390,6 +391,7 @@ Body = (
     | SystemMessage
     | Hide
     | RangeSummary
+    | Checkpoint
     | Draft
     | SourceAdded
     | TextKept

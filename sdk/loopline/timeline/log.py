@@ -87,11 +87,15 @@ class TimelineLog(Protocol):
         limit: int | None = None,
         types: Sequence[str] = (),
         turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """The blocks whose seq is greater than `after`, in order; none for one that never began.
 
         With `types` only those of these types and of types below them, with `turn` only those of that
-        turn, and of those that are left the first `limit`, which is 0 or more.
+        turn; of those that are left the first `limit`, and of these the `last` so many; both are 0 or
+        more. Before them come the blocks at the places `also`, as far as they are not greater than
+        `after`, of whatever type and turn.
         """
         ...
 

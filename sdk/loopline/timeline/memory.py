@@ -100,15 +100,20 @@ class MemoryLog:
         limit: int | None = None,
         types: Sequence[str] = (),
         turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """The blocks after `after`."""
         kept = self._kept.get(conversation)
-        found = kept.blocks[after:] if kept else []
+        every = kept.blocks if kept else []
+        before = [block for block in every[:after] if block.seq in also]
+        found = every[after:]
         if types:
             found = [block for block in found if is_among(block.type, types)]
         if turn is not None:
             found = [block for block in found if block.turn == turn]
-        return found[:limit]
+        found = found[:limit]
+        return [*before, *(found if last is None else found[max(len(found) - last, 0) :])]
 
     @asynccontextmanager
     async def lease(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from loopline.errors import LeaseLost
 from loopline.timeline.blocks import Block, Body, Entry
 from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.past import Past
 from loopline.timeline.timeline import Timeline, Turn
 from loopline.timeline.waiting import ended
 
@@ -20,7 +21,8 @@ class Recorder:
     Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
     been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
-    `on_steer` is called when the user steers the turn.
+    `on_steer` is called when the user steers the turn. `appends` counts the appends so far, each
+    of which has caught up with the log.
     """
 
     def __init__(
@@ -44,7 +46,13 @@ class Recorder:
         self.number = turn
         self.round = 0
         self.answers = 0
+        self.appends: int = 0
         self.on_steer: Callable[[], None] | None = None
+
+    @property
+    def past(self) -> Past:
+        """What the timeline was not opened with."""
+        return Past(self._log, self.conversation, self.timeline)
 
     @property
     def turn(self) -> Turn:
@@ -113,6 +121,7 @@ class Recorder:
         except asyncio.CancelledError:  # what was kept is known from the log alone
             await ended(asyncio.ensure_future(self._read_on()))
             raise
+        self.appends += 1
         self._take(blocks)
         return blocks[len(blocks) - len(entries) :]
 

@@ -155,3 +155,22 @@ class PlanHistory:
 
     text: str
     type: Literal["react.plan.history"] = "react.plan.history"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """From where a conversation can be opened: what is needed of the blocks from seq 1 to `covers`.
+
+    `carries` are the seqs of those that still matter: newest plans, sources, texts that were kept,
+    feedback in force, and input that no round had taken there. `calls` counts the tool calls, `texts` are
+    the sha256 of the system and tool texts that are kept, `types` the stored types, and `learned` holds,
+    for a model, its last reports of usage over what was estimated. No turn had begun and not ended there.
+    """
+
+    covers: int = 0
+    carries: tuple[int, ...] = ()
+    calls: int = 0
+    texts: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    learned: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
+    type: Literal["conv.checkpoint"] = "conv.checkpoint"

@@ -24,6 +24,7 @@ from loopline.timeline.blocks import (
     Draft,
     Exit,
     Feedback,
+    KnowledgeCommit,
     Notice,
     Plan,
     RunChild,
@@ -44,7 +45,7 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plans
-from loopline.timeline.shown import RangeSummary, RoundStart
+from loopline.timeline.shown import Checkpoint, RangeSummary, RoundStart
 from loopline.timeline.sources import Pool
 
 F = TypeVar("F")
@@ -66,6 +67,7 @@ class Turn:
     the user, `answers` what the user gave them. `children` are the runs that its calls began, by
     conversation. `steered` is the number of rounds that were over when a
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
+    `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
     """
 
     number: int
@@ -90,6 +92,8 @@ class Turn:
     exit: Exit | None = None
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
+    malformed: int = 0
+    cut_off: int = 0
 
     def take(self, block: Block) -> None:
         """Fold one more of its blocks in."""
@@ -119,6 +123,9 @@ class Turn:
         self.told.clear()
         self._spend(decision.usage, decision.cost)
         if decision.purpose == "decision":
+            was_cut = decision.stop_reason == "length"
+            self.malformed = self.malformed + 1 if decision.raw and not was_cut else 0
+            self.cut_off = self.cut_off + 1 if was_cut else 0
             self.decisions.append(decision)
             self.batches.append(Batch())
 
@@ -207,9 +214,15 @@ class _Names:
 
 
 class Timeline:
-    """Every block of a conversation and what follows from them."""
+    """Every block of a conversation and what follows from them.
 
-    def __init__(self, blocks: Iterable[Block] = ()) -> None:
+    With a `base` the blocks are those that it carries and every one after what it covers: the folds are
+    those of the whole, while turns that ended before are not there.
+    """
+
+    def __init__(self, blocks: Iterable[Block] = (), base: Checkpoint | None = None) -> None:
+        self.base: Checkpoint = base or Checkpoint()
+        self.checkpoint: Checkpoint = self.base
         self.blocks: list[Block] = []
         self.turns: dict[int, Turn] = {}
         self.pending: dict[int, Block] = {}
@@ -217,7 +230,7 @@ class Timeline:
         self.plans: Plans = Plans()
         self.pool: Pool = Pool()
         self.reactions: Reactions = Reactions()
-        self.calls: int = 0
+        self.calls: int = self.base.calls
         self.last_round: RoundStart | None = None
         self.unknown: Block | None = None
         self.shown: dict[str, str] = {}
@@ -225,19 +238,33 @@ class Timeline:
         self.artifacts: dict[tuple[int, str], int] = {}
         self.system_texts: dict[str, str] = {}
         self.tool_texts: dict[str, str] = {}
+        self.known_texts: set[str] = set(self.base.texts)
+        self.knowledge: list[KnowledgeCommit] = []
         self.last_asked: Block | None = None
+        self._begun: dict[int, Turn] = {}
         self._folds: dict[str, object] = {}
         self._names = _Names()
-        self.extend(blocks)
+        given = list(blocks)
+        for block in given[: _count(given, self.base.covers)]:
+            self._carry(block)
+        self.extend(given)
 
     @property
     def seq(self) -> int:
         """The place of the last block, 0 when there is none."""
-        return self.blocks[-1].seq if self.blocks else 0
+        return max(self.blocks[-1].seq if self.blocks else 0, self.base.covers)
 
     def after(self, seq: int) -> Sequence[Block]:
         """The blocks after that place."""
-        return self.blocks[bisect_right(self.blocks, seq, key=lambda block: block.seq) :]
+        return self.blocks[_count(self.blocks, seq) :]
+
+    def until(self, seq: int) -> Sequence[Block]:
+        """The blocks up to that place."""
+        return self.blocks[: _count(self.blocks, seq)]
+
+    def at(self, seqs: Iterable[int]) -> list[Block]:
+        """The blocks at these places, which are here."""
+        return [self.blocks[_count(self.blocks, seq) - 1] for seq in seqs]
 
     def __iter__(self) -> Iterator[Block]:
         return iter(self.blocks)
@@ -264,16 +291,19 @@ class Timeline:
     @property
     def cut(self) -> list[Turn]:
         """The turns that a runner began and did not end, oldest first."""
-        return [turn for turn in self.turns.values() if turn.header and not turn.exit]
+        return [turn for turn in self._begun.values() if not turn.exit]
 
     @property
     def unbegun(self) -> list[Turn]:
         """The turns that a user asked for and no runner has begun, oldest first."""
-        return [
-            turn
-            for turn in self.turns.values()
-            if turn.prompt and turn.prompt.seq in self.pending and not turn.header and not turn.exit
-        ]
+        prompts = [one for one in self.pending.values() if isinstance(one.body, UserPrompt)]
+        turns = [self.turn(prompt.turn) for prompt in prompts]
+        return [turn for turn in turns if not turn.header and not turn.exit]
+
+    def has_whole(self, number: int) -> bool:
+        """Whether every block of that turn is here, save some that a user may have said before it began."""
+        turn = self.turns.get(number)
+        return not self.base.covers or (turn is not None and turn.header is not None)
 
     def inputs_for(self, turn: int) -> list[Block]:
         """The user inputs that a round of that turn takes, in order.
@@ -305,7 +335,7 @@ class Timeline:
             case CallRef(turn_id=turn_id, call_id=call_id, part=part):
                 return names.blocks.get(f"tc:{turn_id}.{call_id}.{part}")
             case ArtifactRef(turn_id=turn_id, name=name, version=version):
-                kept = version or self.artifacts.get((_turn_number(turn_id), name), 0)
+                kept = version or self.artifacts.get((turn_number(turn_id), name), 0)
                 named = ArtifactRef(turn_id=turn_id, name=name, version=kept)
                 return names.blocks.get(str(named))
             case PlanRef(plan_id=plan_id):
@@ -322,6 +352,32 @@ class Timeline:
                 self.blocks.append(block)
                 self.turn(block.turn).take(block)
                 self._fold(block)
+
+    def _carry(self, block: Block) -> None:
+        """Take in one that the base carries: what it says counts, and its turn is not here."""
+        self.blocks.append(block)
+        match block.body:
+            case UserPrompt() | Exit():
+                self.turn(block.turn).take(block)
+            case _:
+                pass
+        self._fold(block)
+
+    def _fold_course(self, block: Block) -> None:
+        match block.body:
+            case ToolCalled():
+                self.calls += 1
+            case Checkpoint() as made:
+                self.checkpoint = made
+            case TurnHeader(knowledge=knowledge):
+                if knowledge is not None and self.knowledge[-1:] != [knowledge]:
+                    self.knowledge.append(knowledge)
+                if self.turn(block.turn).header is not None:
+                    self._begun[block.turn] = self.turn(block.turn)
+            case Exit():
+                self._begun.pop(block.turn, None)
+            case _:
+                pass
 
     def _fold_input(self, block: Block) -> None:
         match block.body:
@@ -342,8 +398,10 @@ class Timeline:
         if begun.shows == "context":
             self.last_round = begun
         if begun.system:
+            self.known_texts.add(begun.system_sha256)
             self.system_texts[begun.system_sha256] = begun.system
         if begun.tools:
+            self.known_texts.add(begun.tools_sha256)
             self.tool_texts[begun.tools_sha256] = begun.tools
 
     def _add_source(self, added: SourceAdded) -> None:
@@ -357,8 +415,8 @@ class Timeline:
         match block.body:
             case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
                 self._fold_input(block)
-            case ToolCalled():
-                self.calls += 1
+            case TurnHeader() | Exit() | ToolCalled() | Checkpoint():
+                self._fold_course(block)
             case ToolResult(shows=shows):
                 self.shown.update(shows)
             case Plan(snapshot=snapshot):
@@ -369,6 +427,13 @@ class Timeline:
                 self.reactions.take(block)
             case Unknown():
                 self.unknown = self.unknown or block
+            case TextKept() | ArtifactKept():
+                self._keep(block)
+            case _:
+                pass
+
+    def _keep(self, block: Block) -> None:
+        match block.body:
             case TextKept() as kept:
                 self.kept[kept.ref] = kept
             case ArtifactKept(name=name, version=version):
@@ -377,6 +442,12 @@ class Timeline:
                 pass
 
 
-def _turn_number(turn_id: str) -> int:
+def _count(blocks: Sequence[Block], seq: int) -> int:
+    """How many of these blocks, in order, stand up to that place."""
+    return bisect_right(blocks, seq, key=lambda block: block.seq)
+
+
+def turn_number(turn_id: str) -> int:
+    """3 for `turn_3`, and 0 for what names no turn."""
     match = _TURN_ID.fullmatch(turn_id)
     return int(match[1]) if match else 0

@@ -1,5 +1,16 @@
 """The hands of an agent: tools, what comes of them, and the tools of the loop itself."""
 
+from loopline.tools.builtin import (
+    Calculator,
+    KnowledgeSearchTool,
+    MemoryWeb,
+    WebFetch,
+    WebFetchTool,
+    WebHit,
+    WebPage,
+    WebSearch,
+    WebSearchTool,
+)
 from loopline.tools.call import AskUser, Call, ChildTask, ToolContext
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
@@ -22,10 +33,13 @@ __all__ = [
     "EDITABLE_TAIL_TOKENS",
     "REQUEST_TOOLS",
     "AskUser",
+    "Calculator",
     "Call",
     "ChildTask",
     "HideTool",
     "KnowledgeSearch",
+    "KnowledgeSearchTool",
+    "MemoryWeb",
     "Outcome",
     "Output",
     "PlanTool",
@@ -38,6 +52,12 @@ __all__ = [
     "ToolContext",
     "ToolFunction",
     "ToolSet",
+    "WebFetch",
+    "WebFetchTool",
+    "WebHit",
+    "WebPage",
+    "WebSearch",
+    "WebSearchTool",
     "WireNames",
     "brought",
     "catalogue",

@@ -74,7 +74,7 @@ class HideTool:
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The hide, which the next round does."""
         asked, replacement = str(arguments["path"]), str(arguments["replacement"])
-        block = _found(asked, call)
+        block = await _found(asked, call)
         self._check_place(block, call)
         return Outcome(
             text=f"{block.ref} is hidden from the next round on",
@@ -114,19 +114,18 @@ def _kept(begun: RoundStart | None) -> int:
     return points.get("pre_tail") or points.get("prev_turn") or 0
 
 
-def _found(asked: str, call: Call) -> Block:
+async def _found(asked: str, call: Call) -> Block:
     """The block that a ref names, or the result that shows it and nothing else."""
-    timeline = call.timeline
     try:
         ref = parse(asked)
     except LooplineError as error:
         raise ToolError(str(error)) from error
     if isinstance(ref, BlockRef | CallRef):
-        block = timeline.find(ref)
+        block = await call.reader.find(ref)
         if block is None:
             raise ToolError(f"nothing here answers to {asked!r}")
         return block
-    for block in reversed(timeline.blocks):
+    for block in reversed((await call.reader.here.whole()).blocks):
         match block.body:
             case ToolResult(shows=shows) if any(name == asked for name, _ in shows):
                 if len({digest for _, digest in shows}) > 1:

@@ -76,13 +76,18 @@ class SearchTool:
         del call
         query, limit = _query(arguments)
         passages = await self._search(query, limit=limit)
-        whole = [one for one in passages if len(one.text) <= PASSAGE_LIMIT]
         return Outcome(
             text=_headline(query, len(passages)),
-            sections=tuple(map(_section, passages)),
+            sections=tuple(map(passage_section, passages)),
             found=len(passages),
-            shows=tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in whole),
+            shows=shown(passages),
         )
+
+
+def shown(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
+    """The refs of those that are shown whole, each with the sha256 of its text."""
+    whole = [one for one in passages if len(one.text) <= PASSAGE_LIMIT]
+    return tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in whole)
 
 
 def _headline(query: str, count: int) -> str:
@@ -91,7 +96,8 @@ def _headline(query: str, count: int) -> str:
     return f'{count} passage{"s" if count > 1 else ""} for "{query}"'
 
 
-def _section(passage: Passage) -> Section:
+def passage_section(passage: Passage) -> Section:
+    """A passage as a part of a result, its text cut to `PASSAGE_LIMIT`."""
     text, source = well_formed(passage.text), passage_source(passage)
     source = replace(source, text=text)
     if len(text) > PASSAGE_LIMIT:

@@ -24,7 +24,7 @@ from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.ledger import Ledger
 from loopline.adapters.sql.locks import Locks
 from loopline.adapters.sql.opening import open_to_read, open_to_write
-from loopline.adapters.sql.rows import Listing, Rows
+from loopline.adapters.sql.rows import Listing, Rows, Wanted
 from loopline.adapters.sql.still import StillReaders
 from loopline.adapters.sql.threads import Readers, Writer
 from loopline.clock import Clock, SystemClock
@@ -150,17 +150,13 @@ class SqlLog:
         limit: int | None = None,
         types: Sequence[str] = (),
         turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """The blocks after `after`."""
+        wanted = Wanted(after, limit, tuple(types), turn, last, tuple(also))
         return await self._read(
-            partial(
-                self._rows.blocks,
-                conversation=conversation,
-                after=after,
-                limit=limit,
-                types=types,
-                turn=turn,
-            )
+            partial(self._rows.wanted, conversation=conversation, wanted=wanted)
         )
 
     @asynccontextmanager

@@ -16,6 +16,7 @@ from loopline.adapters.sql.driver import Statement
 from loopline.adapters.sql.owners import Owner, owner_of
 from loopline.adapters.sql.schema import blocks, conversations, segments, tombstones, version_of
 from loopline.errors import StoreError
+from loopline.models import dumps
 from loopline.timeline import Block, Conversation, ConversationSummary, decode
 from loopline.timeline.blobs import BlobStore
 
@@ -23,6 +24,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _ALL = -1
 _LAST_PLACE = 2**62
+_Part = tuple[int, int, int]
+"""Whose blocks: the row of their conversation, after which place and up to which."""
 
 is_named: ColumnElement[bool] = and_(
     conversations.c.tenant == bindparam("tenant"),
@@ -68,6 +71,12 @@ def _blocks(blob: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
         .order_by(blocks.c.seq)
         .limit(bindparam("limit"))
     )
+
+
+def _at(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+    """The query for blocks, restricted to these `places`, a JSON array of them."""
+    places = func.json_each(bindparam("places")).table_valued("value")
+    return query.where(blocks.c.seq.in_(select(places.c.value)))
 
 
 _newest = blocks.alias("newest")
@@ -119,6 +128,7 @@ class _Statements:
         self.parts: Statement = Statement.of(parts)
         self.every: Select[*tuple[Any, ...]] = _blocks(blob)
         self.blocks: Statement = Statement.of(self.every)
+        self.at: Statement = Statement.of(_at(self.every))
         self.summary: Statement = Statement.of(found.where(is_named))
         self.summaries: Select[*tuple[Any, ...]] = latest_first
 
@@ -167,13 +177,31 @@ class Listing:
         return query.limit(self.limit)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which blocks are to be read: what `TimelineLog.read` is asked for."""
+
+    after: int
+    limit: int | None = None
+    types: tuple[str, ...] = ()
+    turn: int | None = None
+    last: int | None = None
+    also: tuple[int, ...] = ()
+
+
+@lru_cache(maxsize=64)  # compiling one takes longer than running it
 def _filtered(
-    query: Select[*tuple[Any, ...]], types: Sequence[str], turn: int | None
-) -> Select[*tuple[Any, ...]]:
-    """The query for blocks, restricted to these types and those below them, and to that turn."""
+    statements: _Statements, types: tuple[str, ...], *, by_turn: bool, from_end: bool
+) -> Statement:
+    """The statement for blocks of these types and those below them, and of a `turn`."""
+    query = statements.every
     if types:
         query = query.where(or_(*map(_is_among, types)))
-    return query if turn is None else query.where(blocks.c.turn == turn)
+    if by_turn:
+        query = query.where(blocks.c.turn == bindparam("turn"))
+    if from_end:
+        query = query.order_by(None).order_by(blocks.c.seq.desc())
+    return Statement.of(query)
 
 
 def _is_among(kind: str) -> ColumnElement[bool]:
@@ -233,31 +261,37 @@ class Rows:
         self._statements = _BEFORE_BLOBS_AND_FORKS
 
     def blocks(
-        self,
-        connection: Connection,
-        conversation: Conversation,
-        *,
-        after: int = 0,
-        limit: int | None = None,
-        types: Sequence[str] = (),
-        turn: int | None = None,
+        self, connection: Connection, conversation: Conversation, *, after: int = 0
     ) -> list[Block]:
-        """The blocks after `after`, in order, of these types and of that turn.
+        """The blocks after `after`, in order.
+
+        Raises:
+            StoreError: a row holds something else than its type says, or its blob is not as it was.
+        """
+        return self.wanted(connection, conversation, Wanted(after))
+
+    def wanted(
+        self, connection: Connection, conversation: Conversation, wanted: Wanted
+    ) -> list[Block]:
+        """The blocks that are wanted, in order.
 
         Raises:
             StoreError: a row holds something else than its type says, or its blob is not as it was.
         """
         statements = self._as_found(connection)
-        wanted = statements.blocks
-        if types or turn is not None:
-            wanted = Statement.of(_filtered(statements.every, types, turn))
-        found = list[Block]()
-        for owner, after_this, until in _parts(connection, statements.parts, conversation):
-            left = _ALL if limit is None else limit - len(found)
-            part = {"owner": owner, "after": max(after, after_this), "until": until, "limit": left}
-            if until > after and left:
-                found.extend(self._blocks(wanted.rows(connection, part), conversation))
-        return found
+        parts = _parts(connection, statements.parts, conversation)
+        rows = list[Sequence[Any]]()
+        if wanted.also:
+            places = {"places": dumps(list(wanted.also)), "limit": _ALL}
+            for owner, after, until in parts:
+                part = {"owner": owner, "after": after, "until": min(until, wanted.after)}
+                rows += statements.at.rows(connection, {**part, **places})
+        if wanted.last is not None and wanted.limit is None:
+            rows += _last_rows(connection, statements, parts, wanted, wanted.last)
+        else:
+            first = _first_rows(connection, statements, parts, wanted)
+            rows += first if wanted.last is None else first[max(len(first) - wanted.last, 0) :]
+        return list(self._blocks(rows, conversation))
 
     def summary(
         self, connection: Connection, conversation: Conversation
@@ -316,9 +350,44 @@ class Rows:
         return self._blobs.get(blob).decode()
 
 
-def _parts(
-    connection: Connection, query: Statement, conversation: Conversation
-) -> list[tuple[int, int, int]]:
+def _first_rows(
+    connection: Connection, statements: _Statements, parts: Iterable[_Part], wanted: Wanted
+) -> list[Sequence[Any]]:
+    statement = statements.blocks
+    if wanted.types or wanted.turn is not None:
+        by_turn = wanted.turn is not None
+        statement = _filtered(statements, wanted.types, by_turn=by_turn, from_end=False)
+    found = list[Sequence[Any]]()
+    for owner, after, until in parts:
+        left = _ALL if wanted.limit is None else wanted.limit - len(found)
+        after_both = max(wanted.after, after)
+        part = {"owner": owner, "after": after_both, "until": until, "limit": left}
+        if until > wanted.after and left:
+            found += statement.rows(connection, {**part, "turn": wanted.turn})
+    return found
+
+
+def _last_rows(
+    connection: Connection,
+    statements: _Statements,
+    parts: Sequence[_Part],
+    wanted: Wanted,
+    last: int,
+) -> list[Sequence[Any]]:
+    """They are sought from the end, so that what lies before them costs nothing."""
+    by_turn = wanted.turn is not None
+    statement = _filtered(statements, wanted.types, by_turn=by_turn, from_end=True)
+    found = list[Sequence[Any]]()
+    for owner, after, until in reversed(parts):
+        left = last - len(found)
+        after_both = max(wanted.after, after)
+        part = {"owner": owner, "after": after_both, "until": until, "limit": left}
+        if until > wanted.after and left:
+            found += statement.rows(connection, {**part, "turn": wanted.turn})
+    return found[::-1]
+
+
+def _parts(connection: Connection, query: Statement, conversation: Conversation) -> list[_Part]:
     """Whose blocks the conversation shows, after which place and up to which; its own come last."""
     rows = query.rows(connection, names(conversation))
     if not rows:

@@ -1,0 +1,131 @@
+"""The inbox of a conversation: what its user says while a turn runs, kept before anybody hears it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loopline.conversations.children import check_own
+from loopline.errors import LooplineError
+from loopline.models import well_formed
+from loopline.timeline import (
+    Block,
+    Body,
+    Conversation,
+    Entry,
+    Feedback,
+    RoundStart,
+    Timeline,
+    TimelineLog,
+    UserFollowup,
+    UserRecalled,
+    UserSteer,
+    check,
+    turn_id,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the user said is in the log, at this place."""
+
+    seq: int
+    turn: int
+
+    @property
+    def turn_id(self) -> str:
+        """The turn as refs name it."""
+        return turn_id(self.turn)
+
+
+class InterruptQueue:
+    """What was said waits in the log until one round takes it, or it is recalled, whichever comes first.
+
+    `steered` is called when the turn that runs here should look at once; `seen` gives the last place that
+    was read here, None when nothing was.
+    """
+
+    def __init__(
+        self,
+        log: TimelineLog,
+        conversation: Conversation,
+        *,
+        steered: Callable[[], None],
+        seen: Callable[[], int | None],
+    ) -> None:
+        self._log = log
+        self._conversation = conversation
+        self._steered = steered
+        self._seen = seen
+
+    async def followup(self, text: str) -> Receipt:
+        """Add something, which the running turn answers to as well, or else the next one.
+
+        Raises:
+            LooplineError: the conversation has not begun.
+        """
+        turn = await self._newest("there is nothing to follow up: say something first")
+        return await self.append(UserFollowup(text=said(text)), turn)
+
+    async def steer(self, text: str) -> Receipt:
+        """Have the running turn go another way: what it is writing or looking up is cut off for this.
+
+        Raises:
+            LooplineError: the conversation has not begun.
+        """
+        turn = await self._newest("there is nothing to steer: say something first")
+        receipt = await self.append(UserSteer(text=said(text)), turn)
+        self._steered()
+        return receipt
+
+    async def recall(self, receipt: Receipt) -> bool:
+        """Take back what was said, unless a round has taken it; whether it was taken back."""
+        await self.append(UserRecalled(said=receipt.seq), receipt.turn)
+        for block in await self._log.read(self._conversation, after=receipt.seq):
+            match block.body:
+                case UserRecalled(said=receipt.seq):
+                    return True
+                case RoundStart(takes=takes) if receipt.seq in takes:
+                    return False
+                case _:
+                    pass
+        return False
+
+    async def pending(self) -> Sequence[Block]:
+        """What no round has taken yet and nobody has recalled, in order."""
+        timeline = Timeline(await self._log.read(self._conversation))
+        return list(timeline.pending.values())
+
+    async def append(self, body: Body, turn: int) -> Receipt:
+        """Keep what a user may say at any time; it is in the log when this returns.
+
+        Raises:
+            LooplineError: this is a child run, which may only be judged.
+        """
+        check(body)
+        if not isinstance(body, Feedback):
+            check_own(self._conversation)
+        seen = self._seen()
+        if seen is None:
+            summary = await self._log.find(self._conversation)
+            seen = summary.head if summary else 0
+        entry = Entry(body=body, turn=turn)
+        block = (await self._log.append(self._conversation, [entry], seen=seen))[-1]
+        return Receipt(block.seq, block.turn)
+
+    async def _newest(self, otherwise: str) -> int:
+        summary = await self._log.find(self._conversation)
+        if summary is None:
+            raise LooplineError(otherwise)
+        return summary.turns
+
+
+def said(text: str) -> str:
+    """The text, when it says something.
+
+    Raises:
+        LooplineError: it is empty.
+    """
+    if not text.strip():
+        raise LooplineError("there is nothing in it: say something")
+    return well_formed(text)

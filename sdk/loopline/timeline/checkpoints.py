@@ -1,0 +1,201 @@
+"""Checkpoints: which blocks of a conversation's beginning still matter, and who opens it from there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from loopline.timeline.blocks import (
+    Block,
+    Exit,
+    Feedback,
+    Plan,
+    SourceAdded,
+    TextKept,
+    ToolCalled,
+    ToolResult,
+    TurnHeader,
+    UserAnswer,
+    UserFollowup,
+    UserPrompt,
+    UserRecalled,
+    UserSteer,
+)
+from loopline.timeline.codec import body_types
+from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.shown import Checkpoint, RoundStart
+from loopline.timeline.timeline import Timeline
+
+Learned = Mapping[str, tuple[float, ...]]
+
+
+async def opened(log: TimelineLog, conversation: Conversation) -> Timeline:
+    """The conversation as it stands, from its newest checkpoint on; the whole where it has none.
+
+    What is carried and what comes after it make the folds that the whole makes, save what only blocks
+    before it would say: `Past` reads those.
+    """
+    for block in await log.read(conversation, types=["conv.checkpoint"], last=1):
+        match block.body:
+            case Checkpoint() as base if base.covers < block.seq and _is_known(base):
+                found = await log.read(conversation, after=base.covers, also=base.carries)
+                return Timeline(found, base)
+            case _:
+                pass
+    return Timeline(await log.read(conversation))
+
+
+def _is_known(base: Checkpoint) -> bool:
+    """Whether there is nothing before it that only a newer loopline knows."""
+    return body_types().keys() >= set(base.types)
+
+
+def place_for(timeline: Timeline, start: int) -> int:
+    """The latest place after the newest checkpoint, 0 if there is none, from which a prompt that shows blocks after `start` is made.
+
+    It lies before the turn that `start` lies in has begun, so that this turn is there whole.
+    """
+    known = timeline.checkpoint.covers
+    for block in reversed(timeline.until(start)):
+        match block.body:
+            case TurnHeader():
+                return block.seq - 1 if block.seq - 1 > known else 0
+            case _ if block.seq <= known:
+                return 0
+            case _:
+                pass
+    return 0
+
+
+def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint | None:
+    """The checkpoint at a place after the newest one; None where it would spare nothing.
+
+    It is made of the blocks up to there alone, whether all of them are at hand or only what the
+    checkpoint before carries and what has come since.
+    """
+    before = timeline.checkpoint
+    since = [block for block in timeline.until(covers) if block.seq > before.covers]
+    blocks = [*timeline.at(before.carries), *since]
+    carries = tuple(sorted(_Mattering(blocks).seqs()))
+    if _goes_on(since) or covers - len(carries) <= before.covers - len(before.carries):
+        return None
+    texts = [digest for block in since for digest in _texts(block)]
+    return Checkpoint(
+        covers=covers,
+        carries=carries,
+        calls=before.calls + sum(isinstance(block.body, ToolCalled) for block in since),
+        texts=tuple(dict.fromkeys([*before.texts, *texts])),
+        types=tuple(sorted({*before.types, *(block.type for block in since)})),
+        learned=dict(learned),
+    )
+
+
+class _Mattering:
+    """The blocks of a beginning that say something which no later block of it takes back."""
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self._blocks = blocks
+        self._plans: dict[str, int] = {}
+        self._judged: dict[int, int] = {}
+        self._kept: list[int] = []
+        self._feedback: list[int] = []
+        self._knowledge: list[int] = []
+        self._pending: dict[int, Block] = {}
+        for block in blocks:
+            self._take(block)
+            self._take_input(block)
+
+    def seqs(self) -> set[int]:
+        """Their places."""
+        latest = [self._feedback[-1:], self._knowledge[-1:], self._kept]
+        alone = [*self._plans.values(), *self._judged.values()]
+        return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
+
+    def _take(self, block: Block) -> None:
+        match block.body:
+            case Plan(snapshot=snapshot):
+                self._plans[snapshot.plan_id] = block.seq
+            case SourceAdded() | TextKept():
+                self._kept.append(block.seq)
+            case ToolResult(shows=shows) if _has_two_names(shows):
+                self._kept.append(block.seq)
+            case Feedback(origin=origin):
+                self._feedback.append(block.seq)
+                if origin == "user":
+                    self._judged[block.turn] = block.seq
+            case TurnHeader(knowledge=knowledge) if knowledge is not None:
+                self._knowledge.append(block.seq)
+            case _:
+                pass
+
+    def _take_input(self, block: Block) -> None:
+        match block.body:
+            case UserPrompt() | UserFollowup() | UserSteer():
+                self._pending[block.seq] = block
+            case UserRecalled(said=said):
+                self._pending.pop(said, None)
+            case RoundStart(takes=takes):
+                for seq in takes:
+                    self._pending.pop(seq, None)
+            case _:
+                pass
+
+    def _waiting(self) -> set[int]:
+        """Input that waits, all that was said in the turns it begins, and what became of that."""
+        prompts = [one for one in self._pending.values() if isinstance(one.body, UserPrompt)]
+        turns = {block.turn for block in prompts}
+        said = {block.seq for block in self._blocks if block.turn in turns and _is_said(block)}
+        said |= self._pending.keys()
+        return said | {block.seq for block in self._blocks if _settles(block, said)}
+
+
+def _is_said(block: Block) -> bool:
+    match block.body:
+        case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
+            return True
+        case Feedback() | Exit():
+            return True
+        case _:
+            return False
+
+
+def _settles(block: Block, said: set[int]) -> bool:
+    match block.body:
+        case UserRecalled(said=one):
+            return one in said
+        case RoundStart(takes=takes):
+            return not said.isdisjoint(takes)
+        case _:
+            return False
+
+
+def _has_two_names(shows: Sequence[tuple[str, str]]) -> bool:
+    """Whether a passage was shown under another pinned name than the one its text is kept under."""
+    digests = [digest for name, digest in shows if name.startswith("ks:") and "@" in name]
+    return len(set(digests)) < len(digests)
+
+
+def _texts(block: Block) -> list[str]:
+    match block.body:
+        case RoundStart() as begun:
+            texts = ((begun.system, begun.system_sha256), (begun.tools, begun.tools_sha256))
+            return [digest for text, digest in texts if text]
+        case _:
+            return []
+
+
+def _goes_on(blocks: Iterable[Block]) -> bool:
+    """Whether a turn has begun in these blocks and not ended, or a call has no result."""
+    turns, calls = set[int](), set[str]()
+    for block in blocks:
+        match block.body:
+            case TurnHeader():
+                turns.add(block.turn)
+            case Exit():
+                turns.discard(block.turn)
+            case ToolCalled(call_id=call_id):
+                calls.add(call_id)
+            case ToolResult(call_id=call_id):
+                calls.discard(call_id)
+            case _:
+                pass
+    return bool(turns or calls)

@@ -1,0 +1,26 @@
+"""Tools that a bundle may choose by name: arithmetic, the web, and knowledge spaces."""
+
+from loopline.tools.builtin.calculator import Calculator, calculate
+from loopline.tools.builtin.knowledge import KnowledgeSearchTool
+from loopline.tools.builtin.web import (
+    MemoryWeb,
+    WebFetch,
+    WebFetchTool,
+    WebHit,
+    WebPage,
+    WebSearch,
+    WebSearchTool,
+)
+
+__all__ = [
+    "Calculator",
+    "KnowledgeSearchTool",
+    "MemoryWeb",
+    "WebFetch",
+    "WebFetchTool",
+    "WebHit",
+    "WebPage",
+    "WebSearch",
+    "WebSearchTool",
+    "calculate",
+]

@@ -1,0 +1,337 @@
+"""`calculator`: arithmetic written as text, read by a grammar of its own; nothing is ever run as code."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from loopline.errors import ToolError
+from loopline.models import JsonObject, ToolSpec
+from loopline.timeline import Effect
+from loopline.tools.builtin.arguments import check_names, words
+from loopline.tools.call import Call
+from loopline.tools.outcome import Outcome
+
+LONGEST = 1_000
+"""Characters of an expression."""
+DEEPEST = 40
+"""Parentheses, signs and powers inside one another."""
+MOST_DIGITS = 1_000
+"""Digits of a whole number."""
+SIGNIFICANT = 15
+"""Digits of a number that is not whole."""
+
+_MOST_BITS = int(MOST_DIGITS * math.log2(10))
+_LARGEST = 10**MOST_DIGITS
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign>\*\*|//|[-+*/%(),])|(?P<end>\Z))"
+)
+_SHOWN = 20
+
+Number = int | float
+
+
+class Calculator:
+    """Works out an expression."""
+
+    effect: Effect = "read"
+    spec: ToolSpec = ToolSpec(
+        name="calculator",
+        description=(
+            "Work out an arithmetic expression, such as sqrt(2) * (3 + 4) ** 2. There are + - * / // % "
+            "**, parentheses, pi, e, and sqrt abs round min max floor ceil sin cos tan log exp; angles "
+            "are in radians, log(x) is natural and log(x, base) is not, round(x, digits) rounds halves "
+            "to even."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {"expression": {"type": "string", "description": "What to work out."}},
+            "required": ["expression"],
+            "additionalProperties": False,
+        },
+    )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse anything but an expression."""
+        check_names(self.spec, arguments)
+        words(arguments, "expression")
+
+    def key(self, arguments: JsonObject) -> str:
+        """Sums exclude nothing."""
+        del arguments
+        return ""
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """The value.
+
+        Raises:
+            ToolError: it has none; the message says where in the expression that shows.
+        """
+        del call
+        return Outcome(text=shown(calculate(words(arguments, "expression"))))
+
+
+def calculate(expression: str) -> Number:
+    """The value of an expression.
+
+    Whole numbers stay exact as long as they are whole. Powers are taken from the right and bind more
+    than a sign before them; `//` and `%` round down.
+
+    Raises:
+        ToolError: it is no expression, or has no value of a size that is kept; the message says where.
+    """
+    if len(expression) > LONGEST:
+        raise ToolError(f"calculator: an expression has at most {LONGEST} characters")
+    return _Reading(expression).whole()
+
+
+def shown(value: Number) -> str:
+    """The value as text: whole numbers in full, others with 15 significant digits."""
+    return str(value) if isinstance(value, int) else f"{value + 0.0:.{SIGNIFICANT}g}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+
+class _Reading:
+    """An expression that is being read from left to right, and worked out on the way."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._depth = 0
+        self._next = self._token(0)
+
+    def whole(self) -> Number:
+        """The value of all of it."""
+        value = self._sum()
+        if self._next.kind != "end":
+            raise self._wrong("an operator or the end was expected", self._next.at)
+        return value
+
+    def _sum(self) -> Number:
+        value = self._product()
+        while self._next.text in ("+", "-"):
+            sign = self._take()
+            value = self._applied(_TWO[sign.text], (value, self._product()), sign.at)
+        return value
+
+    def _product(self) -> Number:
+        value = self._signed()
+        while self._next.text in ("*", "/", "//", "%"):
+            sign = self._take()
+            value = self._applied(_TWO[sign.text], (value, self._signed()), sign.at)
+        return value
+
+    def _signed(self) -> Number:
+        if self._next.text not in ("+", "-"):
+            return self._power()
+        sign = self._take()
+        self._deeper(sign.at)
+        value = self._signed()
+        self._depth -= 1
+        return -value if sign.text == "-" else value
+
+    def _power(self) -> Number:
+        base = self._atom()
+        if self._next.text != "**":
+            return base
+        sign = self._take()
+        self._deeper(sign.at)
+        exponent = self._signed()
+        self._depth -= 1
+        return self._applied(_power, (base, exponent), sign.at)
+
+    def _atom(self) -> Number:
+        token = self._take()
+        match token.kind, token.text:
+            case "number", text:
+                return self._applied(lambda: _number(text), (), token.at)
+            case "name", name if name in _CONSTANTS and self._next.text != "(":
+                return _CONSTANTS[name]
+            case "name", name if name in _FUNCTIONS:
+                return self._applied(_FUNCTIONS[name], self._arguments(token), token.at)
+            case "name", name:
+                known = ", ".join((*_FUNCTIONS, *_CONSTANTS))
+                raise self._wrong(f"{name[:_SHOWN]!r} is not known here: only {known}", token.at)
+            case "sign", "(":
+                self._deeper(token.at)
+                value = self._sum()
+                self._expect(")", token)
+                self._depth -= 1
+                return value
+            case _:
+                raise self._wrong("a number, a name or ( was expected", token.at)
+
+    def _arguments(self, name: _Token) -> tuple[Number, ...]:
+        opening = self._next
+        self._expect("(", name)
+        self._deeper(opening.at)
+        values = list[Number]()
+        while self._next.text != ")":
+            values.append(self._sum())
+            if self._next.text != ",":
+                break
+            self._take()
+        self._expect(")", opening)
+        self._depth -= 1
+        return tuple(values)
+
+    def _expect(self, sign: str, before: _Token) -> None:
+        if self._next.text != sign:
+            problem = (
+                f"{sign} was expected for the {before.text[:_SHOWN]} at character {before.at + 1}"
+            )
+            raise self._wrong(problem, self._next.at)
+        self._take()
+
+    def _deeper(self, at: int) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise self._wrong(f"this is nested more than {DEEPEST} deep", at)
+
+    def _take(self) -> _Token:
+        token = self._next
+        self._next = self._token(token.at + len(token.text))
+        return token
+
+    def _token(self, at: int) -> _Token:
+        found = _TOKEN.match(self._text, at)
+        if found is None or found.lastgroup is None:
+            at += len(self._text[at:]) - len(self._text[at:].lstrip())
+            strange = self._text[at]
+            hint = ", a power is **" if strange == "^" else ""
+            raise self._wrong(f"{strange!r} means nothing here{hint}", at)
+        return _Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
+
+    def _applied(
+        self, function: Callable[..., Number], values: tuple[Number, ...], at: int
+    ) -> Number:
+        """The function's value; what is wrong with it is told with its place."""
+        try:
+            return _bounded(function(*values))
+        except ZeroDivisionError:
+            problem = "this divides by zero"
+        except OverflowError:
+            problem = "this is too large"
+        except TypeError:
+            problem = f"this is not for {len(values)} values"
+        except ValueError as error:
+            problem = str(error)
+        raise self._wrong(problem, at)
+
+    def _wrong(self, problem: str, at: int) -> ToolError:
+        rest = self._text[at : at + _SHOWN]
+        where = f"at character {at + 1}, {rest!r}" if rest else "at the end"
+        return ToolError(f"calculator: {problem} ({where})")
+
+
+_NOT_REAL = "the value is no real number"
+_DIGITS = f"digits are a whole number from {-MOST_DIGITS} to {MOST_DIGITS}"
+
+
+def _bounded(value: Number) -> Number:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OverflowError
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        raise OverflowError
+    return value
+
+
+def _number(text: str) -> Number:
+    return int(text) if text.isdecimal() else float(text)
+
+
+def _quotient(left: Number, right: Number) -> Number:
+    if isinstance(left, int) and isinstance(right, int) and right and left % right == 0:
+        return left // right
+    return left / right
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
+        if abs(base) > 1 and (base.bit_length() - 1) * exponent > _MOST_BITS:
+            raise OverflowError
+        raised: int = base**exponent
+        return raised
+    return _real(math.pow, float(base), float(exponent))
+
+
+def _root(value: Number) -> Number:
+    if isinstance(value, int) and value >= 0 and math.isqrt(value) ** 2 == value:
+        return math.isqrt(value)
+    return _real(math.sqrt, value)
+
+
+def _logarithm(value: Number, base: Number = math.e) -> Number:
+    return _real(math.log, value) if base == math.e else _real(math.log, value, base)
+
+
+def _real(function: Callable[..., float], *values: Number) -> Number:
+    if values[0] == 0 and function is math.pow:
+        return 0.0 ** values[1]
+    try:
+        return function(*values)
+    except ValueError as error:
+        raise ValueError(_NOT_REAL) from error
+
+
+def _rounded(value: Number, digits: Number = 0) -> Number:
+    if not isinstance(digits, int) or abs(digits) > MOST_DIGITS:
+        raise ValueError(_DIGITS)
+    return round(value) if digits == 0 else round(value, digits)
+
+
+def _least(value: Number, *others: Number) -> Number:
+    return min((value, *others))
+
+
+def _most(value: Number, *others: Number) -> Number:
+    return max((value, *others))
+
+
+def _size(value: Number) -> Number:
+    return abs(value)
+
+
+def _floor(value: Number) -> Number:
+    return math.floor(value)
+
+
+def _ceiling(value: Number) -> Number:
+    return math.ceil(value)
+
+
+_TWO: Mapping[str, Callable[[Number, Number], Number]] = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "/": _quotient,
+    "//": lambda left, right: left // right,
+    "%": lambda left, right: left % right,
+}
+_FUNCTIONS: Mapping[str, Callable[..., Number]] = {
+    "sqrt": _root,
+    "abs": _size,
+    "round": _rounded,
+    "min": _least,
+    "max": _most,
+    "floor": _floor,
+    "ceil": _ceiling,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "log": _logarithm,
+    "exp": math.exp,
+}
+_CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}

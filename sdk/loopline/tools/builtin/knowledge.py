@@ -1,0 +1,171 @@
+"""`knowledge_search`: several knowledge spaces, searched by one query, their passages merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from loopline.errors import ToolError
+from loopline.knowledge import Passage
+from loopline.models import JsonObject, ToolSpec
+from loopline.timeline import Effect
+from loopline.tools.builtin.arguments import check_names, names, share, whole, words
+from loopline.tools.call import Call
+from loopline.tools.outcome import Outcome, Section
+from loopline.tools.searching import DEFAULT_LIMIT, KnowledgeSearch, passage_section, shown
+
+MOST_PASSAGES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A passage, the space it is from, and how good it is, from 0 to 1.
+
+    `measured` says whether a search gave the score, or only its place among the others did.
+    """
+
+    passage: Passage
+    space: str
+    score: float
+    measured: bool
+
+
+class KnowledgeSearchTool:
+    """Searches named spaces, all of them or some."""
+
+    effect: Effect = "read"
+
+    def __init__(self, spaces: Mapping[str, KnowledgeSearch]) -> None:
+        self._spaces = dict(spaces)
+        self.spec: ToolSpec = ToolSpec(
+            name="knowledge_search",
+            description=(
+                "Search the knowledge spaces by words. Gives passages with their source number "
+                "[[S:n]], title, ref, space and score from 0 to 1, best first."
+            ),
+            parameters={
+                "type": "object",
+                "properties": {
+                    "query": {"type": "string", "description": "What to look for."},
+                    "limit": {
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": MOST_PASSAGES,
+                        "default": DEFAULT_LIMIT,
+                    },
+                    "score_threshold": {
+                        "type": "number",
+                        "minimum": 0,
+                        "maximum": 1,
+                        "default": 0,
+                        "description": "Leave out passages with a lower score, or with none.",
+                    },
+                    "spaces": {
+                        "type": "array",
+                        "items": {"type": "string", "enum": list(self._spaces)},
+                        "description": "Which to search; all when it is left out.",
+                    },
+                },
+                "required": ["query"],
+                "additionalProperties": False,
+            },
+        )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse what is no query, limit, threshold or name of a space."""
+        check_names(self.spec, arguments)
+        words(arguments, "query")
+        whole(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
+        share(arguments, "score_threshold")
+        names(arguments, "spaces", list(self._spaces))
+
+    def key(self, arguments: JsonObject) -> str:
+        """Searches exclude nothing."""
+        del arguments
+        return ""
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """A section for each passage of the best of all spaces.
+
+        Raises:
+            ToolError: a search failed.
+        """
+        del call
+        query = words(arguments, "query")
+        limit = whole(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
+        threshold = share(arguments, "score_threshold")
+        searched = names(arguments, "spaces", list(self._spaces))
+        answers = await self._answers(searched, query, limit)
+        found = merged(answers, limit, threshold)
+        passages = [one.passage for one in found]
+        counted = f"{len(found)} passage{'' if len(found) == 1 else 's'}" if found else "no passage"
+        return Outcome(
+            text=f'{counted} for "{query}" in {", ".join(searched)}',
+            sections=tuple(map(_section, found)),
+            found=len(found),
+            shows=shown(passages),
+        )
+
+    async def _answers(
+        self, searched: Sequence[str], query: str, limit: int
+    ) -> dict[str, Sequence[Passage]]:
+        """What each space answers; all are waited for, also when one fails."""
+        asked = (self._spaces[name](query, limit=limit) for name in searched)
+        answers = dict[str, Sequence[Passage]]()
+        for name, answer in zip(
+            searched, await asyncio.gather(*asked, return_exceptions=True), strict=True
+        ):
+            if isinstance(answer, ToolError):
+                raise ToolError(f"{name}: {answer}") from answer
+            if isinstance(answer, BaseException):
+                raise answer
+            answers[name] = answer
+        return answers
+
+
+def merged(
+    answers: Mapping[str, Sequence[Passage]], limit: int, threshold: float = 0.0
+) -> list[Found]:
+    """The best passages of the answers by space, best first; a ref that comes twice stands once.
+
+    Scores up to 1 count as they are; where the best of an answer is above 1, its scores count by their
+    share of it, since scores of two searches do not compare. A passage without a score counts as
+    1 / its place, and is left out by a threshold above 0. Among equals the earlier place, then the
+    earlier space, comes first.
+    """
+    found = [
+        (one, place)
+        for space, passages in answers.items()
+        for place, one in enumerate(_scored(space, passages), 1)
+        if one.score >= threshold and (one.measured or not threshold)
+    ]
+    best = sorted(found, key=lambda pair: (-pair[0].score, pair[1]))
+    different = dict[str, Found]()
+    for one, _ in best:
+        different.setdefault(one.passage.ref, one)
+    return list(different.values())[:limit]
+
+
+def _scored(space: str, passages: Sequence[Passage]) -> list[Found]:
+    highest = max((one.score for one in passages if one.score is not None), default=0.0)
+    scale = max(highest, 1.0)
+    return [
+        Found(
+            passage=passage,
+            space=space,
+            score=1 / place if passage.score is None else max(passage.score / scale, 0.0),
+            measured=passage.score is not None,
+        )
+        for place, passage in enumerate(passages, 1)
+    ]
+
+
+def _section(found: Found) -> Section:
+    section = passage_section(found.passage)
+    score = f", {found.score:.2f}" if found.measured else ""
+    return replace(section, heading=f"{section.heading} ({found.space}{score})")

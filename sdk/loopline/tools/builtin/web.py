@@ -1,0 +1,292 @@
+"""`web_search` and `web_fetch`: the web through ports that the bundle fills."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, runtime_checkable
+
+from loopline.errors import LooplineError, ToolError
+from loopline.models import JsonObject, ToolSpec, well_formed
+from loopline.timeline import Effect, Source
+from loopline.tools.builtin.arguments import check_names, whole, words
+from loopline.tools.call import Call
+from loopline.tools.outcome import Outcome, Section
+
+DEFAULT_HITS = 8
+MOST_HITS = 20
+SNIPPET_LIMIT = 1_000
+"""Characters of a hit's snippet that a search shows."""
+PAGE_LIMIT = 20_000
+"""Characters of a page that a fetch shows."""
+TITLE_LIMIT = 200
+LONGEST_URL = 2_000
+
+_URL = re.compile(r"https?://[^\s/?#\x00-\x20]+[^\s\x00-\x20]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebHit:
+    """What a search found. `published_time_iso` is a date or a time as ISO 8601 has it, or empty."""
+
+    url: str
+    title: str = ""
+    snippet: str = ""
+    published_time_iso: str = ""
+    favicon_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebPage:
+    """A page as text. `url` is where it was found in the end, after redirects."""
+
+    url: str
+    text: str
+    title: str = ""
+    published_time_iso: str = ""
+    favicon_url: str = ""
+
+
+@runtime_checkable
+class WebSearch(Protocol):
+    """What answers searches of the web; what it raises is told to the model as an error."""
+
+    async def search(self, query: str, limit: int) -> Sequence[WebHit]:
+        """The best hits, best first; more than `limit` are passed over."""
+        ...
+
+
+@runtime_checkable
+class WebFetch(Protocol):
+    """What fetches pages; what it raises is told to the model as an error.
+
+    It is asked for http and https alone. Which hosts may be reached, and how large a page may be, is
+    its own to decide.
+    """
+
+    async def fetch(self, url: str) -> WebPage:
+        """The page of that address, as text."""
+        ...
+
+
+class MemoryWeb:
+    """Pages that are given: a web of its own, for tests and as an example of both ports."""
+
+    def __init__(self, pages: Iterable[WebPage]) -> None:
+        self._pages = {page.url: page for page in pages}
+
+    async def search(self, query: str, limit: int) -> Sequence[WebHit]:
+        """The pages that have words of the query, those with most of them first."""
+        asked = set(query.lower().split())
+        found = [(len(asked & _words(page)), page) for page in self._pages.values()]
+        best = sorted((one for one in found if one[0]), key=lambda one: -one[0])
+        return [
+            WebHit(
+                url=page.url,
+                title=page.title,
+                snippet=page.text[:SNIPPET_LIMIT],
+                published_time_iso=page.published_time_iso,
+                favicon_url=page.favicon_url,
+            )
+            for _, page in best[:limit]
+        ]
+
+    async def fetch(self, url: str) -> WebPage:
+        """The page of that address.
+
+        Raises:
+            ToolError: there is none.
+        """
+        if url not in self._pages:
+            raise ToolError(f"there is no page {url}")
+        return self._pages[url]
+
+
+class WebSearchTool:
+    """Searches the web; each hit is citable."""
+
+    effect: Effect = "read"
+    spec: ToolSpec = ToolSpec(
+        name="web_search",
+        description=(
+            "Search the web. Gives hits with their source number [[S:n]], title, address and snippet; "
+            "web_fetch reads a page."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What to look for."},
+                "limit": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MOST_HITS,
+                    "default": DEFAULT_HITS,
+                },
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    )
+
+    def __init__(self, web: WebSearch) -> None:
+        self._web = web
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse anything but a query and a limit."""
+        check_names(self.spec, arguments)
+        words(arguments, "query")
+        whole(arguments, "limit", DEFAULT_HITS, MOST_HITS)
+
+    def key(self, arguments: JsonObject) -> str:
+        """Searches exclude nothing."""
+        del arguments
+        return ""
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """A section for each hit; hits that are not of the web are passed over.
+
+        Raises:
+            ToolError: the search failed.
+        """
+        del call
+        query = words(arguments, "query")
+        limit = whole(arguments, "limit", DEFAULT_HITS, MOST_HITS)
+        try:
+            found = [_checked(hit) for hit in await self._web.search(query, limit)]
+        except LooplineError:
+            raise
+        except Exception as error:
+            raise ToolError(f"the search failed: {type(error).__name__}: {error}") from error
+        hits = [hit for hit in found if _is_web(hit.url)][:limit]
+        counted = f"{len(hits)} hit{'' if len(hits) == 1 else 's'}" if hits else "no hit"
+        return Outcome(
+            text=f'{counted} for "{query}"', sections=tuple(map(_hit, hits)), found=len(hits)
+        )
+
+
+class WebFetchTool:
+    """Reads a page of the web, which is citable."""
+
+    effect: Effect = "read"
+    spec: ToolSpec = ToolSpec(
+        name="web_fetch",
+        description="Read a page of the web as text, with its source number [[S:n]].",
+        parameters={
+            "type": "object",
+            "properties": {
+                "url": {"type": "string", "description": "An http or https address."},
+            },
+            "required": ["url"],
+            "additionalProperties": False,
+        },
+    )
+
+    def __init__(self, web: WebFetch) -> None:
+        self._web = web
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse anything but an address of the web."""
+        check_names(self.spec, arguments)
+        _address(arguments)
+
+    def key(self, arguments: JsonObject) -> str:
+        """Fetches exclude nothing."""
+        del arguments
+        return ""
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """A read has nothing to find out: it may simply be run."""
+        return await self.run(arguments, call)
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """The page as a section.
+
+        Raises:
+            ToolError: the page cannot be had, or led away from the web.
+        """
+        del call
+        url = _address(arguments)
+        try:
+            page = _fetched(await self._web.fetch(url))
+        except LooplineError:
+            raise
+        except Exception as error:
+            raise ToolError(f"{url} failed: {type(error).__name__}: {error}") from error
+        if not _is_web(page.url):
+            raise ToolError(f"{url} led to {page.url[:LONGEST_URL]!r}, which is not of the web")
+        section = _page(page)
+        return Outcome(text=f"{len(page.text)} characters", sections=(section,))
+
+
+def _address(arguments: JsonObject) -> str:
+    url = words(arguments, "url").strip()
+    if not _is_web(url):
+        raise ToolError("url: an address that begins with http:// or https://")
+    return url
+
+
+def _is_web(url: str) -> bool:
+    return len(url) <= LONGEST_URL and url == well_formed(url) and bool(_URL.fullmatch(url))
+
+
+def _checked(hit: object) -> WebHit:
+    if not isinstance(hit, WebHit):
+        raise TypeError(f"it gave {hit!r}, not a WebHit")
+    return hit
+
+
+def _fetched(page: object) -> WebPage:
+    if not isinstance(page, WebPage):
+        raise TypeError(f"it gave {page!r}, not a WebPage")
+    return page
+
+
+def _hit(hit: WebHit) -> Section:
+    return _section(hit, well_formed(hit.snippet), SNIPPET_LIMIT)
+
+
+def _page(page: WebPage) -> Section:
+    return _section(page, well_formed(page.text), PAGE_LIMIT)
+
+
+def _section(found: WebHit | WebPage, text: str, most: int) -> Section:
+    title = _line(found.title)
+    time = _time(found.published_time_iso)
+    heading = " — ".join(part for part in (title, found.url, time) if part)
+    source = Source(
+        url=found.url,
+        title=title,
+        source_type="web",
+        text=text[:most],
+        published_time_iso=time,
+        favicon_url=found.favicon_url if _is_web(found.favicon_url) else "",
+    )
+    return Section(heading=heading, text=_cut(text, most), source=source)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}\n… cut: {len(text) - most} characters"
+
+
+def _line(text: str) -> str:
+    line = " ".join(well_formed(text).split())
+    return line if len(line) <= TITLE_LIMIT else f"{line[: TITLE_LIMIT - 1].rstrip()}…"
+
+
+def _time(written: str) -> str:
+    """The time as it was written; nothing when it is none."""
+    try:
+        datetime.fromisoformat(written)
+    except ValueError:
+        return ""
+    return written
+
+
+def _words(page: WebPage) -> set[str]:
+    return set(re.findall(r"\w+", f"{page.title} {page.text}".lower()))

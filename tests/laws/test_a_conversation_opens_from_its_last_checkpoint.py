@@ -1,0 +1,226 @@
+"""Opening from a checkpoint: what is run, read and folded is what the whole would give."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loopline.clock import SystemClock
+from loopline.conversations.turns import Request, Turns
+from loopline.events import Listen
+from loopline.react import Limits, TurnPayload, TurnResult
+from loopline.reader import Conversed, Reader
+from loopline.testing import Call
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Body,
+    Checkpoint,
+    Conversation,
+    Entry,
+    MemoryLog,
+    Past,
+    Recorder,
+    RoundStart,
+    Timeline,
+    TimelineLog,
+    ToolResult,
+    Unknown,
+    UserPrompt,
+    opened,
+)
+from tests.support.resumed import HERE, LONG, Life, Step, lived, lives, timeless
+
+FORK = Conversation(name="fork")
+LOOK = Step("", [Call("desk.look", text=LONG)], "", 0.0)
+
+
+def checkpoints(blocks: Sequence[Block]) -> list[Checkpoint]:
+    return [block.body for block in blocks if isinstance(block.body, Checkpoint)]
+
+
+def examples(count: int) -> settings:
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(max_examples=count, suppress_health_check=slow)
+
+
+@examples(25)
+@given(lives)
+def test_turns_record_the_same_whether_the_whole_was_read_or_what_a_checkpoint_needs(
+    life: Life,
+) -> None:
+    async def run() -> None:
+        whole, asked = await lived(life, afresh=False)
+        parts, asked_afresh = await lived(life, afresh=True)
+        assert timeless(await parts.read(HERE)) == timeless(await whole.read(HERE))
+        assert asked_afresh.requests == asked.requests
+
+    asyncio.run(run())
+
+
+@examples(15)
+@given(lives)
+def test_every_ref_reads_the_same_whether_the_whole_was_read_or_what_a_checkpoint_needs(
+    life: Life,
+) -> None:
+    async def run() -> None:
+        log, _ = await lived(life, afresh=True)
+        blocks = await log.read(HERE)
+        refs = [block.ref for block in blocks]
+        refs += [ref.rpartition(".")[0] for ref in refs if ref.startswith("ar:")]
+        refs += ["so:sources_pool[1-9]", "ar:turn_99.x", "tc:turn_1.c99.result", "ar:turn_1.x.7"]
+        refs += ["artifact:conv.timeline.v1", "artifact:conv:sources_pool", "ks:a.md@0123456"]
+        assert await read(Conversed(Timeline(blocks)), refs) == await read(await part(log), refs)
+
+    asyncio.run(run())
+
+
+async def part(log: TimelineLog) -> Conversed:
+    timeline = await opened(log, HERE)
+    return Conversed(timeline, past=Past(log, HERE, timeline))
+
+
+async def read(here: Conversed, refs: Sequence[str]) -> list[tuple[str, str, str, str]]:
+    reading = await Reader(here=here).read(refs)
+    return [(item.ref, item.status, item.text, item.message) for item in reading]
+
+
+@examples(25)
+@given(lives, st.floats(0, 1))
+def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(life: Life, share: float) -> None:
+    async def run() -> None:
+        log, _ = await lived(life, afresh=True)
+        blocks = await log.read(HERE)
+        check_folds(Timeline(blocks), await opened(log, HERE))
+        place = max(int(share * len(blocks)), 1)
+        await log.fork(HERE, FORK, place)
+        check_folds(Timeline(blocks[:place]), await opened(log, FORK))
+
+    asyncio.run(run())
+
+
+def check_folds(whole: Timeline, part: Timeline) -> None:
+    assert part.base == whole.checkpoint
+    assert list(part.plans.latest.items()) == list(whole.plans.latest.items())
+    assert (part.pool, part.kept, part.pending) == (whole.pool, whole.kept, whole.pending)
+    assert (part.calls, part.known_texts) == (whole.calls, whole.known_texts)
+    assert (part.last_round, part.checkpoint) == (whole.last_round, whole.checkpoint)
+    assert (part.seq, part.reactions.newest) == (whole.seq, whole.reactions.newest)
+    assert part.reactions.users == whole.reactions.users
+    assert part.cut == whole.cut
+    assert [one.number for one in part.unbegun] == [one.number for one in whole.unbegun]
+
+
+@examples(10)
+@given(lives)
+def test_a_checkpoint_comes_with_the_round_whose_prompt_needs_no_more(life: Life) -> None:
+    async def run() -> None:
+        log, _ = await lived(life, afresh=True)
+        blocks = await log.read(HERE)
+        for before, block in pairwise(blocks):
+            if isinstance(block.body, Checkpoint):
+                assert isinstance(before.body, RoundStart)
+                assert before.body.window is not None
+                assert block.body.covers <= before.body.window.start
+
+    asyncio.run(run())
+
+
+class Counting(MemoryLog):
+    """A log that counts the blocks it gives out."""
+
+    rows: int = 0
+
+    async def read(
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Read, and count."""
+        found = await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+        self.rows += len(found)
+        return found
+
+
+async def old(turns: int) -> Counting:
+    """A conversation of so many turns, summed up again and again."""
+    log = Counting()
+    await lived([[LOOK]] * turns, afresh=True, log=log)
+    return log
+
+
+async def test_what_is_read_to_open_does_not_depend_on_what_was_before_the_checkpoint() -> None:
+    log = await old(80)
+    blocks = await log.read(HERE)
+    read = dict[int, int]()
+    for end in [block.seq for block in blocks if block.type == "react.exit"]:
+        fork = Conversation(name=f"up to {end}")
+        await log.fork(HERE, fork, end)
+        log.rows = 0
+        timeline = await opened(log, fork)
+        assert log.rows == len(timeline.blocks) + bool(timeline.base.covers)
+        read[timeline.blocks[-1].turn] = log.rows
+    first, last = ([read[turn] for turn in range(a, a + 20)] for a in (20, 61))
+    assert max(last) <= max(first) < 80
+    assert len(blocks) > 500
+
+
+async def test_an_old_call_is_read_without_the_rest_of_the_conversation() -> None:
+    log = await old(20)
+    here = await part(log)
+    log.rows = 0
+    reading = await Reader(here=here).read(["tc:turn_1.c1.result"])
+    assert [item.text for item in reading] == [f"seen {LONG}"]
+    assert log.rows < 20
+
+
+async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint() -> None:
+    log = await old(20)
+    timeline = await opened(log, HERE)
+    assert 3 not in timeline.turns
+
+    async def choose(timeline: Timeline) -> int:
+        return 3
+
+    async def process(
+        recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
+    ) -> TurnResult:
+        raise AssertionError(payload)
+
+    request = Request(conversation=HERE, choose=choose, process=process, limits=Limits(), hear=None)
+    result = await Turns(log, SystemClock()).run(request)
+    assert (result.turn_id, result.answer, result.ok) == ("turn_3", "It is so [[S:1]].", True)
+
+
+@pytest.mark.parametrize(
+    ("made", "base"),
+    [
+        (Checkpoint(covers=2, types=("user.prompt", "react.dream")), 0),
+        (Checkpoint(covers=2, types=("user.prompt",)), 2),
+        (Checkpoint(covers=3), 0),
+        (Unknown(stored_type="conv.checkpoint", version=2, stored="{}"), 0),
+    ],
+)
+async def test_a_checkpoint_that_is_not_understood_is_none(made: Body, base: int) -> None:
+    log = MemoryLog()
+    said = Entry(body=UserPrompt(text="one"), turn=NEW_TURN)
+    result = Entry(body=ToolResult(call_id="c1", tool="t", text="x"), turn=1)
+    async with log.lease(HERE) as term:
+        entries = [said, result, Entry(body=made, turn=1)]
+        await log.append(HERE, entries, seen=0, term=term)
+    timeline = await opened(log, HERE)
+    assert timeline.base.covers == base
+    assert len(timeline.blocks) == 3 - base

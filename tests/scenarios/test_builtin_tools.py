@@ -1,0 +1,400 @@
+"""A bundle chooses built-in tools by name, and gives them what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from loopline import (
+    BaseWorkflow,
+    Bundle,
+    BundleError,
+    Passage,
+    ToolError,
+    TurnPayload,
+    TurnResult,
+)
+from loopline.bundle import load, load_tools
+from loopline.models import Json, JsonObject
+from loopline.testing import Call
+from loopline.testing.scripted import Entry
+from loopline.timeline import ToolResult
+from loopline.tools import (
+    Calculator,
+    KnowledgeSearchTool,
+    MemoryWeb,
+    Outcome,
+    Tool,
+    WebFetchTool,
+    WebHit,
+    WebPage,
+    WebSearchTool,
+)
+from loopline.tools.builtin.knowledge import merged
+from loopline.tools.builtin.web import PAGE_LIMIT, SNIPPET_LIMIT, TITLE_LIMIT
+from tests.authoring.writing import a_call, guide, line_of
+from tests.support.talking import talking
+
+TEA = WebPage(
+    url="https://tea.example/green",
+    title="Green tea",
+    text="Brew it at 70 °C.",
+    published_time_iso="2026-01-02",
+    favicon_url="https://tea.example/icon.png",
+)
+WEB = MemoryWeb([TEA])
+
+
+@dataclass
+class Given:
+    """A web that gives what it is told to, or raises it."""
+
+    gives: object
+    asked: list[str] = field(default_factory=list[str])
+
+    async def search(self, query: str, limit: int) -> Sequence[WebHit]:
+        self.asked.append(query)
+        if isinstance(self.gives, Exception):
+            raise self.gives
+        return cast("Sequence[WebHit]", self.gives)
+
+    async def fetch(self, url: str) -> WebPage:
+        self.asked.append(url)
+        if isinstance(self.gives, Exception):
+            raise self.gives
+        return cast("WebPage", self.gives)
+
+
+def passage(name: str, score: float | None = None, text: str = "Lines.") -> Passage:
+    return Passage(ref=f"ks:{name}@abc", title=name.title(), text=text, score=score)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A knowledge space that holds these."""
+
+    passages: Sequence[Passage] = ()
+    error: Exception | None = None
+
+    async def __call__(self, query: str, *, limit: int = 5) -> Sequence[Passage]:
+        if self.error is not None:
+            raise self.error
+        return self.passages[:limit]
+
+
+async def outcome(tool: Tool, **arguments: Json) -> Outcome:
+    tool.check(arguments)
+    return await tool.run(arguments, a_call())
+
+
+def titles(result: Outcome) -> list[str]:
+    return [section.source.title for section in result.sections if section.source]
+
+
+async def test_the_calculator_gives_the_value_alone() -> None:
+    result = await outcome(Calculator(), expression="2 * (3 + 4)")
+    assert result == Outcome(text="14")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        (Calculator(), {}, "expression: a text that is not empty"),
+        (Calculator(), {"expression": " "}, "expression: a text"),
+        (Calculator(), {"expression": 2}, "expression: a text"),
+        (Calculator(), {"expresion": "2"}, "calculator has no field 'expresion': ['expression']"),
+        (WebSearchTool(WEB), {"query": ""}, "query: a text"),
+        (WebSearchTool(WEB), {"query": "tea", "limit": 0}, "limit: a whole number from 1 to 20"),
+        (WebSearchTool(WEB), {"query": "tea", "limit": 21}, "limit: a whole number"),
+        (WebSearchTool(WEB), {"query": "tea", "limit": True}, "limit: a whole number"),
+        (WebSearchTool(WEB), {"query": "tea", "n": 1}, "web_search has no field 'n'"),
+        (WebFetchTool(WEB), {"url": "ftp://tea.example/"}, "http:// or https://"),
+        (WebFetchTool(WEB), {"url": "file:///etc/passwd"}, "http:// or https://"),
+        (WebFetchTool(WEB), {"url": "javascript:alert(1)"}, "http:// or https://"),
+        (WebFetchTool(WEB), {"url": "tea.example"}, "http:// or https://"),
+        (WebFetchTool(WEB), {"url": "https://"}, "http:// or https://"),
+        (WebFetchTool(WEB), {"url": "https://tea.example/a b"}, "http:// or https://"),
+        (WebFetchTool(WEB), {"url": "https://tea.example/\udc80"}, "http:// or https://"),
+        (WebFetchTool(WEB), {"url": "https://tea.example/" + "a" * 2_000}, "http:// or https://"),
+        (KnowledgeSearchTool({"a": Space()}), {}, "query: a text"),
+        (
+            KnowledgeSearchTool({"a": Space()}),
+            {"query": "x", "score_threshold": 2},
+            "score_threshold: a number from 0 to 1",
+        ),
+        (
+            KnowledgeSearchTool({"docs": Space(), "mail": Space()}),
+            {"query": "x", "spaces": ["mial"]},
+            "there is no 'mial', only ['mail', 'docs']",
+        ),
+        (KnowledgeSearchTool({"a": Space()}), {"query": "x", "spaces": []}, "a list of names"),
+        (KnowledgeSearchTool({"a": Space()}), {"query": "x", "spaces": "a"}, "a list of names"),
+        (KnowledgeSearchTool({"a": Space()}), {"query": "x", "spaces": [1]}, "a list of names"),
+    ],
+)
+async def test_wrong_arguments_are_told_by_their_name(
+    tool: Tool, arguments: JsonObject, said: str
+) -> None:
+    with pytest.raises(ToolError) as raised:
+        tool.check(arguments)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [Calculator(), WebSearchTool(WEB), WebFetchTool(WEB), KnowledgeSearchTool({"a": Space()})],
+)
+def test_built_in_tools_are_reads_under_plain_names(tool: Tool) -> None:
+    assert (tool.effect, tool.key({})) == ("read", "")
+    assert tool.spec.name.isidentifier()
+    assert tool.spec.parameters["additionalProperties"] is False
+
+
+async def test_each_hit_of_a_search_is_a_source() -> None:
+    result = await outcome(WebSearchTool(WEB), query="green tea")
+    (section,) = result.sections
+    assert (result.text, result.found) == ('1 hit for "green tea"', 1)
+    assert section.heading == "Green tea — https://tea.example/green — 2026-01-02"
+    assert section.source is not None
+    assert section.source.source_type == "web"
+    assert section.source.text == "Brew it at 70 °C."
+    assert section.source.favicon_url == "https://tea.example/icon.png"
+    assert section.source.published_time_iso == "2026-01-02"
+
+
+async def test_a_search_without_hits_says_so() -> None:
+    assert await outcome(WebSearchTool(WEB), query="cocoa") == Outcome(
+        text='no hit for "cocoa"', found=0
+    )
+
+
+async def test_what_a_search_gives_is_bounded_and_of_the_web() -> None:
+    hits = [
+        WebHit(url="javascript:alert(1)", title="no"),
+        WebHit(
+            url="https://a.example/",
+            title="A\n" * 300,
+            snippet="s" * 5_000,
+            published_time_iso="yesterday",
+            favicon_url="data:image/png;base64,AAAA",
+        ),
+        WebHit(url="http://b.example/", snippet="\udc80"),
+        WebHit(url="https://c.example/"),
+    ]
+    result = await outcome(WebSearchTool(Given(hits)), query="x", limit=2)
+    first, second = result.sections
+    assert first.source is not None
+    assert second.source is not None
+    assert [len(first.source.title), len(first.source.text)] == [TITLE_LIMIT, SNIPPET_LIMIT]
+    assert "\n" not in first.heading
+    assert (first.source.published_time_iso, first.source.favicon_url) == ("", "")
+    assert first.text.endswith("… cut: 4000 characters")
+    assert second.source.text == "\\udc80"
+
+
+async def test_a_page_is_read_as_a_source() -> None:
+    result = await outcome(WebFetchTool(WEB), url=" https://tea.example/green ")
+    (section,) = result.sections
+    assert section.source is not None
+    assert (section.source.url, section.source.title) == (TEA.url, TEA.title)
+    assert section.text == section.source.text == TEA.text
+
+
+async def test_of_a_long_page_the_beginning_is_shown() -> None:
+    page = WebPage(url="https://long.example/", text="a" * (PAGE_LIMIT + 7))
+    (section,) = (await outcome(WebFetchTool(Given(page)), url="https://long.example/")).sections
+    assert section.source is not None
+    assert len(section.source.text) == PAGE_LIMIT
+    assert section.text.endswith("… cut: 7 characters")
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        (OSError("no route"), "https://x.example/ failed: OSError: no route"),
+        (ToolError("not allowed"), "not allowed"),
+        ("a text", "it gave 'a text', not a WebPage"),
+        (WebPage(url="file:///etc/passwd", text=""), "led to 'file:///etc/passwd'"),
+    ],
+)
+async def test_a_page_that_cannot_be_had_is_an_error_for_the_model(
+    gives: object, said: str
+) -> None:
+    with pytest.raises(ToolError) as raised:
+        await outcome(WebFetchTool(Given(gives)), url="https://x.example/")
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        (OSError("no route"), "the search failed: OSError: no route"),
+        (ToolError("no key"), "no key"),
+        ([{"url": "https://x.example/"}], "not a WebHit"),
+        (None, "the search failed: TypeError"),
+    ],
+)
+async def test_a_search_that_fails_is_an_error_for_the_model(gives: object, said: str) -> None:
+    with pytest.raises(ToolError) as raised:
+        await outcome(WebSearchTool(Given(gives)), query="x")
+    assert said in str(raised.value)
+
+
+async def test_spaces_are_searched_together_and_the_best_come_first() -> None:
+    tool = KnowledgeSearchTool(
+        {
+            "docs": Space([passage("a", 0.9), passage("b", 0.3)]),
+            "mail": Space([passage("c", 0.6), passage("d", 0.1)]),
+        }
+    )
+    result = await outcome(tool, query="x", limit=3)
+    assert titles(result) == ["A", "C", "B"]
+    assert result.text == '3 passages for "x" in docs, mail'
+    assert result.sections[0].heading == "A — ks:a@abc (docs, 0.90)"
+    assert [ref for ref, _ in result.shows] == ["ks:a@abc", "ks:c@abc", "ks:b@abc"]
+
+
+async def test_a_threshold_leaves_out_what_scored_less() -> None:
+    tool = KnowledgeSearchTool({"docs": Space([passage("a", 0.9), passage("b", 0.3)])})
+    assert titles(await outcome(tool, query="x", score_threshold=0.3)) == ["A", "B"]
+    assert titles(await outcome(tool, query="x", score_threshold=0.31)) == ["A"]
+    nothing = await outcome(tool, query="x", score_threshold=1)
+    assert nothing.text == 'no passage for "x" in docs'
+
+
+async def test_only_the_named_spaces_are_searched() -> None:
+    tool = KnowledgeSearchTool(
+        {"docs": Space(error=ToolError("down")), "mail": Space([passage("c")])}
+    )
+    assert titles(await outcome(tool, query="x", spaces=["mail", "mail"])) == ["C"]
+    with pytest.raises(ToolError, match="docs: down"):
+        await outcome(tool, query="x")
+
+
+def test_scores_that_do_not_compare_count_by_their_share_of_the_best() -> None:
+    found = merged(
+        {"bm25": [passage("a", 12.0), passage("b", 3.0)], "cosine": [passage("c", 0.5)]}, 9
+    )
+    assert [(one.passage.title, one.score) for one in found] == [("A", 1), ("C", 0.5), ("B", 0.25)]
+
+
+def test_passages_without_a_score_count_by_their_place() -> None:
+    answers = {"plain": [passage("a"), passage("b")], "scored": [passage("c", 0.7)]}
+    assert [one.passage.title for one in merged(answers, 9)] == ["A", "C", "B"]
+    assert [one.passage.title for one in merged(answers, 9, 0.1)] == ["C"]
+
+
+def test_a_passage_that_two_spaces_have_stands_once_with_its_better_score() -> None:
+    (found,) = merged({"one": [passage("a", 0.2)], "two": [passage("a", 0.8)]}, 9)
+    assert (found.space, found.score) == ("two", 0.8)
+
+
+def test_of_equals_the_earlier_place_and_then_the_earlier_space_comes_first() -> None:
+    answers = {"one": [passage("a", 0.5), passage("b", 0.5)], "two": [passage("c", 0.5)]}
+    assert [one.passage.title for one in merged(answers, 9)] == ["A", "C", "B"]
+
+
+PORTS = """
+    from loopline import Passage
+    from loopline.tools import MemoryWeb, WebPage
+
+    web = MemoryWeb([WebPage(url="https://tea.example/", title="Tea", text="Brew it.")])
+
+    async def search(query, *, limit=5):
+        return [Passage(ref="ks:tea@abc", title="Tea", text="Brew it.")]
+
+    async def breaks(query, *, limit=5):
+        raise OSError("no disk")
+
+    TOOLS_SPECS = [
+        {"builtin": "calculator"},
+        {"builtin": "web_search", "port": web},
+        {"builtin": "web_fetch", "port": web},
+        {"builtin": "knowledge_search", "port": {"docs": search, "mail": breaks}},
+        {"ref": "tools.py", "alias": "shop"},
+    ]
+    TOOL_RUNTIME = {"calculator": "local"}
+"""
+
+
+async def test_a_descriptor_chooses_built_in_tools_by_name(tmp_path: Path) -> None:
+    loaded = load(guide(tmp_path, {"tools_descriptor.py": PORTS}))
+    tools = load_tools("guide.tools_descriptor", loaded)
+    assert list(tools) == ["calculator", "web_search", "web_fetch", "knowledge_search", "shop.find"]
+    assert list(tools.allow(["calculator", "shop.*"])) == ["calculator", "shop.find"]
+    found = await outcome(tools["knowledge_search"], query="x", spaces=["docs"])
+    assert found.found == 1
+    with pytest.raises(ToolError, match="mail: the search failed: OSError: no disk"):
+        await outcome(tools["knowledge_search"], query="x")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ('{"builtin": "calcualtor"}', "no built-in tool is called 'calcualtor', nearest is 'calc"),
+        ('{"builtin": "calculator", "alias": "c"}', "the key 'alias' means nothing"),
+        ('{"builtin": "calculator", "port": 3}', "calculator needs no port, and was given 3"),
+        ('{"builtin": "web_search"}', "web_search needs a port with `async search(query, limit)`"),
+        ('{"builtin": "web_fetch", "port": 3}', "web_fetch needs a port with `async fetch(url)`"),
+        ('{"builtin": "knowledge_search"}', "knowledge_search needs as its port a dict such as"),
+        ('{"builtin": "knowledge_search", "port": {}}', "needs as its port a dict"),
+        ('{"builtin": "knowledge_search", "port": {"docs": 3}}', "needs as its port a dict"),
+        ('{"builtin": "knowledge_search", "port": {3: print}}', "needs as its port a dict"),
+    ],
+)
+def test_a_wrong_choice_is_told_with_its_line(tmp_path: Path, spec: str, said: str) -> None:
+    descriptor = f"TOOLS_SPECS = [\n    {spec},\n]\n"
+    loaded = load(guide(tmp_path, {"tools_descriptor.py": descriptor}))
+    with pytest.raises(BundleError) as raised:
+        load_tools("guide.tools_descriptor", loaded)
+    place = line_of(tmp_path / "guide" / "tools_descriptor.py", "builtin")
+    assert str(raised.value).startswith(f"{place}: ")
+    assert said in str(raised.value)
+
+
+TOOLS_SPECS = [
+    {"builtin": "calculator"},
+    {"builtin": "web_search", "port": WEB},
+    {"builtin": "web_fetch", "port": WEB},
+    {"builtin": "knowledge_search", "port": {"docs": Space([passage("tea", 0.5)])}},
+]
+
+
+class Chooser(BaseWorkflow):
+    """A loop with built-in tools."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(tools_module=__name__)
+        return await react.run(payload)
+
+
+async def test_in_a_turn_built_in_tools_are_called_and_cited() -> None:
+    script: list[Entry] = [
+        Call("calculator", expression="70 + 1/0"),
+        Call("calculator", expression="70 + 2"),
+        Call("web_search", query="green tea"),
+        Call("web_fetch", url="https://tea.example/green"),
+        Call("knowledge_search", query="tea"),
+        "Brew it at 72 °C. [[S:1,2]]",
+    ]
+    async with talking(script, bundle=Bundle(id="chooser", workflow=Chooser)) as talk:
+        result = await talk.say("How?")
+        bodies = [block.body for block in await talk.blocks()]
+        (source,) = await talk.read(["so:sources_pool[1]"])
+    results = [body for body in bodies if isinstance(body, ToolResult)]
+    assert [(one.tool, one.status) for one in results] == [
+        ("calculator", "error"),
+        ("calculator", "ok"),
+        ("web_search", "ok"),
+        ("web_fetch", "ok"),
+        ("knowledge_search", "ok"),
+    ]
+    assert "divides by zero (at character 7" in results[0].text
+    assert results[1].text == "72"
+    assert "[[S:1]] Green tea — https://tea.example/green" in results[3].text
+    assert [one.url for one in result.sources] == ["https://tea.example/green", "ks:tea@abc"]
+    assert "Brew it at 70 °C." in source.text

@@ -1,0 +1,213 @@
+"""Conversations in a small window, as one process lives them or as many that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import strategies as st
+
+from loopline import (
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    ModelError,
+    Output,
+    Passage,
+    Source,
+    ToolError,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
+from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.testing import Call, FakeClock
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    Body,
+    Conversation,
+    Entry,
+    Exit,
+    Feedback,
+    MemoryLog,
+    TimelineLog,
+    ToolResult,
+    UserFollowup,
+    UserPrompt,
+    UserRecalled,
+)
+
+HERE = Conversation(name="c")
+SMALL = Abilities(window=8_000, output_limit=1_500)
+LONG = "seven words that say nothing at all " * 90
+
+COMMIT = "0123456789" * 4
+
+
+@tool(effect="read")
+async def look(text: str) -> str:
+    """Say the text back."""
+    return f"seen {text}"
+
+
+@tool(effect="read")
+async def page(url: str) -> Output:
+    """Find a page; one that has no address is known by its text."""
+    source = Source(url=url, title="A page") if url else Source(url="", title="A note", text=LONG)
+    return Output(f"one page: {url}", sources=[source])
+
+
+@tool(effect="write", key="{name}")
+async def write(name: str) -> Output:
+    """Write something down."""
+    if name == "nothing":
+        raise ToolError("there is nothing to write")
+    return Output(f"written {name}", artifact={"name": name})
+
+
+TOOLS_SPECS = [{"module": __name__, "alias": "desk"}]
+
+
+async def passage(ref: str) -> Passage:
+    """The passage of that name, pinned."""
+    path, _, lines = ref.removeprefix("ks:").partition("#")
+    path = path.partition("@")[0]
+    span = f"#{lines}" if lines else ""
+    text = "".join(f"line {number} of {path}\n" for number in range(1, 3 if lines else 30))
+    name = f"ks:{path}@{COMMIT}{span}"
+    return Passage(ref=name, title=path, text=text, path=path, commit=COMMIT, lines=(0, 0))
+
+
+class Desk(BaseWorkflow):
+    """The loop with tools that need no threads, so that the order of results is always the same."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(tools_module=__name__, knowledge_read_fn=passage)
+        return await react.run(payload)
+
+
+bundle = Bundle(id="desk", workflow=Desk)
+
+calls = st.sampled_from(
+    [
+        Call("desk.look", text=LONG),
+        Call("desk.look", text=f"{LONG} of launch_code 4711 in docs/launch.md"),
+        Call("desk.page", url="https://example.com/a"),
+        Call("desk.page", url="https://example.com/b"),
+        Call("desk.page", url=""),
+        Call("desk.write", name="y"),
+        Call("desk.write", name="nothing"),
+        Call("react.read", paths=["ks:docs/a.md", "ks:docs/b.md@0123456#L1-L2"]),
+        Call("react.read", paths=[f"ks:docs/a.md@{COMMIT}#L3-L4", "tc:turn_2.c3.call"]),
+        Call("react.plan", mode="new", steps=["one", "two"]),
+        Call("react.plan", mode="close", plan_id="unknown"),
+        Call("react.read", paths=["tc:turn_1.c1.result", "so:sources_pool[1]", "ar:turn_2.x"]),
+        Call("react.read", paths=["ar:turn_1.user.prompt", "artifact:conv:sources_pool"]),
+        Call("react.hide", path="tc:turn_1.c1.result", replacement="hidden"),
+        Call("react.hide", path="tc:turn_1.c2.result", replacement="hidden"),
+    ]
+)
+notes = st.sampled_from(["", "… [1] going", "✓ [1] done\n✗ [2] not", "[D] it was decided"])
+meanwhile = st.sampled_from(["", "", "", "", "followup", "prompt", "recalled", "ok", "not_ok"])
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the model says in a round, and what is said beside it from elsewhere."""
+
+    notes: str
+    calls: list[ToolCall]
+    meanwhile: str
+    counted: float
+
+
+acting = st.builds(
+    Step,
+    notes,
+    st.lists(calls, min_size=1, max_size=3),
+    meanwhile,
+    st.sampled_from([0.0, 1.0, 1.6, 2.1]),
+)
+Life = Sequence[Sequence[Step]]
+lives: st.SearchStrategy[Life] = st.lists(st.lists(acting, max_size=4), min_size=4, max_size=12)
+"""For each turn its rounds before the answer."""
+
+
+@dataclass
+class Acting:
+    """A model that takes the steps of each turn, whoever asks it, and then answers."""
+
+    log: TimelineLog
+    steps: list[Step] = field(default_factory=list[Step])
+    requests: list[Prompt] = field(default_factory=list[Prompt])
+    name: str = "acting"
+    abilities: Abilities = SMALL
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """The next step."""
+        self.requests.append(prompt)
+        if prompt.purpose == "summary":
+            if len(self.requests) % 2:
+                raise ModelError("it is not to be had")
+            yield Reply(text="In short: much was looked at.")
+            return
+        step = self.steps.pop(0) if self.steps and prompt.options.allow_calls else None
+        if step is None:
+            yield Reply(text="It is so [[S:1]].")
+            return
+        await self._say(step.meanwhile)
+        usage = Usage(input_tokens=int(len(str(prompt)) / 4 * step.counted))
+        yield Reply(text=step.notes, calls=tuple(step.calls), usage=usage)
+
+    async def _say(self, what: str) -> None:
+        found = await self.log.find(HERE)
+        turn, head = (found.turns, found.head) if found else (1, 0)
+        said: dict[str, list[Entry]] = {
+            "followup": [Entry(body=UserFollowup(text="also this"), turn=turn)],
+            "prompt": [Entry(body=UserPrompt(text="another matter"), turn=NEW_TURN)],
+            "recalled": [
+                Entry(body=UserPrompt(text="never mind"), turn=NEW_TURN),
+                Entry(body=UserRecalled(said=head + 1), turn=turn + 1),
+            ],
+            "ok": [Entry(body=Feedback(reaction="ok", text="well done"), turn=max(turn - 1, 1))],
+            "not_ok": [Entry(body=Feedback(reaction="not_ok"), turn=turn)],
+        }
+        if what:
+            await self.log.append(HERE, said[what], seen=head)
+
+
+async def lived(
+    life: Life, *, afresh: bool, log: TimelineLog | None = None
+) -> tuple[TimelineLog, Acting]:
+    """The turns of a life; `afresh` each in a process of its own, which knows only the log."""
+    clock = FakeClock()
+    log = log or MemoryLog(clock)
+    model = Acting(log)
+    harness = Harness.open(bundle, store=log, model=model, clock=clock)
+    async with harness:
+        for number, steps in enumerate(life, start=1):
+            model.steps = list(steps)
+            text = f"question {number} about docs/part{number}.md"
+            if afresh:
+                async with Harness.open(bundle, store=log, model=model, clock=clock) as other:
+                    await other.conversation(HERE.name).say(text)
+            else:
+                await harness.conversation(HERE.name).say(text)
+    return log, model
+
+
+def timeless(blocks: Sequence[Block]) -> list[tuple[int, int, int, int, int, Body]]:
+    """The blocks without the time they took."""
+    return [
+        (block.seq, block.turn, block.round, block.n, block.term, _untimed(block.body))
+        for block in blocks
+    ]
+
+
+def _untimed(body: Body) -> Body:
+    match body:
+        case ToolResult() | Exit():
+            return replace(body, elapsed_ms=0.0)
+        case _:
+            return body
