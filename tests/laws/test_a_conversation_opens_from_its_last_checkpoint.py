@@ -10,12 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from loopline import Harness
 from loopline.clock import SystemClock
 from loopline.conversations.turns import Request, Turns
 from loopline.events import Listen
+from loopline.models import Prompt
 from loopline.react import Limits, TurnPayload, TurnResult
 from loopline.reader import Conversed, Reader
-from loopline.testing import Call
+from loopline.testing import Call, FakeClock
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -34,10 +36,14 @@ from loopline.timeline import (
     UserPrompt,
     opened,
 )
-from tests.support.resumed import HERE, LONG, Life, Step, lived, lives, timeless
+from tests.support.resumed import HERE, LONG, Acting, Life, Step, lived, lives, timeless
+from tests.support.resumed import bundle as desk
 
 FORK = Conversation(name="fork")
 LOOK = Step("", [Call("desk.look", text=LONG)], "", 0.0)
+CITE = Step(
+    "✓ [1] seen", [Call("react.read", paths=["so:sources_pool[1]", "tc:turn_1.c1.call"])], "", 1.5
+)
 
 
 def checkpoints(blocks: Sequence[Block]) -> list[Checkpoint]:
@@ -100,6 +106,56 @@ def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(life: Life, share: f
         place = max(int(share * len(blocks)), 1)
         await log.fork(HERE, FORK, place)
         check_folds(Timeline(blocks[:place]), await opened(log, FORK))
+
+    asyncio.run(run())
+
+
+class Hiding(MemoryLog):
+    """A log that has no checkpoints of some conversations, so that the whole of them is read."""
+
+    whole: Conversation = Conversation(name="whole")
+
+    async def read(
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        """Read."""
+        if conversation == self.whole and "conv.checkpoint" in types:
+            return []
+        return await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+
+
+@examples(25)
+@given(lives, st.floats(0.5, 1))
+def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_whole(
+    life: Life, share: float
+) -> None:
+    async def run() -> None:
+        log = Hiding(FakeClock())
+        await lived(life, afresh=True, log=log)
+        blocks = await log.read(HERE)
+        place = max(int(share * len(blocks)), 1)
+        asked = list[Sequence[Prompt]]()
+        for name in ("part", log.whole.name):
+            fork = Conversation(name=name)
+            await log.fork(HERE, fork, place)
+            model = Acting(log, [LOOK, CITE], conversation=fork)
+            harness = Harness.open(desk, store=log, model=model, clock=FakeClock())
+            async with harness:
+                await harness.conversation(name).say("and now?")
+            asked.append(model.requests)
+        part, whole = [timeless(await log.read(Conversation(name=n))) for n in ("part", "whole")]
+        assert part == whole
+        assert asked[0] == asked[1]
 
     asyncio.run(run())
 

@@ -36,6 +36,7 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
     UserRecalled,
+    UserSteer,
 )
 
 HERE = Conversation(name="c")
@@ -109,7 +110,9 @@ calls = st.sampled_from(
     ]
 )
 notes = st.sampled_from(["", "… [1] going", "✓ [1] done\n✗ [2] not", "[D] it was decided"])
-meanwhile = st.sampled_from(["", "", "", "", "followup", "prompt", "recalled", "ok", "not_ok"])
+meanwhile = st.sampled_from(
+    ["", "", "", "", "followup", "steer", "prompt", "recalled", "ok", "not_ok"]
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,7 @@ class Acting:
     log: TimelineLog
     steps: list[Step] = field(default_factory=list[Step])
     requests: list[Prompt] = field(default_factory=list[Prompt])
+    conversation: Conversation = HERE
     name: str = "acting"
     abilities: Abilities = SMALL
 
@@ -161,10 +165,11 @@ class Acting:
         yield Reply(text=step.notes, calls=tuple(step.calls), usage=usage)
 
     async def _say(self, what: str) -> None:
-        found = await self.log.find(HERE)
+        found = await self.log.find(self.conversation)
         turn, head = (found.turns, found.head) if found else (1, 0)
         said: dict[str, list[Entry]] = {
             "followup": [Entry(body=UserFollowup(text="also this"), turn=turn)],
+            "steer": [Entry(body=UserSteer(text="rather this"), turn=turn)],
             "prompt": [Entry(body=UserPrompt(text="another matter"), turn=NEW_TURN)],
             "recalled": [
                 Entry(body=UserPrompt(text="never mind"), turn=NEW_TURN),
@@ -174,7 +179,7 @@ class Acting:
             "not_ok": [Entry(body=Feedback(reaction="not_ok"), turn=turn)],
         }
         if what:
-            await self.log.append(HERE, said[what], seen=head)
+            await self.log.append(self.conversation, said[what], seen=head)
 
 
 async def lived(

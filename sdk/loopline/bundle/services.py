@@ -12,7 +12,7 @@ from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace
 from loopline.models import Model
 from loopline.react import Child, Limits, TurnPayload, TurnResult
-from loopline.reader import KnowledgeRead, OtherConversation
+from loopline.reader import Conversed, KnowledgeRead, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import ConversationSummary, Recorder
 from loopline.tools import ToolSet
@@ -52,3 +52,8 @@ class Services:
     skills: Callable[[str], Skills]
     other: OtherConversation
     spawn: SpawnServed
+
+    @property
+    def here(self) -> Conversed:
+        """The conversation of the turn, as a reader finds it."""
+        return Conversed(self.recorder.timeline, self.summary, past=self.recorder.past)

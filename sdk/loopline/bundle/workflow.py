@@ -30,7 +30,7 @@ from loopline.react import (
     completion,
     result,
 )
-from loopline.reader import Conversed, Reader
+from loopline.reader import Reader
 from loopline.timeline import (
     ArtifactKept,
     Body,
@@ -171,9 +171,7 @@ class BaseWorkflow:
         search = wired.search or (space.search if space else None)
         read = wired.read or services.read
         reader = Reader(
-            here=Conversed(
-                services.recorder.timeline, services.summary, past=services.recorder.past
-            ),
+            here=services.here,
             skills=skills,
             knowledge=guarded_read(read) if read else None,
             other=services.other,

@@ -15,12 +15,12 @@ from loopline.timeline import (
     Entry,
     Feedback,
     RoundStart,
-    Timeline,
     TimelineLog,
     UserFollowup,
     UserRecalled,
     UserSteer,
     check,
+    opened,
     turn_id,
 )
 
@@ -93,7 +93,7 @@ class InterruptQueue:
 
     async def pending(self) -> Sequence[Block]:
         """What no round has taken yet and nobody has recalled, in order."""
-        timeline = Timeline(await self._log.read(self._conversation))
+        timeline = await opened(self._log, self._conversation)
         return list(timeline.pending.values())
 
     async def append(self, body: Body, turn: int) -> Receipt:

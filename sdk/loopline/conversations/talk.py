@@ -29,6 +29,7 @@ from loopline.timeline import (
     UserAnswer,
     UserPrompt,
     kinds,
+    opened,
     turn_id,
 )
 
@@ -315,7 +316,7 @@ class Talk:
         Raises:
             LooplineError: no such call waits, or it waits for something else.
         """
-        timeline = Timeline(await self._log.read(self.conversation))
+        timeline = await opened(self._log, self.conversation)
         turns = [turn for turn in timeline.cut if turn.waiting]
         pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.waiting.items()}
         for call_id, value in values.items():

@@ -32,6 +32,7 @@ from loopline.timeline import (
     TimelineLog,
     UserPrompt,
     opened,
+    reaching,
     turn_id,
 )
 
@@ -159,7 +160,8 @@ class Turns:
         self.check_outside(conversation)
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation):
-            timeline = Timeline(await self._log.read(conversation))
+            timeline = await opened(self._log, conversation)
+            timeline = await reaching(self._log, conversation, timeline, number)
         turn = timeline.turn(number)
         if turn.exit is None:
             reason: ExitReason = "paused" if turn.waiting else "interrupted"
@@ -206,7 +208,9 @@ class Turns:
                 known = await self._brought_up(conversation)
                 _check_known(known.timeline)
                 number = await asked.request.choose(known.timeline)
-                timeline = await self._reaching(conversation, known, number)
+                timeline = await reaching(self._log, conversation, known.timeline, number)
+                _check_known(timeline)
+                known.timeline = timeline
                 if known.summary is None:
                     known.summary = await self._log.find(conversation)
                 uid = known.summary.uid if known.summary else ""
@@ -230,14 +234,6 @@ class Turns:
         while len(self._known) > KEPT_TIMELINES:
             self._known.pop(next(iter(self._known)))
         return known
-
-    async def _reaching(self, conversation: Conversation, known: _Known, number: int) -> Timeline:
-        """The conversation as it stands, with that turn in it, however long ago it was asked for."""
-        turn = known.timeline.turns.get(number)
-        if known.timeline.base.covers and (turn is None or turn.prompt is None):
-            known.timeline = Timeline(await self._log.read(conversation))
-            _check_known(known.timeline)
-        return known.timeline
 
     async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""

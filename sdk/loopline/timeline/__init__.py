@@ -46,7 +46,7 @@ from loopline.timeline.blocks import (
     as_entry,
     stored_type,
 )
-from loopline.timeline.checkpoints import checkpoint, opened, place_for
+from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching
 from loopline.timeline.children import child_name, depth, parent_name
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.feedback import Given, Reactions
@@ -187,6 +187,7 @@ __all__ = [
     "parent_name",
     "place_for",
     "plan",
+    "reaching",
     "stored_type",
     "summary_text",
     "title_of",

@@ -44,6 +44,16 @@ async def opened(log: TimelineLog, conversation: Conversation) -> Timeline:
     return Timeline(await log.read(conversation))
 
 
+async def reaching(
+    log: TimelineLog, conversation: Conversation, timeline: Timeline, turn: int
+) -> Timeline:
+    """The timeline, if that turn is in it; the whole if it may have ended before its checkpoint."""
+    found = timeline.turns.get(turn)
+    if not timeline.base.covers or (found is not None and found.prompt is not None):
+        return timeline
+    return Timeline(await log.read(conversation))
+
+
 def _is_known(base: Checkpoint) -> bool:
     """Whether there is nothing before it that only a newer loopline knows."""
     return body_types().keys() >= set(base.types)
