@@ -439,7 +439,7 @@ async def test_leave_that_a_child_needs_is_asked_of_the_user_by_its_parent() -> 
     async with kin(model) as harness:
         talk, child = harness.conversation("c"), harness.conversation("c~c1")
         assert (await talk.say("go")).pending[0].question == "May it?"
-        with pytest.raises(LooplineError, match="waits for leave"):
+        with pytest.raises(LooplineError, match="yes or no"):
             await talk.resume({"c1": "perhaps"})
         assert (await talk.resume({"c1": True})).answer == "Good."
         assert await results(child) == [("ok", "alone with dangerous")]

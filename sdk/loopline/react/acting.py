@@ -236,7 +236,7 @@ class Actor:
         answer, waiting = turn.answers.get(call.call_id), turn.waiting.get(call.call_id)
         same = waiting is not None and waiting.digest == digest_of(call)
         agreed = same and answer is not None and approved(answer.value)
-        agreed = agreed or call.call_id in turn.started
+        agreed = agreed or call.call_id in turn.started  # what its children do is carried on
         verdict = await (guards.granted(guarded) if agreed else guards.before(guarded))
         parsed = replace(parsed, guarded=guarded, verdict=verdict)
         match verdict:
@@ -296,6 +296,7 @@ class Actor:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
+        begun = call.call_id in self._recorder.turn.started
         arguments = parsed.arguments
         match parsed.verdict:
             case Deny(reason=reason):
@@ -308,7 +309,7 @@ class Actor:
                 pass
         start = self._clock.elapsed()
         if tool.effect != "read":
-            if call.call_id not in self._recorder.turn.started:
+            if not begun:
                 await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.

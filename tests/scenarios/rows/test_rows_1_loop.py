@@ -1,0 +1,218 @@
+"""Rows of the loop: rounds, limits, and how a turn ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from loopline import Block
+from loopline.models import Reply, ToolCall, Usage
+from loopline.react import ReactStateV2, Say as Tell
+from loopline.testing import Call, Refuse, Say, ScriptedModel
+from loopline.timeline import (
+    Completion,
+    Decision,
+    Draft,
+    Exit,
+    RoundStart,
+    ToolResult,
+    ToolStarted,
+)
+from tests.support.workbench import (
+    Desk,
+    Spoken,
+    at_work,
+    bodies,
+    decisions,
+    heard,
+    results,
+    types,
+    workbench,
+)
+
+
+def calls(number: int) -> list[Call]:
+    """So many calls, each another one."""
+    return [Call("w.count", number=n) for n in range(1, number + 1)]
+
+
+async def test_row_1_one_loop_goes_on_until_nothing_more_is_called() -> None:
+    model = ScriptedModel([Call("w.look", text="tea"), "Tea."])
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).answer == "Tea."
+    assert len(model.requests) == 2
+
+
+async def test_row_2_a_round_is_one_decision_with_all_its_calls() -> None:
+    async with at_work([Say("", *calls(3)), Say("", *calls(2)), "Done."]) as talk:
+        result = await talk.say("go")
+        rounds = [block.round for block in await talk.blocks() if block.type == "react.tool.result"]
+        assert len(await bodies(talk, RoundStart)) == result.rounds == 3
+    assert rounds == [1, 1, 1, 2, 2]
+
+
+async def test_row_7_at_the_limit_a_summary_tells_how_each_call_ended() -> None:
+    model = ScriptedModel([Call("w.look"), Call("w.fail"), Call("w.nothing")])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_iterations=3, on_exhausted="summary")
+    assert result.answer.splitlines() == [
+        "There is no answer: the round limit was reached.",
+        "This is what was done:",
+        "- w.look (c1): OK",
+        "- w.fail (c2): ERROR (error)",
+        "- w.nothing (c3): OK",
+    ]
+    assert (result.rounds, result.exit_reason, len(model.requests)) == (3, "max_iterations", 3)
+
+
+async def test_row_8_at_the_limit_an_answer_is_asked_for_without_calls() -> None:
+    model = ScriptedModel([*calls(2), "So far, two."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_iterations=2)
+        (answer,) = await bodies(talk, Completion)
+    assert (result.answer, result.exit_reason, answer.flag) == (
+        "So far, two.",
+        "max_iterations",
+        "forced",
+    )
+    assert [one.options.allow_calls for one in model.requests] == [True, True, False]
+
+
+async def test_row_9_at_the_limit_all_that_was_collected_may_be_the_answer() -> None:
+    async with at_work([Call("w.look", text=one) for one in ("tea", "cake", "pie")]) as talk:
+        result = await talk.say("go", max_iterations=3, on_exhausted="partial")
+        (answer,) = await bodies(talk, Completion)
+    assert [one in result.answer for one in ("seen tea", "seen cake", "seen pie")] == [True] * 3
+    assert (answer.flag, result.exit_reason, result.error) == ("partial", "max_iterations", "")
+
+
+async def test_row_10_an_answer_may_end_any_round() -> None:
+    async with at_work(["At once."]) as talk:
+        result = await talk.say("go", early_stop=True)
+    assert (result.answer, result.rounds) == ("At once.", 1)
+
+
+async def test_row_11_without_early_stop_the_answer_of_the_last_round_counts() -> None:
+    model = ScriptedModel(["One.", "Two.", "Three."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", early_stop=False, max_iterations=3)
+        drafts = await bodies(talk, Draft)
+    assert (result.answer, result.rounds, result.exit_reason) == ("Three.", 3, "complete")
+    assert [one.text for one in drafts] == ["One.", "Two."]
+
+
+async def test_row_12_a_reply_without_calls_ends_the_turn() -> None:
+    model = ScriptedModel(["Done."])
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).exit_reason == "complete"
+    assert len(model.requests) == 1
+
+
+async def test_row_13_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
+    desk = Desk()
+    script = [Call("w.look", text="tea"), Say("", Call("w.hang"), Call("w.sleep", seconds=90))]
+    async with at_work(script, workbench(desk), clock=desk.clock) as talk:
+        result = await talk.say("go", deadline_seconds=60)
+        cut = [one.status for one in await bodies(talk, ToolResult)]
+    assert result.exit_reason == "deadline"
+    assert "w.look (c1): OK" in result.answer
+    assert cut == ["ok", "stopped", "stopped"]
+
+
+async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
+    dear = Usage(input_tokens=90_000, output_tokens=30_000)
+    model = ScriptedModel([Say("", Call("w.look"), usage=dear)])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_tokens=100_000)
+    assert (result.exit_reason, len(model.requests)) == ("budget", 1)
+    assert "w.look (c1): OK" in result.answer
+
+
+async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
+    desk = Desk()
+    before = asyncio.all_tasks()
+    script = [Call("w.look", text="tea"), Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000))]
+    async with at_work(script, workbench(desk)) as talk:
+        async for event in talk.stream("go"):
+            if isinstance(event, Block) and isinstance(event.body, ToolStarted):
+                await talk.stop()
+        stopped = [one.status for one in await bodies(talk, ToolResult)]
+        (end,) = await bodies(talk, Exit)
+        last = (await types(talk))[-1]
+    assert (stopped, end.reason, last) == (["ok", "stopped", "stopped"], "stopped", "react.exit")
+    assert asyncio.all_tasks() == before
+
+
+async def test_row_16_rounds_are_counted_from_one() -> None:
+    async with at_work([*calls(2), "Done."]) as talk:
+        events = await heard(talk, "go")
+    begun = [one for one in events if isinstance(one, Block) and one.type == "react.round.start"]
+    assert [one.round for one in begun] == [1, 2, 3]
+
+
+async def test_row_17_each_decision_says_why_the_model_stopped() -> None:
+    call = ToolCall(name="w.look", arguments={})
+    model = Spoken(
+        Reply(calls=(call,), stop_reason="tool_use"),
+        Reply(text="It goes", stop_reason="length"),
+        Reply(text=" on.", stop_reason="stop"),
+        Reply(stop_reason="refusal"),
+    )
+    async with at_work(model) as talk:
+        first, second = await talk.say("go"), await talk.say("go")
+        reasons = [one.stop_reason for one in await bodies(talk, Decision)]
+    assert reasons == ["tool_use", "length", "stop", "refusal"]
+    assert (first.answer, second.exit_reason) == ("It goes on.", "refused")
+
+
+async def test_row_18_usage_is_the_sum_over_all_requests_of_the_turn() -> None:
+    def used(given: int, made: int) -> Usage:
+        return Usage(input_tokens=given, output_tokens=made)
+
+    model = ScriptedModel(
+        [Say("", Call("w.look"), usage=used(10, 5)), Say("Brief.", usage=used(20, 10)),
+         Say("Long.", usage=used(3, 2))],
+        aux={"selection": [Say("", Call("select_tools", tools=["w.look"]), usage=used(1, 1))]},
+    )  # fmt: skip
+    async with at_work(model) as talk:
+        result = await talk.say("go", select_tools=True, answer_mode="synthesize")
+    assert (result.answer, result.usage) == ("Long.", used(34, 18))
+
+
+async def test_row_19_a_reply_that_was_cut_off_is_continued_with_more_room() -> None:
+    model = Spoken(Reply(text="Half an ", stop_reason="length"), Reply(text="answer."))
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+    first, second = (one.options.output_limit or 0 for one in model.requests)
+    assert (result.answer, result.ok) == ("Half an answer.", True)
+    assert second > first
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+async def test_row_20_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str]) -> None:
+    def both(*texts: str) -> Say:
+        return Say("", *[Call("w.look", text=f" {one} ") for one in texts])
+
+    model = ScriptedModel([both("a", "b"), both(*order), both("a", "b"), "Enough."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", stagnation_rounds=3)
+    assert (result.exit_reason, result.answer) == ("stagnation", "Enough.")
+    assert len(decisions(model)) == 3
+
+
+async def test_rounds_of_another_kind_do_not_count_as_the_same() -> None:
+    same = Call("w.look", text="a")
+    async with at_work([same, same, Call("w.nothing"), same, same, "Done."]) as talk:
+        assert (await talk.say("go", stagnation_rounds=3)).exit_reason == "complete"
+
+
+async def test_a_nudge_is_told_once_between_two_decisions() -> None:
+    def hurry(state: ReactStateV2) -> Tell | None:
+        return Tell("hurry", "Be quick.") if state.iteration == 1 and state.answer is None else None
+
+    model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
+    async with at_work(model, workbench(nudges=[hurry])) as talk:
+        await talk.say("go")
+    assert [str(one).count("Be quick.") for one in model.requests] == [0, 1, 1]
+    assert len(results(model.requests[-1])) == 2

@@ -1,0 +1,332 @@
+"""Rows of tools: how calls run beside each other, who may stop them, and what the model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from loopline import BaseWorkflow, Bundle, Delta, Passage, TurnPayload, TurnResult
+from loopline.models import Prompt
+from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
+from loopline.testing import Call, Raw, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import ArtifactKept, SourceAdded, ToolResult, ToolsSelected
+from tests.support.workbench import (
+    NINE,
+    TEN,
+    Desk,
+    at_work,
+    bodies,
+    heard,
+    in_json,
+    results,
+    shown,
+    workbench,
+)
+
+
+def looks(*texts: str, ticks: int = 3) -> list[Call]:
+    return [Call("w.look", text=text, ticks=ticks) for text in texts]
+
+
+async def told(
+    *calls: Call, guards: Sequence[Guard] = (), desk: Desk | None = None, **limits: int
+) -> list[str]:
+    """What the model reads of these calls, made in one reply."""
+    model = ScriptedModel([Say("", *calls), "Done."])
+    most = limits.get("parallel_tools", 10)
+    async with at_work(model, workbench(desk, guards=guards)) as talk:
+        assert (await talk.say("go", parallel_tools=most)).ok
+    return [one.text.partition("\n")[2] for one in results(model.requests[1])]
+
+
+@dataclass(slots=True)
+class Policy:
+    """A guard that denies or asks about what it is told to, and changes arguments and results."""
+
+    deny: Sequence[str] = ()
+    ask: Sequence[str] = ()
+    change: str = ""
+    mark: str = ""
+    seen: list[str] = field(default_factory=list[str])
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        self.seen.append(f"{call.tool} {call.arguments.get('text', '')}")
+        if call.tool in self.deny or call.effect in self.deny:
+            return Deny(f"{call.tool} is not allowed here")
+        if call.tool in self.ask:
+            return Ask(f"May {call.tool} run?")
+        return Allow({**call.arguments, "text": self.change}) if self.change else Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return f"{text}{self.mark}"
+
+
+class Broken:
+    """A guard that breaks."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        raise ZeroDivisionError(call.tool)
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+async def test_row_38_of_an_unknown_tool_the_model_reads_which_there_are() -> None:
+    (said,) = await told(Call("w.lok"))
+    assert "no tool 'w.lok'" in said
+    assert "'w.look'" in said
+
+
+async def test_row_39_a_tool_that_breaks_is_a_result() -> None:
+    assert await told(Call("w.crash")) == ["ValueError: broken"]
+
+
+async def test_row_40_reads_of_one_reply_run_at_once() -> None:
+    desk = Desk()
+    await told(*looks("a", "b", "c"), desk=desk)
+    assert (desk.order[:3], desk.most) == (["+a", "+b", "+c"], 3)
+
+
+@pytest.mark.parametrize("protocol", ["json", "thought_action"])
+async def test_row_41_several_actions_of_one_reply_all_run(protocol: str) -> None:
+    desk, model = Desk(), ScriptedModel([Say("", *looks("a", "b")), "Done."])
+    async with at_work(model, workbench(desk)) as talk:
+        if protocol == "json":
+            await talk.say("go", protocol="json")
+        else:
+            await talk.say("go", protocol="thought_action")
+    assert desk.began == ["a", "b"]
+
+
+async def test_row_42_results_follow_their_calls_in_the_order_of_the_calls() -> None:
+    desk = Desk()
+    slow, fast = Call("w.look", text="slow", ticks=9), Call("w.look", text="fast", ticks=1)
+    assert await told(slow, fast, desk=desk) == ["seen slow", "seen fast"]
+    assert desk.order == ["+slow", "+fast", "-fast", "-slow"]
+
+
+async def test_row_43_reads_overlap_and_writes_of_one_thing_never_do() -> None:
+    desk = Desk()
+    writes = [Call("w.write", path="db", text=one, ticks=3) for one in ("1", "2")]
+    await told(writes[0], *looks("a", "b", ticks=4), writes[1], desk=desk)
+    assert desk.order.index("-db1") < desk.order.index("+db2")
+    assert desk.order.index("+b") < desk.order.index("-a")
+
+
+async def test_row_44_writes_of_one_file_keep_their_order_and_of_two_run_at_once() -> None:
+    desk = Desk()
+    names = (("a", "1"), ("b", "1"), ("a", "2"))
+    await told(*[Call("w.write", path=p, text=t, ticks=3) for p, t in names], desk=desk)
+    assert desk.order[:2] == ["+a1", "+b1"]
+    assert desk.order.index("-a1") < desk.order.index("+a2")
+
+
+async def test_row_45_a_command_runs_alone_between_what_stands_before_and_behind() -> None:
+    desk = Desk()
+    await told(*looks("a"), Call("w.command", text="x", ticks=3), *looks("b"), desk=desk)
+    assert desk.order == ["+a", "-a", "+x", "-x", "+b", "-b"]
+
+
+async def test_row_46_a_tool_that_does_not_say_what_it_does_runs_alone() -> None:
+    desk = Desk()
+    await told(*[Call("w.command", text=one, ticks=3) for one in ("x", "y")], desk=desk)
+    assert (desk.order, desk.most) == (["+x", "-x", "+y", "-y"], 1)
+
+
+async def test_row_47_no_more_calls_run_at_once_than_are_allowed() -> None:
+    desk = Desk()
+    await told(*looks("a", "b", "c", "d", "e"), desk=desk, parallel_tools=2)
+    assert (desk.most, len(desk.began)) == (2, 5)
+
+
+async def test_row_48_a_call_that_fails_leaves_the_others_alone() -> None:
+    said = await told(*looks("a"), Call("w.crash"), Call("w.fail"), *looks("b"))
+    assert said == ["seen a", "ValueError: broken", "not today", "seen b"]
+
+
+async def test_row_49_a_denial_is_a_result_and_nothing_runs() -> None:
+    desk = Desk()
+    said = await told(
+        Call("w.command", text="x"), *looks("a"), guards=[Policy(deny=["w.command"])], desk=desk
+    )
+    assert said == ["w.command is not allowed here", "seen a"]
+    assert desk.began == ["a"]
+
+
+async def test_row_50_calls_that_need_leave_ask_one_after_another() -> None:
+    script = [Say("", Call("w.write", path="a"), Call("w.write", path="b")), "Done."]
+    async with at_work(script, workbench(guards=[Policy(ask=["w.write"])])) as talk:
+        events = await heard(talk, "go")
+        asked = [one for one in events if isinstance(one, Delta) and one.type == "pending"]
+        assert (await talk.resume({"c1": True, "c2": True})).answer == "Done."
+    assert [one.text for one in asked] == ["May w.write run?"] * 2
+
+
+async def test_row_51_who_may_only_read_writes_nothing() -> None:
+    desk = Desk()
+    readonly = Policy(deny=["write", "exclusive", "meta"])
+    said = await told(Call("w.write", path="a"), *looks("b"), guards=[readonly], desk=desk)
+    assert (said, desk.began) == (["w.write is not allowed here", "seen b"], ["b"])
+
+
+async def test_row_52_a_tool_that_is_not_among_the_allowed_ones_is_never_run() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
+    async with at_work(model, workbench(desk, tools=["w.look"])) as talk:
+        await talk.say("go")
+    (said,) = results(model.requests[1])
+    assert ("no tool 'w.command'" in said.text, said.ok, desk.began) == (True, False, [])
+
+
+async def test_row_53_a_guard_can_stop_a_call_that_was_made_too_often() -> None:
+    class Thrice:
+        async def before(self, call: GuardedCall) -> Verdict:
+            return Deny("tried three times") if call.made.get(call.tool, 0) >= 3 else Allow()
+
+        async def after(self, call: GuardedCall, text: str) -> str:
+            return text
+
+    script: list[Entry] = [Call("w.fail", message=f"{n}") for n in range(4)]
+    async with at_work([*script, "Done."], workbench(guards=[Thrice()])) as talk:
+        await talk.say("go")
+        said = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
+    assert said == [("error", "0"), ("error", "1"), ("error", "2"), ("denied", "tried three times")]
+
+
+async def test_row_54_guards_stand_around_a_call_in_their_order() -> None:
+    desk = Desk()
+    outer, inner = Policy(change="cake", mark=">"), Policy(mark="<")
+    assert await told(*looks("tea"), guards=[outer, inner], desk=desk) == ["seen cake<>"]
+    assert (desk.began, inner.seen) == (["cake"], ["w.look cake"])
+
+
+async def test_row_54_the_first_guard_that_denies_decides() -> None:
+    second = Policy(deny=["w.look"])
+    said = await told(*looks("tea"), guards=[Policy(deny=["w.look"]), second])
+    assert (said, second.seen) == (["w.look is not allowed here"], [])
+
+
+async def test_row_54_a_guard_that_breaks_stops_what_is_no_read() -> None:
+    desk = Desk()
+    said = await told(*looks("a"), Call("w.command", text="x"), guards=[Broken()], desk=desk)
+    assert ("guard" in said[1], said[0], desk.began) == (True, "seen a", ["a"])
+
+
+async def test_row_55_a_tool_has_its_context_and_a_result_its_sources() -> None:
+    model = ScriptedModel([Call("w.find", url="https://a.org"), "It is so [[S:1]]."])
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+        (added,) = await bodies(talk, SourceAdded)
+    assert "[[S:1]] https://a.org" in results(model.requests[1])[0].text
+    assert (added.sid, [one.url for one in result.sources]) == (1, ["https://a.org"])
+
+
+@pytest.mark.parametrize("json", [False, True])
+async def test_row_56_rich_content_is_named_to_the_model_and_kept_for_people(json: bool) -> None:
+    script: list[Entry] = [Call("w.page", name="tea"), "Made."]
+    model = in_json(script) if json else ScriptedModel(script)
+    async with at_work(model) as talk:
+        await talk.say("go")
+        (kept,) = await bodies(talk, ArtifactKept)
+    assert "ar:turn_1.artifacts.c1@1" in shown(model.requests[1])
+    assert ("<b>" in shown(model.requests[1]), "<b>tea</b>" in kept.text) == (False, True)
+
+
+async def test_row_57_a_result_without_a_text_says_that_it_succeeded() -> None:
+    assert await told(Call("w.nothing")) == ["(it succeeded, and gave no output)"]
+
+
+async def test_row_58_a_large_result_is_shown_in_part_and_read_whole_by_its_ref() -> None:
+    model = ScriptedModel([Call("w.big", size=70_000), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        (whole,) = await talk.read("tc:turn_1.c1.result")
+    (part,) = results(model.requests[1])
+    assert (len(whole.text), len(part.text) < 65_000) == (70_000, True)
+    assert "the rest is tc:turn_1.c1.result#C64001-C70000" in part.text
+
+
+def choosing(*picked: Entry) -> ScriptedModel:
+    return ScriptedModel(["Done."], aux={"selection": picked})
+
+
+async def test_row_59_of_more_than_twelve_tools_at_most_six_are_chosen() -> None:
+    few, many = choosing(), choosing(Call("select_tools", tools=TEN[:8]))
+    async with at_work(few, workbench(tools=NINE)) as talk:
+        await talk.say("go", select_tools=True)
+    async with at_work(many, workbench(tools=TEN)) as talk:
+        await talk.say("go", select_tools=True)
+    assert [one.purpose for one in few.requests] == ["decision"]
+    assert [one.purpose for one in many.requests] == ["selection", "decision"]
+    offered = [one.name for one in many.requests[1].tools if one.name.startswith("w.")]
+    assert offered == TEN[:6]
+
+
+async def test_row_59_a_choice_that_fails_leaves_all_tools() -> None:
+    model = choosing(*[Raw("garbage")] * 3)
+    async with at_work(model, workbench(tools=TEN)) as talk:
+        await talk.say("go", select_tools=True)
+        (selected,) = await bodies(talk, ToolsSelected)
+    assert len(model.requests[-1].tools) == 13
+    assert (len(selected.names), selected.why != "") == (13, True)
+
+
+async def test_row_60_tools_are_chosen_from_names_and_one_line_each() -> None:
+    model = choosing(Call("select_tools", tools=["w.look"]))
+    async with at_work(model, workbench(tools=TEN)) as talk:
+        await talk.say("go", select_tools=True)
+    catalogue = str(model.requests[0].messages[-1])
+    assert "- w.look: Say the text back." in catalogue
+    assert "properties" not in catalogue
+    assert max(len(line.partition(": ")[2]) for line in catalogue.splitlines()) <= 80
+
+
+async def test_row_61_a_tool_that_was_not_chosen_is_brought_in_when_asked_for() -> None:
+    model = ScriptedModel(
+        [Call("react.request_tools", tool_names=["w.count"]), Call("w.count", number=7), "Done."],
+        aux={"selection": [Call("select_tools", tools=["w.look"])]},
+    )
+
+    def names(prompt: Prompt) -> list[str]:
+        return [one.name for one in prompt.tools if one.name.startswith("w.")]
+
+    async with at_work(model, workbench(tools=TEN)) as talk:
+        await talk.say("go", select_tools=True)
+    assert [names(one) for one in model.requests[1:3]] == [["w.look"], ["w.look", "w.count"]]
+    assert results(model.requests[3])[-1].text.endswith("\n7")
+
+
+async def test_a_tool_that_was_not_chosen_is_not_run_by_guessing_its_name() -> None:
+    desk = Desk()
+    model = ScriptedModel(
+        [Call("w.command", text="x"), "Done."],
+        aux={"selection": [Call("select_tools", tools=["w.look"])]},
+    )
+    async with at_work(model, workbench(desk, tools=TEN)) as talk:
+        await talk.say("go", select_tools=True)
+    assert (desk.began, results(model.requests[-1])[0].ok) == ([], False)
+
+
+class Searching(BaseWorkflow):
+    """The loop over a space that finds one passage for tea."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(knowledge_space_fn=self.search)
+        return await react.run(payload)
+
+    async def search(self, query: str, *, limit: int = 5) -> Sequence[Passage]:
+        tea = Passage(ref="ks:docs/tea.md@" + "a" * 40, title="Tea", text="Hot.", score=0.9)
+        return [tea][:limit] if "tea" in query else []
+
+
+async def test_row_63_passages_are_found_with_their_refs_and_can_be_cited() -> None:
+    searches = [Call("react.search_knowledge", query=one) for one in ("tea", "cake")]
+    model = ScriptedModel([Say("", *searches), "Hot [[S:1]]."])
+    async with at_work(model, Bundle(id="searching", workflow=Searching)) as talk:
+        result = await talk.say("How is tea?")
+    found, none = (one.text for one in results(model.requests[1]))
+    assert "[[S:1]] Tea — ks:docs/tea.md@aaaa" in found
+    assert 'no passage for "cake"' in none
+    assert [one.source_type for one in result.sources] == ["file"]

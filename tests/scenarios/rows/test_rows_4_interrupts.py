@@ -1,0 +1,298 @@
+"""Rows of what the user says into a running turn, of pauses, and of turns that were cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loopline import Block, Delta, Harness
+from loopline.conversations import Receipt
+from loopline.errors import LooplineError
+from loopline.models import UserMessage
+from loopline.react import Ask, GuardedCall, Verdict
+from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import (
+    Draft,
+    Exit,
+    MemoryLog,
+    RoundStart,
+    TimelineLog,
+    ToolCalled,
+    ToolPending,
+    ToolResult,
+    UserFollowup,
+)
+from tests.support.mortal import Died, MortalLog
+from tests.support.workbench import (
+    Desk,
+    at_work,
+    bodies,
+    heard,
+    in_json,
+    interrupted,
+    results,
+    roles,
+    shown,
+    types,
+    workbench,
+)
+
+
+async def test_row_66_what_is_said_while_a_round_runs_is_in_the_next_request() -> None:
+    model = ScriptedModel([Call("w.look"), "Both."])
+    async with at_work(model) as talk:
+        assert await interrupted(talk, "go", "in German too") == "Both."
+    assert ["in German too" in shown(one) for one in model.requests] == [False, True]
+
+
+async def test_row_67_as_text_what_was_said_follows_the_results_of_the_round() -> None:
+    model = in_json([Call("w.look", text="tea"), "Both."])
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German too", at=ToolCalled)
+    assert roles(model.requests[1].messages) == ["user", "assistant", "user", "user"]
+    assert "seen tea" in str(model.requests[1].messages[-2])
+    assert "in German too" in str(model.requests[1].messages[-1])
+
+
+async def test_row_68_what_was_said_comes_only_after_all_results() -> None:
+    model = ScriptedModel([Say("", Call("w.look"), Call("w.look")), "Both."])
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German too", at=ToolCalled)
+    assert roles(model.requests[1].messages) == ["user", "assistant", "tool", "tool", "user"]
+
+
+async def test_row_69_what_was_said_before_a_turn_is_in_its_first_request() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("first")
+        await talk.followup("by the way")
+        await talk.say("second")
+    assert "by the way" in shown(model.requests[1])
+
+
+async def test_row_70_all_that_was_said_meanwhile_comes_as_one_numbered_message() -> None:
+    model = ScriptedModel([Call("w.look"), "Both."])
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German", "and short")
+    (said,) = [one for one in model.requests[1].messages if "[USER INTERRUPT]" in str(one)]
+    assert isinstance(said, UserMessage)
+    lines = said.text.splitlines()
+    assert lines[0] == "[USER INTERRUPT]"
+    assert (lines[1][:3], lines[2], lines[3][:3], lines[4]) == ("1. ", "in German", "2. ", "and short")
+
+
+async def test_row_71_what_was_said_meanwhile_survives_a_compaction() -> None:
+    looks = [Call("w.big", size=6_000) for _ in range(6)]
+    model = ScriptedModel([*looks, "Done."], window=7_000, output_limit=1_000)
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German too")
+        opened = {one.opened_by for one in await bodies(talk, RoundStart)}
+    assert "compaction" in opened
+    assert all("in German too" in shown(one) for one in model.requests[1:] if one.purpose == "decision")
+
+
+async def test_row_72_an_answer_waits_while_the_user_has_said_more() -> None:
+    async with at_work(["A.", "B."]) as talk:
+        assert await interrupted(talk, "go", "and b?") == "B."
+        (draft,) = await bodies(talk, Draft)
+    assert draft.text == "A."
+
+
+async def test_row_73_what_comes_on_the_last_round_is_reported_and_kept() -> None:
+    log = MemoryLog(FakeClock())
+
+    async with at_work(["A.", "B."], store=log) as talk:
+        late = list[Receipt]()
+        async for event in talk.stream("go", max_iterations=1):
+            if isinstance(event, Block) and isinstance(event.body, RoundStart):
+                late.append(await talk.followup("and b?"))
+        assert late[0].seq not in {s for one in await bodies(talk, RoundStart) for s in one.takes}
+        assert (await talk.say("well?")).answer == "B."
+        assert late[0].seq in (await bodies(talk, RoundStart))[-1].takes
+
+
+async def test_row_74_whoever_listens_hears_each_thing_that_was_said() -> None:
+    async with at_work([Call("w.look"), "Both."]) as talk:
+        events = list[str]()
+        async for event in talk.stream("go"):
+            events.append(event.type)
+            if events == ["user.prompt", "turn.header", "react.round.start"]:
+                await talk.followup("in German")
+                await talk.followup("and short")
+    assert events.count("user.followup") == 2
+
+
+async def test_row_75_what_no_round_has_taken_can_be_taken_back_once() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("first")
+        receipt = await talk.followup("by the way")
+        assert await talk.recall(receipt)
+        await talk.say("second")
+        first = (await talk.blocks())[0]
+        assert not await talk.recall(Receipt(first.seq, 1))
+    assert "by the way" not in shown(model.requests[1])
+
+
+async def test_row_76_a_tool_that_asks_the_user_pauses_the_turn() -> None:
+    desk = Desk()
+    script = [Say("", Call("w.ask", question="Which?"), Call("w.look", text="tea")), "Done."]
+    async with at_work(ScriptedModel(script, strict=False), workbench(desk)) as talk:
+        events = await heard(talk, "go")
+        (pending,) = await bodies(talk, ToolPending)
+        ended = await bodies(talk, Exit)
+    asked = [one.text for one in events if isinstance(one, Delta) and one.type == "pending"]
+    assert (asked, pending.question, ended) == (["Which?"], "Which?", [])
+    assert sorted(desk.began) == ["ask", "tea"]
+
+
+async def test_row_76_the_result_of_a_paused_turn_names_the_question() -> None:
+    async with at_work(ScriptedModel([Call("w.ask"), "x"], strict=False)) as talk:
+        result = await talk.say("go")
+    (waiting,) = result.pending
+    assert (result.exit_reason, result.ok) == ("paused", False)
+    assert (waiting.call_id, waiting.tool, waiting.question) == ("c1", "w.ask", "Which one?")
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_row_77_the_users_answer_is_the_result_and_nothing_runs_again(
+    store: str, tmp_path: Path
+) -> None:
+    desk, clock = Desk(), FakeClock()
+    kept: str | TimelineLog = MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    script = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
+    async with at_work(script, workbench(desk), store=kept) as talk:
+        await talk.say("go")
+        with pytest.raises(LooplineError, match="waits for c1"):
+            await talk.resume()
+    model = ScriptedModel(["The second."])
+    async with at_work(model, workbench(desk), store=kept) as talk:
+        result = await talk.resume({"c1": "the second"})
+    assert (result.answer, desk.began) == ("The second.", ["ask", "tea"])
+    assert [one.text.partition("\n")[2] for one in results(model.requests[0])] == [
+        "the second",
+        "seen tea",
+    ]
+
+
+class Asking:
+    """Asks about whatever is no read."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Ask(f"May {call.tool} run?")
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+@pytest.mark.parametrize(
+    ("value", "began", "said"),
+    [(True, ["x"], "ran x"), ("yes", ["x"], "ran x"), (False, [], "did not approve")],
+)
+async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
+    value: bool | str, began: list[str], said: str
+) -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
+    async with at_work(model, workbench(desk, guards=[Asking()])) as talk:
+        result = await talk.say("go")
+        assert ([one.question for one in result.pending], desk.began) == (["May w.command run?"], [])
+        assert (await talk.resume({"c1": value})).answer == "Done."
+    assert (desk.began, said in results(model.requests[1])[0].text) == (began, True)
+
+
+STORY: list[Entry] = [
+    Say("first", Call("w.look", text="tea"), Call("w.write", path="a")),
+    Call("w.look", text="cake"),
+    "Tea and cake.",
+]
+
+
+async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same() -> None:
+    async with at_work(STORY) as talk:
+        whole = (await talk.say("go")).answer
+        appends = len({(block.round, block.type) for block in await talk.blocks()})
+    for kept in range(2, appends):
+        clock = FakeClock()
+        log = MortalLog(MemoryLog(clock))
+        log.left, desk = kept, Desk()
+        rest = list(STORY)
+        try:
+            async with at_work(ScriptedModel(rest, strict=False), workbench(desk), store=log) as talk:
+                await talk.say("go")
+                continue
+        except Died:
+            log.left = None
+        async with at_work(ScriptedModel([]), workbench(desk), store=log) as talk:
+            made = len([one for one in await types(talk) if one == "react.decision"])
+        async with at_work(ScriptedModel(rest[made:], strict=False), workbench(desk), store=log) as talk:
+            assert (await talk.resume()).answer == whole
+        assert desk.began.count("a") == 1
+
+
+async def test_row_80_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
+    store, model = f"sqlite:///{tmp_path}/c.db", ScriptedModel(["Hello, Ann."])
+    async with at_work(["Hello."], store=store) as talk:
+        await talk.say("I am Ann")
+    async with at_work(model, store=store) as talk:
+        await talk.say("Who am I?")
+    assert [text in shown(model.requests[0]) for text in ("I am Ann", "Hello.")] == [True, True]
+
+
+async def test_row_81_a_call_that_was_cut_off_has_one_result_that_says_so() -> None:
+    clock, desk = FakeClock(), Desk()
+    log = MortalLog(MemoryLog(clock))
+    log.left = 5  # what was asked, header, round, calls, and the start of the write
+    with pytest.raises(Died):
+        async with at_work(STORY, workbench(desk), store=log) as talk:
+            await talk.say("go")
+    log.left, model = None, ScriptedModel(["Then no cake."])
+    async with at_work(model, workbench(desk), store=log) as talk:
+        await talk.resume()
+        ends = {one.call_id: one.status for one in await bodies(talk, ToolResult)}
+    assert ends == {"c1": "ok", "c2": "interrupted"}
+    assert [one.ok for one in results(model.requests[0])] == [True, False]
+
+
+async def test_row_82_what_came_after_a_place_is_read_again_from_the_log() -> None:
+    async with at_work([Call("w.look"), "Done."]) as talk:
+        events = [one for one in await heard(talk, "go") if isinstance(one, Block)]
+        for place in range(len(events) + 1):
+            assert list(await talk.blocks(after=place)) == events[place:]
+
+
+async def test_a_steer_cuts_off_what_is_looked_up_and_is_answered_to() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.hang"), "The other way."])
+    async with at_work(model, workbench(desk)) as talk:
+        turn = asyncio.ensure_future(talk.say("this way"))
+        while "+hang" not in desk.order:
+            await asyncio.sleep(0)
+        await talk.steer("the other way")
+        assert (await turn).answer == "The other way."
+        (cut,) = await bodies(talk, ToolResult)
+    assert cut.status == "interrupted"
+    assert "the other way" in shown(model.requests[1])
+
+
+async def test_a_reply_that_cannot_be_read_does_not_lose_what_was_said_meanwhile() -> None:
+    model = in_json([Raw("no object"), "Both."])
+    async with at_work(model) as talk:
+        assert await interrupted(talk, "go", "in German too") == "Both."
+        assert len(await bodies(talk, UserFollowup)) == 1
+    assert "in German too" in shown(model.requests[1])
+
+
+async def test_what_is_left_waiting_is_in_the_result() -> None:
+    async with Harness.open(
+        workbench(), store="memory:", model=ScriptedModel(["A."]), clock=FakeClock()
+    ) as harness:
+        talk = harness.conversation("c")
+        turn = asyncio.ensure_future(talk.say("go", max_iterations=1))
+        while "react.round.start" not in await types(talk):
+            await asyncio.sleep(0)
+        receipt = await talk.followup("and b?")
+        result = await turn
+        late = [block.ref for block in await talk.blocks() if block.seq == receipt.seq]
+    assert list(result.late_input) == late

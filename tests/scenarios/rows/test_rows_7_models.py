@@ -1,0 +1,64 @@
+"""Rows of models: how hard one is to think, and data that must fit a schema."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopline.models import JsonObject, Prompt, StructuredCallError, structured_llm_call
+from loopline.react import Limits
+from loopline.testing import Raw, ScriptedModel
+from loopline.testing.scripted import AbilityChoices
+from tests.support.workbench import at_work, workbench
+
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+}
+PROMPT = Prompt(system="Answer.", purpose="title")
+
+
+@pytest.mark.parametrize(
+    ("of_bundle", "of_turn", "sent"),
+    [({}, {}, ""), ({"reasoning_effort": "low"}, {}, "low"),
+     ({"reasoning_effort": "low"}, {"reasoning_effort": "high"}, "high")],
+)  # fmt: skip
+async def test_row_121_an_effort_is_passed_on_and_one_of_the_turn_wins(
+    of_bundle: Limits, of_turn: Limits, sent: str
+) -> None:
+    model = ScriptedModel(["Done."])
+    async with at_work(model, workbench(**of_bundle)) as talk:
+        await talk.say("go", **of_turn)
+    assert model.requests[0].options.reasoning_effort == sent
+
+
+@pytest.mark.parametrize(
+    ("abilities", "requests"),
+    [
+        (AbilityChoices(tool_call=True, json_mode=True), 5),
+        (AbilityChoices(tool_call=False, json_mode=True), 4),
+        (AbilityChoices(tool_call=True), 3),
+        (AbilityChoices(tool_call=False), 2),
+    ],
+)
+async def test_row_122_each_kind_of_model_is_asked_for_data_so_often(
+    abilities: AbilityChoices, requests: int
+) -> None:
+    model = ScriptedModel([], aux={"title": [Raw("no data")] * 5}, **abilities)
+    assert not (await structured_llm_call(model, PROMPT, SCHEMA)).ok
+    assert len(model.requests) == requests
+
+
+async def test_row_123_a_fallback_reads_plain_texts_and_a_default_stands_in() -> None:
+    def model(text: str) -> ScriptedModel:
+        return ScriptedModel([], aux={"title": [Raw(text)] * 2}, tool_call=False, strict=False)
+
+    read = await structured_llm_call(
+        model("answer=four"), PROMPT, SCHEMA, regex_fallback=lambda text: {"answer": text[7:]}
+    )
+    failed = await structured_llm_call(model("no"), PROMPT, SCHEMA, default_value={"answer": "?"})
+    nothing = await structured_llm_call(model("no"), PROMPT, SCHEMA)
+    assert (read.value, failed.value, failed.level) == ({"answer": "four"}, {"answer": "?"}, "plain_text")
+    assert failed.error
+    with pytest.raises(StructuredCallError, match="no"):
+        nothing.required()

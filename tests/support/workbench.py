@@ -1,0 +1,303 @@
+"""A workbench: a tool of each kind that says on a desk when it begins and ends, and models that speak slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar, Unpack
+
+from loopline import (
+    BaseWorkflow,
+    Block,
+    Bundle,
+    Delta,
+    Harness,
+    Output,
+    Source,
+    ToolContext,
+    ToolError,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
+from loopline.conversations import Talk
+from loopline.events import Event
+from loopline.models import Abilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
+from loopline.react import Around, Guard, Limits, Nudge
+from loopline.testing import FakeClock, ScriptedModel
+from loopline.testing.scripted import AbilityChoices, Entry
+from loopline.timeline import Body, Completion, RoundStart, TimelineLog
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Desk:
+    """What tools leave behind: which began (`+`) and ended (`-`), in order, and what the clock is."""
+
+    clock: FakeClock = field(default_factory=FakeClock)
+    order: list[str] = field(default_factory=list[str])
+    beside: int = 0
+    most: int = 0
+
+    async def work(self, name: str, ticks: int) -> None:
+        """Be at it for so many turns of the loop."""
+        self.order.append(f"+{name}")
+        self.beside += 1
+        self.most = max(self.most, self.beside)
+        try:
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            self.order.append(f"-{name}")
+        finally:
+            self.beside -= 1
+
+    @property
+    def began(self) -> list[str]:
+        """What was begun, in order."""
+        return [one[1:] for one in self.order if one[0] == "+"]
+
+
+def desk_of(context: ToolContext) -> Desk:
+    desk: Desk = context.scratchpad["desk"]
+    return desk
+
+
+@tool(effect="read")
+async def look(context: ToolContext, text: str = "", ticks: int = 1) -> str:
+    """Say the text back."""
+    await desk_of(context).work(text, ticks)
+    return f"seen {text}"
+
+
+@tool(effect="write", key="file:{path}")
+async def write(context: ToolContext, path: str, text: str = "", ticks: int = 1) -> str:
+    """Write a file."""
+    await desk_of(context).work(f"{path}{text}", ticks)
+    return f"wrote {path}"
+
+
+@tool
+async def command(context: ToolContext, text: str = "", ticks: int = 1) -> str:
+    """Run a command."""
+    await desk_of(context).work(text, ticks)
+    return f"ran {text}"
+
+
+@tool(effect="read")
+async def big(size: int) -> str:
+    """Give a long text."""
+    return "x" * size
+
+
+@tool(effect="read")
+async def nothing() -> str:
+    """Give nothing."""
+    return ""
+
+
+@tool(effect="read")
+async def fail(message: str = "not today") -> str:
+    """Refuse."""
+    raise ToolError(message)
+
+
+@tool(effect="read")
+async def crash() -> str:
+    """Break."""
+    raise ValueError("broken")
+
+
+@tool(effect="read")
+async def count(number: int) -> str:
+    """Count."""
+    return f"{number}"
+
+
+@tool(effect="read")
+async def page(name: str = "a") -> Output:
+    """Make a page that is not for the model to read."""
+    return Output(f"the page {name} was made", artifact={"html": f"<b>{name}</b>"})
+
+
+@tool(effect="read")
+async def find(url: str) -> Output:
+    """Find a source."""
+    return Output("found", sources=[Source(url=url, title=url)])
+
+
+@tool(effect="read")
+async def sleep(context: ToolContext, seconds: float) -> str:
+    """Let time pass."""
+    await desk_of(context).clock.sleep(seconds)
+    await asyncio.sleep(0)
+    return "awake"
+
+
+@tool(effect="read")
+async def hang(context: ToolContext) -> str:
+    """Never end."""
+    desk_of(context).order.append("+hang")
+    await asyncio.Event().wait()
+    return "never"
+
+
+@tool(effect="read")
+async def ask(context: ToolContext, question: str = "Which one?") -> str:
+    """Ask the user."""
+    desk_of(context).order.append("+ask")
+    context.ask_user(question)
+
+
+TOOLS_SPECS = [{"module": __name__, "alias": "w"}]
+NINE = ["w.look", "w.write", "w.command", "w.big", "w.nothing", "w.fail", "w.crash", "w.count", "w.page"]  # fmt: skip
+"""With the loop's own three, twelve tools."""
+TEN = [*NINE, "w.find"]
+
+
+def workbench(
+    desk: Desk | None = None,
+    *,
+    tools: Sequence[str] | None = None,
+    guards: Sequence[Guard] = (),
+    nudges: Sequence[Nudge] = (),
+    arounds: Sequence[Around] = (),
+    **limits: Unpack[Limits],
+) -> Bundle:
+    """A bundle with these tools, whose turns share the desk."""
+    shared, around_calls = desk or Desk(), tuple(guards)
+    between, about = tuple(nudges), tuple(arounds)
+
+    class Workbench(BaseWorkflow):
+        instructions = "Work."
+        guards = around_calls
+        nudges = between
+        arounds = about
+
+        async def process(self, payload: TurnPayload) -> TurnResult:
+            self.scratchpad["desk"] = shared
+            react = await self.build_react(
+                scratchpad=self.scratchpad, tools_module=__name__, tools=tools, **limits
+            )
+            return await react.run(payload)
+
+    return Bundle(id="workbench", workflow=Workbench)
+
+
+@asynccontextmanager
+async def at_work(
+    model: Model | Sequence[Entry],
+    bundle: Bundle | None = None,
+    *,
+    clock: FakeClock | None = None,
+    store: str | TimelineLog = "memory:",
+) -> AsyncGenerator[Talk, None]:
+    """A conversation at the workbench."""
+    asked = ScriptedModel(model) if isinstance(model, Sequence) else model
+    opened = Harness.open(
+        bundle or workbench(), store=store, model=asked, clock=clock or FakeClock()
+    )
+    async with opened as harness:
+        yield harness.conversation("c")
+
+
+def in_json(script: Sequence[Entry], **abilities: Unpack[AbilityChoices]) -> ScriptedModel:
+    """A model without calls of its own, that can be held to JSON."""
+    return ScriptedModel(script, tool_call=False, json_mode=True, **abilities)
+
+
+async def bodies(talk: Talk, kind: type[T]) -> list[T]:
+    """The bodies of that kind, in order."""
+    return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
+
+
+async def types(talk: Talk) -> list[str]:
+    """The types of all blocks, in order."""
+    return [block.type for block in await talk.blocks()]
+
+
+def results(prompt: Prompt) -> list[ToolMessage]:
+    """The results that a request shows, in its order."""
+    return [one for one in prompt.messages if isinstance(one, ToolMessage)]
+
+
+def shown(prompt: Prompt) -> str:
+    """All that a request says, tools aside."""
+    return "\n".join([prompt.system, *map(str, prompt.messages), prompt.tail])
+
+
+def roles(messages: Sequence[Message]) -> list[str]:
+    """Who speaks."""
+    return [type(one).__name__.removesuffix("Message").lower() for one in messages]
+
+
+def decisions(model: ScriptedModel) -> list[Prompt]:
+    """The requests for decisions."""
+    return [one for one in model.requests if one.purpose == "decision"]
+
+
+async def heard(
+    talk: Talk,
+    text: str,
+    act: Callable[[Event], object] | None = None,
+    **limits: Unpack[Limits],
+) -> list[Event]:
+    """All that a listener hears of a turn."""
+    events = list[Event]()
+    async for event in talk.stream(text, **limits):
+        events.append(event)
+        if act is not None:
+            act(event)
+    return events
+
+
+def said(events: Sequence[Event], channel: str = "answer") -> str:
+    """What a listener has on the screen of one channel when all is over."""
+    text = ""
+    for event in events:
+        match event:
+            case Delta(type="reset", channel=name) if name == channel:
+                text = ""
+            case Delta(type="delta", channel=name, text=piece) if name == channel:
+                text += piece
+            case _:
+                pass
+    return text
+
+
+async def interrupted(
+    talk: Talk, text: str, *more: str, at: type[Body] = RoundStart, **limits: Unpack[Limits]
+) -> str:
+    """The answer of a turn into which more is said as soon as it has a block of that kind."""
+    left = list(more)
+    async for event in talk.stream(text, **limits):
+        if isinstance(event, Block) and isinstance(event.body, at):
+            while left:
+                await talk.followup(left.pop(0))
+    return (await bodies(talk, Completion))[-1].text
+
+
+class Spoken:
+    """A model whose replies come whole or in pieces: each entry is a reply, or texts and then a reply."""
+
+    name = "spoken"
+
+    def __init__(self, *replies: Reply | Sequence[str], abilities: Abilities | None = None) -> None:
+        self.abilities = abilities or Abilities()
+        self.requests: list[Prompt] = []
+        self.streamed: list[str] = []
+        self._replies = list(replies)
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """The next reply."""
+        self.requests.append(prompt)
+        reply = self._replies.pop(0)
+        if not isinstance(reply, Reply):
+            for piece in reply:
+                self.streamed.append(piece)
+                yield TextDelta(text=piece)
+                await asyncio.sleep(0)
+            reply = Reply(text="".join(reply))
+        yield reply
