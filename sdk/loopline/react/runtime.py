@@ -197,10 +197,8 @@ class React:
 
     async def _route(self, state: ReactStateV2, reply: Reply, strikes: Strikes) -> Ended | None:
         recorder = self._recorder
-        decided, marks = self._without_marks(self._protocol.decode(reply))
-        if not isinstance(
-            decided, Calls
-        ):  # who accepts an answer has heard what was said meanwhile
+        decided, marks = self._without_marks(self._decoded(reply))
+        if not isinstance(decided, Calls):  # an answer hears first what was said meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
         nudges = self._seams.nudges

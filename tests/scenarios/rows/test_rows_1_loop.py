@@ -7,18 +7,11 @@ import asyncio
 import pytest
 
 from loopline import Block
-<<<<<<< HEAD
-from loopline.models import Reply, ToolCall, Usage
-from loopline.react import ReactStateV2
-from loopline.react import Say as Tell
-from loopline.testing import Call, Say, ScriptedModel
-=======
 from loopline.models import ProtocolName, Reply, ToolCall, Usage
 from loopline.react import ReactStateV2
 from loopline.react import Say as Tell
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
->>>>>>> rows
 from loopline.timeline import (
     Completion,
     Decision,
@@ -145,11 +138,7 @@ async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
 async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
     desk = Desk()
     before = asyncio.all_tasks()
-<<<<<<< HEAD
-    script = [
-=======
     script: list[Entry] = [
->>>>>>> rows
         Call("w.look", text="tea"),
         Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000)),
     ]

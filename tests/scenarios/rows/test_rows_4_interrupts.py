@@ -176,11 +176,7 @@ async def test_row_77_the_users_answer_is_the_result_and_nothing_runs_again(
     kept: str | TimelineLog = (
         MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
     )
-<<<<<<< HEAD
-    script = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
-=======
     script: list[Entry] = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
->>>>>>> rows
     async with at_work(script, workbench(desk), store=kept) as talk:
         await talk.say("go")
         with pytest.raises(LooplineError, match="waits for c1"):
