@@ -237,11 +237,11 @@ class Actor:
         if isinstance(tool, LooplineError):
             raise tool
         guarded = self._guarded(call, tool.effect)
-        match await self._verdict(guarded):
+        match await self._verdict(guarded, approved=parsed.approved):
             case Deny(reason=reason):
                 await self._record_end(call, reason, "denied")
                 return
-            case Ask(question=question) if not parsed.approved:
+            case Ask(question=question):
                 async with self._asking:
                     await self._wait(call, "approval", question)
                 return
@@ -298,8 +298,8 @@ class Actor:
             made=dict(Counter(result.tool for result in recorder.turn.results)),
         )
 
-    async def _verdict(self, call: GuardedCall) -> Verdict:
-        """What the guards make of it, in their order: the first that denies or asks decides."""
+    async def _verdict(self, call: GuardedCall, *, approved: bool) -> Verdict:
+        """What the guards make of it, in their order: the first that denies decides, then one that asks."""
         changed: JsonObject | None = None
         asks: Ask | None = None
         for guard in self._hands.guards:
@@ -317,7 +317,7 @@ class Actor:
                     asks = asks or verdict
                 case Allow(arguments=arguments):
                     changed = changed if arguments is None else arguments
-        return asks or Allow(changed)
+        return Allow(changed) if approved or asks is None else asks
 
     async def _looked_over(self, call: GuardedCall, outcome: Outcome) -> Outcome:
         """The outcome as the guards let the model read it, the last one first."""

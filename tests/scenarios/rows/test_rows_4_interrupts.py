@@ -11,7 +11,7 @@ from loopline import Block, Delta, Harness
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
 from loopline.models import UserMessage
-from loopline.react import Ask, GuardedCall, Verdict
+from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
@@ -217,6 +217,24 @@ async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
         )
         assert (await talk.resume({"c1": value})).answer == "Done."
     assert (desk.began, said in results(model.requests[1])[0].text) == (began, True)
+
+
+class Cake:
+    """Has cake in place of whatever is asked for."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Allow({**call.arguments, "text": "cake"})
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+async def test_row_78_what_a_guard_changed_stays_changed_once_there_is_leave() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="tea"), "Done."])
+    async with at_work(model, workbench(desk, guards=[Cake(), Asking()])) as talk:
+        await talk.say("go")
+        await talk.resume({"c1": True})
+    assert desk.began == ["cake"]
 
 
 STORY: list[Entry] = [
