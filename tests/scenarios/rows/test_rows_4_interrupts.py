@@ -11,7 +11,7 @@ from loopline import Block, Delta, Harness
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
 from loopline.models import UserMessage
-from loopline.react import Ask, GuardedCall, Verdict
+from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
@@ -219,6 +219,24 @@ async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
     assert (desk.began, said in results(model.requests[1])[0].text) == (began, True)
 
 
+class Cake:
+    """Has cake in place of whatever is asked for."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Allow({**call.arguments, "text": "cake"})
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+async def test_row_78_what_a_guard_changed_stays_changed_once_there_is_leave() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="tea"), "Done."])
+    async with at_work(model, workbench(desk, guards=[Cake(), Asking()])) as talk:
+        await talk.say("go")
+        await talk.resume({"c1": True})
+    assert desk.began == ["cake"]
+
+
 STORY: list[Entry] = [
     Say("first", Call("w.look", text="tea"), Call("w.write", path="a")),
     Call("w.look", text="cake"),
@@ -226,30 +244,19 @@ STORY: list[Entry] = [
 ]
 
 
-async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same() -> None:
-    async with at_work(STORY) as talk:
-        whole = (await talk.say("go")).answer
-        appends = len({(block.round, block.type) for block in await talk.blocks()})
-    for kept in range(2, appends):
-        clock = FakeClock()
-        log = MortalLog(MemoryLog(clock))
-        log.left, desk = kept, Desk()
-        rest = list(STORY)
-        try:
-            async with at_work(
-                ScriptedModel(rest, strict=False), workbench(desk), store=log
-            ) as talk:
-                await talk.say("go")
-                continue
-        except Died:
-            log.left = None
-        async with at_work(ScriptedModel([]), workbench(desk), store=log) as talk:
-            made = len([one for one in await types(talk) if one == "react.decision"])
-        async with at_work(
-            ScriptedModel(rest[made:], strict=False), workbench(desk), store=log
-        ) as talk:
-            assert (await talk.resume()).answer == whole
-        assert desk.began.count("a") == 1
+@pytest.mark.parametrize("kept", range(2, 13))
+async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
+    log, desk = MortalLog(MemoryLog(FakeClock())), Desk()
+    log.left = kept
+    with pytest.raises(Died):
+        async with at_work(ScriptedModel(STORY), workbench(desk), store=log) as talk:
+            await talk.say("go")
+    log.left = None
+    async with at_work([], store=log) as talk:
+        made = (await types(talk)).count("react.decision")
+    async with at_work(ScriptedModel(STORY[made:]), workbench(desk), store=log) as talk:
+        assert (await talk.resume()).answer == "Tea and cake."
+    assert desk.began.count("a") == 1
 
 
 async def test_row_80_the_next_process_knows_what_was_said(tmp_path: Path) -> None:

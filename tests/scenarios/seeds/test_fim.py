@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline import Block
+from loopline import Block, Harness
 from loopline.models import (
     JsonObject,
     Prompt,
@@ -399,12 +399,15 @@ async def test_f30_a_call_that_was_cut_off_is_closed_once_beside_the_real_result
 
 
 async def test_f31_what_came_after_a_place_is_replayed_to_its_owner_alone() -> None:
-    async with at_work(["Done."]) as talk:
+    model, clock = ScriptedModel(["Done."]), FakeClock()
+    async with Harness.open(workbench(), store="memory:", model=model, clock=clock) as harness:
+        talk = harness.conversation("c", user="ann")
         await talk.say("go")
         blocks = await talk.blocks()
         assert await talk.blocks(after=0) == blocks
         assert await talk.blocks(after=3) == blocks[3:]
         assert await talk.blocks(after=len(blocks)) == []
+        assert await harness.conversation("c", user="bob").blocks() == []
 
 
 async def test_f36_a_turn_at_its_limit_still_says_what_it_used() -> None:
