@@ -228,7 +228,7 @@ class Ran:
 
 def batches(blocks: Sequence[Block]) -> list[list[Ran]]:
     """The calls of each round that have run, in their order."""
-    starts = {
+    starts: dict[str, tuple[int, Effect]] = {
         b.body.call_id: (b.seq, b.body.effect) for b in blocks if isinstance(b.body, ToolStarted)
     }
     ends = {

@@ -39,6 +39,7 @@ class Desk:
 
     clock: FakeClock = field(default_factory=FakeClock)
     order: list[str] = field(default_factory=list[str])
+    hanging: asyncio.Event = field(default_factory=asyncio.Event)
     beside: int = 0
     most: int = 0
 
@@ -139,7 +140,7 @@ async def sleep(context: ToolContext, seconds: float) -> str:
 @tool(effect="read")
 async def hang(context: ToolContext) -> str:
     """Never end."""
-    desk_of(context).order.append("+hang")
+    desk_of(context).hanging.set()
     await asyncio.Event().wait()
     return "never"
 
@@ -205,12 +206,22 @@ async def at_work(
 
 def in_json(script: Sequence[Entry], **abilities: Unpack[AbilityChoices]) -> ScriptedModel:
     """A model without calls of its own, that can be held to JSON."""
-    return ScriptedModel(script, tool_call=False, json_mode=True, **abilities)
+    chosen: AbilityChoices = {"tool_call": False, "json_mode": True, **abilities}
+    return ScriptedModel(script, **chosen)
 
 
 async def bodies(talk: Talk, kind: type[T]) -> list[T]:
     """The bodies of that kind, in order."""
     return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
+
+
+async def begun(talk: Talk, kind: str = "react.round.start") -> None:
+    """Wait until the conversation has a block of that type."""
+    for _ in range(10_000):
+        if kind in await types(talk):
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"no {kind} came")
 
 
 async def types(talk: Talk) -> list[str]:

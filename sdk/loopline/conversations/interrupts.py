@@ -97,7 +97,11 @@ class InterruptQueue:
         return list(timeline.pending.values())
 
     async def append(self, body: Body, turn: int) -> Receipt:
-        """Keep what a user may say at any time; it is in the log when this returns."""
+        """Keep what a user may say at any time; it is in the log when this returns.
+
+        Raises:
+            LooplineError: this is a child run, which may only be judged.
+        """
         check(body)
         if not isinstance(body, Feedback):
             check_own(self._conversation)

@@ -23,12 +23,15 @@ _TERM = re.compile(
     """,
     re.X,
 )
+_NO_NAME = re.compile(r"[\w.-]{201,}")
+"""A word of so many characters names nothing, and looking for names in it takes ever longer."""
 _OURS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
 
 
 def terms(text: str) -> set[str]:
     """The paths, numbers and names of a text; those of our own refs aside."""
-    return {found for found in _TERM.findall(text) if not _OURS.fullmatch(found)}
+    named = _TERM.findall(_NO_NAME.sub(" ", text))
+    return {found for found in named if not _OURS.fullmatch(found)}
 
 
 def left_out(summary: str, covered: Sequence[Told], later: Iterable[str]) -> list[LedgerLine]:

@@ -22,8 +22,6 @@ class Refused:
 class Continue:
     """The reply was cut off by its output limit: the model is to write on, with more room."""
 
-    text: str
-
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -91,8 +89,8 @@ def route(reply: Reply, decided: Decided, table: Table) -> Route:
     match decided:
         case Calls(notes=notes, calls=calls):
             return Act(notes, calls)
-        case Answer(text=text) | Malformed(raw=text) if _is_cut_off(reply, table) and text.strip():
-            return Continue(text)
+        case Answer() | Malformed() if _is_cut_off(reply, table) and reply.text.strip():
+            return Continue()
         case Malformed(raw=raw, problem=problem) if _may_repair(table) or not raw.strip():
             return Repair(raw, problem)
         case Malformed(raw=raw):

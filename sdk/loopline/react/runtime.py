@@ -197,10 +197,8 @@ class React:
 
     async def _route(self, state: ReactStateV2, reply: Reply, strikes: Strikes) -> Ended | None:
         recorder = self._recorder
-        decided, marks = self._without_marks(self._protocol.decode(reply))
-        if not isinstance(
-            decided, Calls
-        ):  # who accepts an answer has heard what was said meanwhile
+        decided, marks = self._without_marks(self._decoded(reply))
+        if not isinstance(decided, Calls):  # an answer hears first what was said meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
         nudges = self._seams.nudges
@@ -212,8 +210,8 @@ class React:
                 return await self._act(reply, notes, calls)
             case Repair(raw=raw, problem=problem, notes=notes):
                 await self._record_malformed(reply, raw, problem, _both(notes, marks))
-            case Continue(text=text):
-                await self._record_cut(reply, text)
+            case Continue():
+                await self._record_cut(reply)
             case Held(notes=notes, text=text, reason=reason, say=say):
                 told = [Notice(code=say.code, text=well_formed(say.text))] if say else []
                 await self._hold(reply, _both(notes, marks), Draft(text=text, reason=reason), told)
@@ -223,6 +221,15 @@ class React:
                 body = self._completion(text, "", stop.reason)
                 return await self._close(reply, body, _both(notes, marks))
         return None
+
+    def _decoded(self, reply: Reply) -> Decided:
+        """What the model has decided; what it wrote before it was cut off is the beginning of it."""
+        before = _continued(self._recorder.turn)
+        if before and not reply.calls:
+            whole = self._protocol.decode(replace(reply, text=before + reply.text))
+            if not isinstance(whole, Malformed):
+                return whole
+        return self._protocol.decode(reply)
 
     def _without_marks(self, decided: Decided) -> tuple[Decided, str]:
         """The decision without the marks of the plan's steps that lead its answer, and these."""
@@ -279,10 +286,11 @@ class React:
     async def _accept(
         self, reply: Reply, notes: str, text: str, flag: AnswerFlag, strikes: Strikes
     ) -> Ended | None:
-        whole = _continued(self._recorder.turn) + text
+        if flag == "unparsed":
+            text = _continued(self._recorder.turn) + text
         if not self._synthesizes:
-            return await self._close(reply, self._completion(whole, flag, "complete"), notes)
-        await self._hold(reply, notes, Draft(text=whole, reason="synthesis"), [])
+            return await self._close(reply, self._completion(text, flag, "complete"), notes)
+        await self._hold(reply, notes, Draft(text=text, reason="synthesis"), [])
         return await self._synthesized("complete", strikes)
 
     async def _synthesized(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
@@ -329,9 +337,9 @@ class React:
         notice = Notice(code="malformed_reply", text=problem)
         await self._recorder.record(decision, *self._acks(notes), notice)
 
-    async def _record_cut(self, reply: Reply, text: str) -> None:
+    async def _record_cut(self, reply: Reply) -> None:
         """Keep what came of a reply that was cut off, and have the model write on."""
-        decision = self._decision(reply, raw=text)
+        decision = self._decision(reply, raw=well_formed(reply.text))
         await self._recorder.record(decision, Notice(code="reply_cut_off", text=CONTINUE))
 
     def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
@@ -398,8 +406,8 @@ class React:
             return Ended(body.reason, body.error)
         if reply.stop_reason == "refusal":
             return await self._refused(reply)
-        decided, marks = self._without_marks(self._protocol.decode(reply))
-        answer = _continued(recorder.turn) + _said(decided)
+        decided, marks = self._without_marks(self._decoded(reply))
+        answer = _said(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
             self._listen(Delta(type="reset", channel="answer"))
             body = fallback(recorder.timeline, recorder.turn, reason)
@@ -435,7 +443,7 @@ def _both(notes: str, marks: str) -> str:
 
 
 def _continued(turn: Turn) -> str:
-    """The beginnings of an answer that was cut off, so far."""
+    """The beginnings of a reply that was cut off, so far."""
     texts = list[str]()
     for decision in reversed(turn.decisions):
         if decision.stop_reason != "length" or not decision.raw:

@@ -182,12 +182,16 @@ class Children:
                 raise self._asked from None
             raise
         finally:
-            for task in self._begun:
-                task.cancel()
-            await asyncio.gather(*self._begun, return_exceptions=True)
+            await self._end()
         if self._asked is not None:
             raise self._asked
         return outcome
+
+    async def _end(self) -> None:
+        for task in self._begun:
+            task.cancel()
+        if self._begun:
+            await asyncio.gather(*self._begun, return_exceptions=True)
 
     @property
     def _asked(self) -> AskUser | None:

@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from loopline import Block
-from loopline.models import Reply, ToolCall, Usage
-from loopline.react import ReactStateV2, Say as Tell
-from loopline.testing import Call, Refuse, Say, ScriptedModel
+from loopline.models import ProtocolName, Reply, ToolCall, Usage
+from loopline.react import ReactStateV2
+from loopline.react import Say as Tell
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from loopline.timeline import (
     Completion,
     Decision,
@@ -76,6 +78,7 @@ async def test_row_8_at_the_limit_an_answer_is_asked_for_without_calls() -> None
         "max_iterations",
         "forced",
     )
+    assert result.rounds == 2
     assert [one.options.allow_calls for one in model.requests] == [True, True, False]
 
 
@@ -111,7 +114,10 @@ async def test_row_12_a_reply_without_calls_ends_the_turn() -> None:
 
 async def test_row_13_when_its_time_is_over_a_turn_keeps_what_it_has() -> None:
     desk = Desk()
-    script = [Call("w.look", text="tea"), Say("", Call("w.hang"), Call("w.sleep", seconds=90))]
+    script: list[Entry] = [
+        Call("w.look", text="tea"),
+        Say("", Call("w.hang"), Call("w.sleep", seconds=90)),
+    ]
     async with at_work(script, workbench(desk), clock=desk.clock) as talk:
         result = await talk.say("go", deadline_seconds=60)
         cut = [one.status for one in await bodies(talk, ToolResult)]
@@ -132,7 +138,10 @@ async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
 async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
     desk = Desk()
     before = asyncio.all_tasks()
-    script = [Call("w.look", text="tea"), Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000))]
+    script: list[Entry] = [
+        Call("w.look", text="tea"),
+        Say("", Call("w.hang"), Call("w.write", path="a", ticks=10_000)),
+    ]
     async with at_work(script, workbench(desk)) as talk:
         async for event in talk.stream("go"):
             if isinstance(event, Block) and isinstance(event.body, ToolStarted):
@@ -189,6 +198,41 @@ async def test_row_19_a_reply_that_was_cut_off_is_continued_with_more_room() -> 
     assert second > first
 
 
+@pytest.mark.parametrize(
+    ("protocol", "pieces"),
+    [
+        ("native", ["Half an ", "answer."]),
+        ("json", ['{"action": "final_answer", "answer": "Half', ' an answer."}']),
+        ("tagged", ["I know.<channel:answer>Half an", " answer.</channel:answer>"]),
+        ("thought_action", ["Thought: I know.\nFinal Answer: Half", " an ", "answer."]),
+    ],
+)
+async def test_row_19_what_was_cut_off_is_read_together_with_what_follows(
+    protocol: ProtocolName, pieces: list[str]
+) -> None:
+    cut = [Reply(text=one, stop_reason="length") for one in pieces[:-1]]
+    async with at_work(Spoken(*cut, Reply(text=pieces[-1]))) as talk:
+        result = await talk.say("go", protocol=protocol)
+        (answer,) = await bodies(talk, Completion)
+    assert (result.answer, result.rounds, answer.flag) == ("Half an answer.", len(pieces), "")
+
+
+async def test_row_19_a_call_that_was_cut_off_is_completed_and_runs() -> None:
+    desk = Desk()
+    begun = Reply(text='<tool_call name="w.look">{"text": "te', stop_reason="length")
+    model = Spoken(begun, Reply(text='a"}</tool_call>'), Reply(text="Tea."))
+    async with at_work(model, workbench(desk, protocol="tagged")) as talk:
+        assert (await talk.say("go")).answer == "Tea."
+    assert desk.began == ["tea"]
+
+
+async def test_row_19_a_model_that_begins_anew_is_read_by_itself() -> None:
+    whole = '{"action": "final_answer", "answer": "Whole."}'
+    model = Spoken(Reply(text='{"action": "fin', stop_reason="length"), Reply(text=whole))
+    async with at_work(model) as talk:
+        assert (await talk.say("go", protocol="json")).answer == "Whole."
+
+
 @pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
 async def test_row_20_the_same_calls_again_and_again_end_the_turn(order: tuple[str, str]) -> None:
     def both(*texts: str) -> Say:
@@ -216,3 +260,20 @@ async def test_a_nudge_is_told_once_between_two_decisions() -> None:
         await talk.say("go")
     assert [str(one).count("Be quick.") for one in model.requests] == [0, 1, 1]
     assert len(results(model.requests[-1])) == 2
+
+
+async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> None:
+    desk = Desk()
+    script: list[Entry] = [Say("", Call("w.hang"), Call("w.sleep", seconds=30)), "Done."]
+    async with at_work(script, workbench(desk), clock=desk.clock) as talk:
+        result = await talk.say("go", tool_timeout_seconds=20)
+        ended = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
+    assert result.answer == "Done."
+    assert ("error", "it was cut off after 20 s") in ended
+
+
+async def test_with_synthesis_the_answer_at_the_limit_is_written_from_the_trace() -> None:
+    model = ScriptedModel([Call("w.look", text="tea"), "Tea, at length."])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_iterations=1, answer_mode="synthesize")
+    assert (result.answer, result.exit_reason) == ("Tea, at length.", "max_iterations")

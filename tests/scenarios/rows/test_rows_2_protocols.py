@@ -38,7 +38,7 @@ async def test_row_23_thought_and_action_are_lines_of_text() -> None:
 
 async def test_row_24_tagged_calls_may_be_several_in_one_reply() -> None:
     written = (
-        "I look.\n<tool_call name=\"w.look\" args='{\"text\": \"tea\"}'/>"
+        'I look.\n<tool_call name="w.look" args=\'{"text": "tea"}\'/>'
         '<tool_call name="w.count">{"number": 7}</tool_call>'
     )
     async with at_work([Raw(written), "Done."]) as talk:

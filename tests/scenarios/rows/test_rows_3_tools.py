@@ -157,7 +157,7 @@ async def test_row_49_a_denial_is_a_result_and_nothing_runs() -> None:
 
 
 async def test_row_50_calls_that_need_leave_ask_one_after_another() -> None:
-    script = [Say("", Call("w.write", path="a"), Call("w.write", path="b")), "Done."]
+    script: list[Entry] = [Say("", Call("w.write", path="a"), Call("w.write", path="b")), "Done."]
     async with at_work(script, workbench(guards=[Policy(ask=["w.write"])])) as talk:
         events = await heard(talk, "go")
         asked = [one for one in events if isinstance(one, Delta) and one.type == "pending"]

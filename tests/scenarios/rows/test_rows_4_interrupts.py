@@ -11,7 +11,7 @@ from loopline import Block, Delta, Harness
 from loopline.conversations import Receipt
 from loopline.errors import LooplineError
 from loopline.models import UserMessage
-from loopline.react import Ask, GuardedCall, Verdict
+from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
@@ -29,6 +29,7 @@ from tests.support.mortal import Died, MortalLog
 from tests.support.workbench import (
     Desk,
     at_work,
+    begun,
     bodies,
     heard,
     in_json,
@@ -81,7 +82,12 @@ async def test_row_70_all_that_was_said_meanwhile_comes_as_one_numbered_message(
     assert isinstance(said, UserMessage)
     lines = said.text.splitlines()
     assert lines[0] == "[USER INTERRUPT]"
-    assert (lines[1][:3], lines[2], lines[3][:3], lines[4]) == ("1. ", "in German", "2. ", "and short")
+    assert (lines[1][:3], lines[2], lines[3][:3], lines[4]) == (
+        "1. ",
+        "in German",
+        "2. ",
+        "and short",
+    )
 
 
 async def test_row_71_what_was_said_meanwhile_survives_a_compaction() -> None:
@@ -91,7 +97,9 @@ async def test_row_71_what_was_said_meanwhile_survives_a_compaction() -> None:
         await interrupted(talk, "go", "in German too")
         opened = {one.opened_by for one in await bodies(talk, RoundStart)}
     assert "compaction" in opened
-    assert all("in German too" in shown(one) for one in model.requests[1:] if one.purpose == "decision")
+    assert all(
+        "in German too" in shown(one) for one in model.requests[1:] if one.purpose == "decision"
+    )
 
 
 async def test_row_72_an_answer_waits_while_the_user_has_said_more() -> None:
@@ -139,7 +147,10 @@ async def test_row_75_what_no_round_has_taken_can_be_taken_back_once() -> None:
 
 async def test_row_76_a_tool_that_asks_the_user_pauses_the_turn() -> None:
     desk = Desk()
-    script = [Say("", Call("w.ask", question="Which?"), Call("w.look", text="tea")), "Done."]
+    script: list[Entry] = [
+        Say("", Call("w.ask", question="Which?"), Call("w.look", text="tea")),
+        "Done.",
+    ]
     async with at_work(ScriptedModel(script, strict=False), workbench(desk)) as talk:
         events = await heard(talk, "go")
         (pending,) = await bodies(talk, ToolPending)
@@ -162,8 +173,10 @@ async def test_row_77_the_users_answer_is_the_result_and_nothing_runs_again(
     store: str, tmp_path: Path
 ) -> None:
     desk, clock = Desk(), FakeClock()
-    kept: str | TimelineLog = MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
-    script = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
+    kept: str | TimelineLog = (
+        MemoryLog(clock) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    )
+    script: list[Entry] = [Say("", Call("w.ask"), Call("w.look", text="tea"))]
     async with at_work(script, workbench(desk), store=kept) as talk:
         await talk.say("go")
         with pytest.raises(LooplineError, match="waits for c1"):
@@ -198,9 +211,30 @@ async def test_row_78_a_call_that_needs_leave_runs_only_with_it(
     desk, model = Desk(), ScriptedModel([Call("w.command", text="x"), "Done."])
     async with at_work(model, workbench(desk, guards=[Asking()])) as talk:
         result = await talk.say("go")
-        assert ([one.question for one in result.pending], desk.began) == (["May w.command run?"], [])
+        assert ([one.question for one in result.pending], desk.began) == (
+            ["May w.command run?"],
+            [],
+        )
         assert (await talk.resume({"c1": value})).answer == "Done."
     assert (desk.began, said in results(model.requests[1])[0].text) == (began, True)
+
+
+class Cake:
+    """Has cake in place of whatever is asked for."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Allow({**call.arguments, "text": "cake"})
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text
+
+
+async def test_row_78_what_a_guard_changed_stays_changed_once_there_is_leave() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="tea"), "Done."])
+    async with at_work(model, workbench(desk, guards=[Cake(), Asking()])) as talk:
+        await talk.say("go")
+        await talk.resume({"c1": True})
+    assert desk.began == ["cake"]
 
 
 STORY: list[Entry] = [
@@ -210,26 +244,19 @@ STORY: list[Entry] = [
 ]
 
 
-async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same() -> None:
-    async with at_work(STORY) as talk:
-        whole = (await talk.say("go")).answer
-        appends = len({(block.round, block.type) for block in await talk.blocks()})
-    for kept in range(2, appends):
-        clock = FakeClock()
-        log = MortalLog(MemoryLog(clock))
-        log.left, desk = kept, Desk()
-        rest = list(STORY)
-        try:
-            async with at_work(ScriptedModel(rest, strict=False), workbench(desk), store=log) as talk:
-                await talk.say("go")
-                continue
-        except Died:
-            log.left = None
-        async with at_work(ScriptedModel([]), workbench(desk), store=log) as talk:
-            made = len([one for one in await types(talk) if one == "react.decision"])
-        async with at_work(ScriptedModel(rest[made:], strict=False), workbench(desk), store=log) as talk:
-            assert (await talk.resume()).answer == whole
-        assert desk.began.count("a") == 1
+@pytest.mark.parametrize("kept", range(2, 13))
+async def test_row_79_a_turn_that_is_cut_off_after_any_step_comes_to_the_same(kept: int) -> None:
+    log, desk = MortalLog(MemoryLog(FakeClock())), Desk()
+    log.left = kept
+    with pytest.raises(Died):
+        async with at_work(ScriptedModel(STORY), workbench(desk), store=log) as talk:
+            await talk.say("go")
+    log.left = None
+    async with at_work([], store=log) as talk:
+        made = (await types(talk)).count("react.decision")
+    async with at_work(ScriptedModel(STORY[made:]), workbench(desk), store=log) as talk:
+        assert (await talk.resume()).answer == "Tea and cake."
+    assert desk.began.count("a") == 1
 
 
 async def test_row_80_the_next_process_knows_what_was_said(tmp_path: Path) -> None:
@@ -267,8 +294,7 @@ async def test_a_steer_cuts_off_what_is_looked_up_and_is_answered_to() -> None:
     desk, model = Desk(), ScriptedModel([Call("w.hang"), "The other way."])
     async with at_work(model, workbench(desk)) as talk:
         turn = asyncio.ensure_future(talk.say("this way"))
-        while "+hang" not in desk.order:
-            await asyncio.sleep(0)
+        await desk.hanging.wait()
         await talk.steer("the other way")
         assert (await turn).answer == "The other way."
         (cut,) = await bodies(talk, ToolResult)
@@ -290,9 +316,43 @@ async def test_what_is_left_waiting_is_in_the_result() -> None:
     ) as harness:
         talk = harness.conversation("c")
         turn = asyncio.ensure_future(talk.say("go", max_iterations=1))
-        while "react.round.start" not in await types(talk):
-            await asyncio.sleep(0)
+        await begun(talk)
         receipt = await talk.followup("and b?")
         result = await turn
         late = [block.ref for block in await talk.blocks() if block.seq == receipt.seq]
     assert list(result.late_input) == late
+
+
+async def test_a_paused_turn_gives_way_to_what_is_said_instead() -> None:
+    async with at_work([Call("w.ask"), "Another."]) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        assert (await talk.say("never mind")).answer == "Another."
+        assert [one.reason for one in await bodies(talk, Exit)] == ["interrupted", "complete"]
+
+
+async def test_a_turn_with_two_questions_waits_for_both() -> None:
+    model = ScriptedModel([Say("", Call("w.ask"), Call("w.ask")), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        half = await talk.resume({"c2": "two"})
+        assert (half.exit_reason, [one.call_id for one in half.pending]) == ("paused", ["c1"])
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert [one.text.partition("\n")[2] for one in results(model.requests[1])] == ["one", "two"]
+
+
+async def test_what_is_said_while_a_turn_is_paused_is_taken_when_it_goes_on() -> None:
+    model = ScriptedModel([Call("w.ask"), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.followup("in German")
+        assert (await talk.resume({"c1": "one"})).answer == "Done."
+    assert "in German" in shown(model.requests[1])
+
+
+async def test_a_steer_that_nobody_waits_for_is_taken_by_the_next_turn() -> None:
+    model = ScriptedModel(["One.", "Two."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.steer("the other way")
+        assert (await talk.say("on")).answer == "Two."
+    assert "the other way" in shown(model.requests[1])

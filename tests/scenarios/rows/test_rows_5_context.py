@@ -10,6 +10,7 @@ import pytest
 from loopline import Block, Delta
 from loopline.models import Prompt, ToolMessage
 from loopline.prompt import clipping
+from loopline.prompt.coverage import terms
 from loopline.react import Limits
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -43,7 +44,9 @@ def looks(number: int, size: int = 3_000) -> list[Entry]:
 
 
 def commands(number: int, size: int = 2_000) -> list[Entry]:
-    return [Say("x" * 40, Call("w.command", text=f"{n}-" + "y" * size)) for n in range(number)]
+    return [
+        Say("x" * 40, Call("w.command", text=f"{n}-" + "yes " * (size // 4))) for n in range(number)
+    ]
 
 
 async def test_row_83_another_process_folds_the_same_conversation(tmp_path: Path) -> None:
@@ -77,7 +80,10 @@ async def test_row_85_no_request_is_larger_than_the_window_allows() -> None:
 
 
 async def test_row_86_a_summary_is_asked_for_only_when_clearing_is_not_enough() -> None:
-    light, heavy = small([*looks(6), "Done."]), small([*commands(9, 3_000), "Done."], *["Goal."] * 9)
+    light, heavy = (
+        small([*looks(6), "Done."]),
+        small([*commands(9, 3_000), "Done."], *["Goal."] * 9),
+    )
     for model in (light, heavy):
         async with at_work(model) as talk:
             await talk.say("go")
@@ -95,7 +101,7 @@ async def test_row_88_a_cleared_result_leaves_a_line_that_names_it() -> None:
 
 
 async def test_row_89_what_was_looked_up_goes_before_what_was_done() -> None:
-    done = Call("w.command", text="kept " * 400)
+    done = Call("w.command", text="kept " * 100)
     model = small([done, *looks(5), "Done."])
     async with at_work(model) as talk:
         await talk.say("go")
@@ -110,7 +116,7 @@ async def test_row_90_a_summary_stands_for_what_can_still_be_read_by_ref() -> No
         assert (await bodies(talk, RangeSummary))[0].text == "Goal: nine."
         (whole,) = await talk.read("tc:turn_1.c1.result")
     assert "Goal: nine." in shown(model.requests[-1])
-    assert whole.text == "ran 0-" + "y" * 3_000
+    assert whole.text == "ran 0-" + "yes " * 750
 
 
 @pytest.mark.parametrize(
@@ -137,7 +143,7 @@ async def test_row_92_the_question_and_the_newest_round_are_always_there() -> No
     for number, request in enumerate(decisions(model)):
         assert "Work." in request.system
         assert "the very question" in shown(request)
-        assert number == 0 or f"{number - 1}-yyy" in shown(request)
+        assert number == 0 or f"{number - 1}-yes" in shown(request)
 
 
 async def test_row_93_no_request_has_a_result_without_its_call() -> None:
@@ -170,7 +176,8 @@ async def test_row_95_of_one_result_so_many_characters_are_shown(size: int, cut:
 
 
 @pytest.mark.parametrize(
-    ("kind", "limit"), [("text", 4_000), ("result", 400), ("list", 50), ("keys", 80), ("base64", 4_000)]
+    ("kind", "limit"),
+    [("text", 4_000), ("result", 400), ("list", 50), ("keys", 80), ("base64", 4_000)],
 )
 def test_row_96_old_blocks_are_clipped_by_kind(kind: str, limit: int) -> None:
     def clipped(size: int) -> bool:
@@ -271,3 +278,8 @@ async def test_old_results_are_only_named_once_the_cache_is_cold() -> None:
         clock.advance(90)
         await talk.say("third", **limits)
     assert ["[CLEARED]" in shown(one) for one in model.requests] == [False, False, False, True]
+
+
+def test_names_are_found_beside_a_word_of_any_length() -> None:
+    for letter in ("y", "A", "a-", "_", "9."):
+        assert terms(f"{letter * 100_000} src/heron.py") == {"src/heron.py"}

@@ -97,7 +97,9 @@ async def test_row_112_thinking_notes_and_answer_are_heard_apart() -> None:
     )
     async with at_work(Spoken([*written])) as talk:
         events = await heard(talk, "go", protocol="tagged")
-    heard_in = {name: said(events, name).strip() for name in ("thinking", "answer", "canvas", "notes")}
+    heard_in = {
+        name: said(events, name).strip() for name in ("thinking", "answer", "canvas", "notes")
+    }
     assert heard_in == {
         "thinking": "hm",
         "answer": "It is so.",

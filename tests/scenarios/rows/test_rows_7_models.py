@@ -58,7 +58,11 @@ async def test_row_123_a_fallback_reads_plain_texts_and_a_default_stands_in() ->
     )
     failed = await structured_llm_call(model("no"), PROMPT, SCHEMA, default_value={"answer": "?"})
     nothing = await structured_llm_call(model("no"), PROMPT, SCHEMA)
-    assert (read.value, failed.value, failed.level) == ({"answer": "four"}, {"answer": "?"}, "plain_text")
+    assert (read.value, failed.value, failed.level) == (
+        {"answer": "four"},
+        {"answer": "?"},
+        "plain_text",
+    )
     assert failed.error
     with pytest.raises(StructuredCallError, match="no"):
         nothing.required()

@@ -89,5 +89,8 @@ async def test_row_143_after_calls_that_fail_the_model_may_be_told_and_more_firm
     model = ScriptedModel([*fails, "Sorry."])
     async with at_work(model, workbench(nudges=[reflect])) as talk:
         await talk.say("go")
-    told = [(shown(one).count("What went wrong?"), shown(one).count("Step back.")) for one in model.requests]
+    told = [
+        (shown(one).count("What went wrong?"), shown(one).count("Step back."))
+        for one in model.requests
+    ]
     assert told == [(0, 0), (1, 0), (2, 0), (2, 1)]

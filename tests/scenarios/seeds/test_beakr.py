@@ -1,0 +1,160 @@
+"""What is promised of channels, layers of compaction, pauses and guarded calls: B1 to B15."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loopline.models import Usage
+from loopline.react import Allow, Deny, GuardedCall, Verdict
+from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import Decision, MemoryLog, RoundStart, SystemMessage, Timeline
+from tests.support.mortal import Died, MortalLog
+from tests.support.workbench import (
+    Desk,
+    at_work,
+    bodies,
+    interrupted,
+    results,
+    shown,
+    workbench,
+)
+
+
+def small(script: list[Entry]) -> ScriptedModel:
+    return ScriptedModel(
+        script, aux={"summary": ["Goal."] * 9}, window=6_000, output_limit=1_000, strict=False
+    )
+
+
+def looks(number: int) -> list[Entry]:
+    return [Call("w.big", size=3_000) for _ in range(number)]
+
+
+async def test_b1_channels_append_replace_and_add() -> None:
+    used = Usage(input_tokens=10, output_tokens=5)
+    calls = Say("", Call("w.look"), Call("w.look"), usage=used)
+    async with at_work([calls, Say("Done.", usage=used)]) as talk:
+        await talk.say("go")
+        blocks = list(await talk.blocks())
+    called = [block.seq for block in blocks if block.type == "react.tool.call"]
+    between, after = Timeline(blocks[: called[-1]]).turn(1), Timeline(blocks).turn(1)
+    assert list(between.open_calls) == ["c1", "c2"]  # replaced by each reply
+    assert list(after.open_calls) == []
+    assert (between.rounds, after.rounds) == (1, 2)
+    assert (between.usage, after.usage) == (used, used + used)
+    assert [one.stop_reason for one in after.decisions] == ["tool_use", "stop"]
+
+
+async def test_b2_tokens_add_up_over_requests_and_rounds_are_counted() -> None:
+    script: list[Entry] = [
+        Say("", Call("w.look"), usage=Usage(input_tokens=10, output_tokens=5)),
+        Say("Done.", usage=Usage(input_tokens=20, output_tokens=10)),
+    ]
+    async with at_work(script) as talk:
+        result = await talk.say("go")
+    assert (result.usage, result.rounds) == (Usage(input_tokens=30, output_tokens=15), 2)
+
+
+async def test_b3_what_waits_is_in_the_very_next_request_once() -> None:
+    model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
+    async with at_work(model) as talk:
+        await interrupted(talk, "go", "in German")
+    assert [shown(one).count("in German") for one in model.requests] == [0, 1, 1]
+
+
+async def test_b4_a_layer_that_suffices_is_the_last_one() -> None:
+    reads = small([*looks(6), "Done."])
+    rounds = small([*[Say("no " * 800, Call("w.look")) for _ in range(6)], "Done."])
+    for model in (reads, rounds):
+        async with at_work(model) as talk:
+            await talk.say("go")
+    light, heavy = (sum(r.purpose == "summary" for r in one.requests) for one in (reads, rounds))
+    assert (light, heavy > 0) == (0, True)
+
+
+async def test_b5_there_is_a_notice_exactly_when_something_was_dropped() -> None:
+    for number, dropped in ((1, False), (6, True)):
+        model = small([*looks(number), "Done."])
+        async with at_work(model) as talk:
+            await talk.say("go")
+            assert bool(await bodies(talk, SystemMessage)) is dropped
+        assert any("[CLEARED]" in shown(one) for one in model.requests) is dropped
+
+
+async def test_b6_reads_overlap_and_writes_never_do() -> None:
+    desk = Desk()
+    calls = [
+        Call("w.look", text="a", ticks=5),
+        Call("w.write", path="db", text="1", ticks=3),
+        Call("w.write", path="db", text="2", ticks=1),
+        Call("w.look", text="b", ticks=1),
+    ]
+    model = ScriptedModel([Say("", *calls), "Done."])
+    async with at_work(model, workbench(desk)) as talk:
+        await talk.say("go")
+    assert desk.order.index("+b") < desk.order.index("-a")
+    assert desk.order.index("-db1") < desk.order.index("+db2")
+    assert [one.call_id for one in results(model.requests[1])] == ["c1", "c2", "c3", "c4"]
+
+
+async def test_b7_a_refusal_is_an_end_of_its_own() -> None:
+    async with at_work([Refuse()]) as talk:
+        result = await talk.say("go")
+        (decision,) = await bodies(talk, Decision)
+    assert (result.exit_reason, result.ok, decision.stop_reason) == ("refused", False, "refusal")
+
+
+async def test_b8_a_pause_outlives_its_process_and_nothing_runs_again(tmp_path: Path) -> None:
+    desk, store = Desk(), f"sqlite:///{tmp_path}/c.db"
+    script: list[Entry] = [Call("w.look", text="tea"), Call("w.ask")]
+    async with at_work(script, workbench(desk), store=store) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+    model = ScriptedModel(["Done."])
+    async with at_work(model, workbench(desk), store=store) as talk:
+        assert (await talk.resume({"c2": "that one"})).answer == "Done."
+    assert (desk.began, len(model.requests)) == (["tea", "ask"], 1)
+    assert results(model.requests[0])[-1].text.endswith("that one")
+
+
+async def test_b9_a_turn_that_was_killed_is_carried_on_to_the_same_transcript() -> None:
+    story: list[Entry] = [Call("w.write", path="a"), Call("w.look", text="tea"), "Done."]
+    whole = ScriptedModel(story)
+    async with at_work(whole) as talk:
+        await talk.say("go")
+    for made, kept in ((1, 4), (1, 6), (1, 7), (2, 8), (2, 9), (2, 10)):
+        log, again = MortalLog(MemoryLog(FakeClock())), ScriptedModel(story[made:], strict=False)
+        log.left = kept
+        try:
+            async with at_work(ScriptedModel(story, strict=False), store=log) as talk:
+                await talk.say("go")
+        except Died:
+            log.left = None
+            async with at_work(again, store=log) as talk:
+                assert (await talk.resume()).answer == "Done."
+            assert again.requests[-1].messages == whole.requests[-1].messages
+
+
+async def test_b13_a_denial_is_a_result() -> None:
+    class Closed:
+        async def before(self, call: GuardedCall) -> Verdict:
+            return Deny("out of scope") if call.tool == "w.command" else Allow()
+
+        async def after(self, call: GuardedCall, text: str) -> str:
+            return text
+
+    model = ScriptedModel([Call("w.command", text="x"), "Then not."])
+    async with at_work(model, workbench(guards=[Closed()])) as talk:
+        assert (await talk.say("go")).ok
+    assert results(model.requests[1])[0].text.endswith("out of scope")
+
+
+async def test_b14_with_its_budget_spent_a_turn_ends_without_another_request() -> None:
+    used = Say("", Call("w.look"), usage=Usage(input_tokens=200_000))
+    model = ScriptedModel([used])
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_tokens=200_000)
+        begun = await bodies(talk, RoundStart)
+    assert (result.exit_reason, len(model.requests)) == ("budget", 1)
+    assert result.answer.startswith("There is no answer: the budget of the turn was spent.")
+    assert begun

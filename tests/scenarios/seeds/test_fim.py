@@ -1,0 +1,466 @@
+"""What is promised of two phases, JSON actions, many tools and interrupts: F1 to F30."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopline import Block, Harness
+from loopline.models import (
+    JsonObject,
+    Prompt,
+    ProtocolName,
+    Usage,
+    structured_llm_call,
+)
+from loopline.react import Allow, Deny, GuardedCall, Hold, Nudged, ReactStateV2, Verdict
+from loopline.react import Say as Tell
+from loopline.testing import Call, Fail, FakeClock, Raw, Say, ScriptedModel
+from loopline.testing.scripted import AbilityChoices, Entry
+from loopline.timeline import (
+    Completion,
+    MemoryLog,
+    RangeSummary,
+    RoundStart,
+    ToolCalled,
+    ToolResult,
+    ToolsSelected,
+)
+from tests.support.mortal import Died, MortalLog
+from tests.support.workbench import (
+    NINE,
+    TEN,
+    Desk,
+    at_work,
+    bodies,
+    decisions,
+    heard,
+    in_json,
+    results,
+    shown,
+    types,
+    workbench,
+)
+
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+}
+
+
+def looks(number: int, size: int = 3_000) -> list[Entry]:
+    return [Call("w.big", size=size) for _ in range(number)]
+
+
+def small(script: list[Entry], *summaries: Entry) -> ScriptedModel:
+    return ScriptedModel(
+        script, aux={"summary": summaries}, window=6_000, output_limit=1_000, strict=False
+    )
+
+
+def acts(number: int) -> list[Entry]:
+    return [Say("why " * 20, Call("w.command", text=f"{n} " + "yes " * 700)) for n in range(number)]
+
+
+async def test_f1_an_answer_at_once_is_one_round() -> None:
+    async with at_work(in_json(["Hello."])) as talk:
+        result = await talk.say("hi")
+        assert (result.answer, result.rounds, await bodies(talk, ToolCalled)) == ("Hello.", 1, [])
+
+
+async def test_f2_a_call_and_an_answer_are_two_rounds() -> None:
+    model = in_json([Call("w.look", text="tea"), "Tea."])
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).rounds == 2
+    assert str(model.requests[1].messages[-1]) == "user: [tc:turn_1.c1.result]\nseen tea"
+
+
+async def test_f3_of_an_unknown_tool_the_loop_recovers() -> None:
+    async with at_work(in_json([Call("w.nowhere"), "Then not."])) as talk:
+        assert (await talk.say("go")).answer == "Then not."
+        (result,) = await bodies(talk, ToolResult)
+    assert result.status == "error"
+
+
+async def test_f4_at_the_limit_each_call_is_listed_with_its_end() -> None:
+    script: list[Entry] = [Call("w.look"), Call("w.crash"), Call("w.count", number=1)]
+    async with at_work(in_json(script)) as talk:
+        result = await talk.say("go", max_iterations=3, on_exhausted="summary")
+    assert result.rounds == 3
+    assert result.answer.splitlines()[-3:] == [
+        "- w.look (c1): OK",
+        "- w.crash (c2): ERROR (error)",
+        "- w.count (c3): OK",
+    ]
+
+
+async def test_f5_garbage_then_json_is_two_requests() -> None:
+    model = in_json([Raw("garbage"), "Read."])
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).answer == "Read."
+    assert len(model.requests) == 2
+
+
+async def test_f6_garbage_twice_gives_the_second_as_it_is() -> None:
+    async with at_work(in_json([Raw("first"), Raw("second")])) as talk:
+        assert (await talk.say("go", max_iterations=2)).answer == "second"
+        (answer,) = await bodies(talk, Completion)
+    assert answer.flag == "unparsed"
+
+
+@pytest.mark.parametrize("written", ['{"answer": "x"}', '{"action": "sing", "answer": "x"}'])
+async def test_f7_an_answer_without_a_known_action_is_one(written: str) -> None:
+    async with at_work(in_json([Raw(written)])) as talk:
+        assert (await talk.say("go")).answer == "x"
+
+
+async def test_f8_null_is_no_arguments() -> None:
+    call = '{"action": "call_tool", "tool": "w.nothing", "arguments": null}'
+    async with at_work(in_json([Raw(call), "Done."])) as talk:
+        await talk.say("go")
+        (called,), (ended,) = await bodies(talk, ToolCalled), await bodies(talk, ToolResult)
+    assert (called.arguments, ended.status) == ({}, "ok")
+
+
+async def test_f9_a_model_without_calls_is_asked_in_json_although_native_is_wanted() -> None:
+    model = in_json([Call("w.look"), "Done."])
+    async with at_work(model, workbench(protocol="native")) as talk:
+        assert (await talk.say("go")).ok
+    assert {one.options.protocol for one in model.requests} == {"json"}
+
+
+async def test_f10_without_own_tools_there_are_only_those_of_the_loop_and_none_is_forced() -> None:
+    model = ScriptedModel(["Done."])
+    async with at_work(model, workbench(tools=[])) as talk:
+        await talk.say("go")
+    (request,) = model.requests
+    assert {one.name.partition(".")[0] for one in request.tools} == {"react"}
+    assert request.options.force_tool == ""
+
+
+async def test_f11_three_calls_have_three_results_in_their_order() -> None:
+    calls = [Call("w.look", text=one, ticks=9 - n) for n, one in enumerate("abc")]
+    model = ScriptedModel([Say("", *calls), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    assert [(one.call_id, one.text[-1]) for one in results(model.requests[1])] == [
+        ("c1", "a"),
+        ("c2", "b"),
+        ("c3", "c"),
+    ]
+
+
+async def test_f12_text_beside_calls_is_no_answer() -> None:
+    async with at_work([Say("It is 4.", Call("w.look")), "It is 5."]) as talk:
+        result = await talk.say("go")
+    assert (result.answer, result.rounds) == ("It is 5.", 2)
+
+
+async def test_f13_a_call_that_fails_leaves_those_beside_it_alone() -> None:
+    script: list[Entry] = [Say("", Call("w.look"), Call("w.crash"), Call("w.look")), "Done."]
+    async with at_work(script) as talk:
+        await talk.say("go")
+        ends = {one.call_id: one.status for one in await bodies(talk, ToolResult)}
+    assert ends == {"c1": "ok", "c2": "error", "c3": "ok"}
+
+
+@pytest.mark.parametrize("protocol", ["native", "json"])
+async def test_f14_what_a_tool_raised_reaches_the_model(protocol: ProtocolName) -> None:
+    model = ScriptedModel([Call("w.crash"), "Sorry."])
+    async with at_work(model) as talk:
+        await talk.say("go", protocol=protocol)
+    assert "ValueError: broken" in shown(model.requests[1])
+
+
+async def test_f15_of_calls_that_run_at_once_each_result_is_heard_as_it_comes() -> None:
+    calls = [Call("w.look", text="slow", ticks=40), Call("w.look", text="fast", ticks=1)]
+    async with at_work([Say("", *calls), "Done."]) as talk:
+        events = await heard(talk, "go")
+    ended = [
+        one.body.call_id
+        for one in events
+        if isinstance(one, Block) and isinstance(one.body, ToolResult)
+    ]
+    assert ended == ["c2", "c1"]
+
+
+@pytest.mark.parametrize(
+    ("tools", "purposes"), [(NINE, ["decision"]), (TEN, ["selection", "decision"])]
+)
+async def test_f16_of_more_than_twelve_tools_a_request_chooses_first(
+    tools: list[str], purposes: list[str]
+) -> None:
+    model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=["w.look"])]})
+    async with at_work(model, workbench(tools=tools, select_tools=True)) as talk:
+        await talk.say("go")
+    assert [one.purpose for one in model.requests] == purposes
+
+
+async def test_f17_a_plain_model_that_chooses_garbage_is_asked_three_times_in_all() -> None:
+    model = ScriptedModel(["Done."], aux={"selection": [Raw("?")] * 2}, tool_call=False)
+    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+        assert (await talk.say("go")).ok
+    assert len(model.requests) == 3
+
+
+@pytest.mark.parametrize("names", [[], ["no.tool", "nor.this"]])
+async def test_f18_a_choice_of_nothing_leaves_every_tool(names: list[str]) -> None:
+    model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=names)]})
+    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+        await talk.say("go")
+    assert len(model.requests[-1].tools) == 13
+
+
+async def test_f19_of_ten_that_are_named_six_are_taken() -> None:
+    model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=TEN)]})
+    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+        await talk.say("go")
+    assert len([one for one in model.requests[-1].tools if one.name.startswith("w.")]) == 6
+
+
+async def test_f20_the_choice_is_heard_before_the_first_round() -> None:
+    model = ScriptedModel(["Done."], aux={"selection": [Call("select_tools", tools=["w.look"])]})
+    async with at_work(model, workbench(tools=TEN, select_tools=True)) as talk:
+        await talk.say("go")
+        (selected,) = await bodies(talk, ToolsSelected)
+        order = await types(talk)
+    assert order.index("react.tools") < order.index("react.round.start")
+    assert selected.names == ("react.plan", "react.read", "react.hide", "w.look")
+
+
+@pytest.mark.parametrize(
+    ("abilities", "requests"),
+    [
+        (AbilityChoices(tool_call=True, json_mode=True), 5),
+        (AbilityChoices(tool_call=False, json_mode=True), 4),
+        (AbilityChoices(tool_call=False), 2),
+        (AbilityChoices(tool_call=True), 3),
+    ],
+)
+async def test_f21_data_is_asked_for_so_often_and_its_usage_added(
+    abilities: AbilityChoices, requests: int
+) -> None:
+    bad = Say("none", usage=Usage(input_tokens=10, output_tokens=5))
+    model = ScriptedModel([], aux={"title": [bad] * requests}, **abilities)
+    result = await structured_llm_call(
+        model, Prompt(system="", purpose="title"), SCHEMA, default_value={"answer": "?"}
+    )
+    assert (len(model.requests), result.value) == (requests, {"answer": "?"})
+    assert result.usage == Usage(input_tokens=10 * requests, output_tokens=5 * requests)
+
+
+async def test_f22_a_context_that_fits_is_left_alone() -> None:
+    model = ScriptedModel([*looks(6), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        assert {one.opened_by for one in await bodies(talk, RoundStart)} == {"start", ""}
+    assert [len(one.text) for one in results(model.requests[-1])] == [3_000 + 22] * 6
+
+
+@pytest.mark.parametrize("summary", [Fail("down"), Say(" ")])
+async def test_f22_when_no_summary_is_to_be_had_the_turn_goes_on_without(summary: Entry) -> None:
+    model = small([*acts(9), "Done."], *[summary] * 9)
+    async with at_work(model) as talk:
+        assert (await talk.say("the very question")).answer == "Done."
+        assert (await bodies(talk, RangeSummary))[0].text == ""
+    assert "Work." in model.requests[-1].system
+    assert "the very question" in shown(model.requests[-1])
+
+
+async def test_f23_a_second_summary_stands_for_what_the_first_did() -> None:
+    model = small([*acts(12), "Done."], *[f"Goal: step {n}." for n in range(9)])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        first, *_, last = await bodies(talk, RangeSummary)
+    assert last.covers > first.covers
+    assert last.first_turn == first.first_turn
+    asked = [one for one in model.requests if one.purpose == "summary"]
+    assert "Goal: step 0." in shown(asked[1])
+
+
+@pytest.mark.parametrize("protocol", ["native", "json"])
+async def test_f24_old_results_are_only_named_in_every_protocol(protocol: ProtocolName) -> None:
+    model = small([*looks(6), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go", protocol=protocol)
+    last = shown(model.requests[-1])
+    assert "[CLEARED] tc:turn_1.c1.result" in last
+    assert "x" * 3_000 in last
+
+
+def warn(state: ReactStateV2) -> Nudged:
+    again = state.answer is None and state.same_calls >= 3
+    return Tell("cycle", "You go in circles.") if again else None
+
+
+@pytest.mark.parametrize("protocol", ["native", "json"])
+@pytest.mark.parametrize(("texts", "told"), [("aa", False), ("aaa", True), ("aab", False)])
+async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
+    protocol: ProtocolName, texts: str, told: bool
+) -> None:
+    calls: list[Entry] = [Call("w.look", text=one) for one in texts]
+    model = ScriptedModel([*calls, "One.", Call("w.look", text="a"), "Two."])
+    async with at_work(model, workbench(nudges=[warn], protocol=protocol)) as talk:
+        await talk.say("go")
+        first = shown(model.requests[-1])
+        await talk.say("again")
+    assert ("in circles" in first) is told
+    assert shown(model.requests[-1]).count("in circles") == int(told)
+
+
+def check(state: ReactStateV2) -> Nudged:
+    due = state.answer is not None and len(state.batches) >= 3 and not state.notices.get("check")
+    return Hold("check", "Is it whole?") if due else None
+
+
+@pytest.mark.parametrize(("calls", "held"), [(0, False), (1, False), (3, True)])
+async def test_f26_an_answer_is_checked_once_after_enough_rounds(calls: int, held: bool) -> None:
+    made: list[Entry] = [Call("w.count", number=n) for n in range(calls)]
+    model = ScriptedModel([*made, "One.", *(["Two."] if held else [])])
+    async with at_work(model, workbench(nudges=[check])) as talk:
+        assert (await talk.say("go")).answer == ("Two." if held else "One.")
+    assert [shown(one).count("Is it whole?") for one in model.requests][-1] == int(held)
+
+
+def reflect(state: ReactStateV2) -> Nudged:
+    due = state.answer is None and state.iteration and state.iteration % 6 == 0
+    return Tell("reflect", "Does this serve the goal?") if due and not state.last else None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "limit", "told"), [(5, 20, 0), (6, 20, 1), (12, 20, 2), (6, 7, 0)]
+)
+async def test_f27_every_sixth_round_but_the_last_the_goal_is_asked_after(
+    rounds: int, limit: int, told: int
+) -> None:
+    made: list[Entry] = [Call("w.count", number=n) for n in range(rounds)]
+    model = ScriptedModel([*made, "Done."])
+    async with at_work(model, workbench(nudges=[reflect], max_iterations=limit)) as talk:
+        await talk.say("go")
+    assert shown(model.requests[-1]).count("serve the goal") == told
+
+
+@pytest.mark.parametrize(("size", "cut"), [(64_000, False), (64_001, True)])
+async def test_f28_what_is_too_long_is_shown_in_part_with_its_ref(size: int, cut: bool) -> None:
+    model = ScriptedModel([*looks(1, size), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        reading = await talk.read(["tc:turn_1.c1.result", "fi:turn_1.files/../../etc/passwd"])
+    assert ("[TRUNCATED]" in shown(model.requests[1])) is cut
+    assert [item.status == "ok" for item in reading] == [True, False]
+    assert len(next(iter(reading)).text) == size
+
+
+class Hook:
+    """A guard that stops tea, turns cake into pie, and marks every result."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        match call.arguments.get("text"):
+            case "tea":
+                return Deny("no tea today")
+            case "cake":
+                return Allow({"text": "pie"})
+            case "pen":
+                raise ZeroDivisionError
+            case _:
+                return Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return f"{text}!"
+
+
+async def test_f29_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
+    desk = Desk()
+    calls = [Call("w.look", text=one) for one in ("tea", "cake", "pen")]
+    model = ScriptedModel([Say("", *calls, Call("w.command", text="pen")), "Done."])
+    async with at_work(model, workbench(desk, guards=[Hook()])) as talk:
+        await talk.say("go")
+        ran = {one.call_id: one.ran_with for one in await bodies(talk, ToolResult)}
+    read = [one.text.partition("\n")[2] for one in results(model.requests[1])]
+    assert read[:3] == ["no tea today", "seen pie!", "seen pen!"]
+    assert "guard of this bundle broke" in read[3]
+    assert (desk.began, ran["c2"]) == (["pie", "pen"], {"text": "pie"})
+
+
+async def test_f30_a_call_that_was_cut_off_is_closed_once_beside_the_real_results() -> None:
+    log, script = MortalLog(MemoryLog(FakeClock())), [Say("", Call("w.look"), Call("w.command"))]
+    log.left = 6
+    with pytest.raises(Died):
+        async with at_work(ScriptedModel(script), store=log) as talk:
+            await talk.say("go")
+    log.left = None
+    async with at_work(["Done.", "More."], store=log) as talk:
+        await talk.resume()
+        closed = await bodies(talk, ToolResult)
+        await talk.say("more")
+        again = await bodies(talk, ToolResult)
+    assert [one.status for one in closed] == ["ok", "interrupted"]
+    assert again == closed
+
+
+async def test_f31_what_came_after_a_place_is_replayed_to_its_owner_alone() -> None:
+    model, clock = ScriptedModel(["Done."]), FakeClock()
+    async with Harness.open(workbench(), store="memory:", model=model, clock=clock) as harness:
+        talk = harness.conversation("c", user="ann")
+        await talk.say("go")
+        blocks = await talk.blocks()
+        assert await talk.blocks(after=0) == blocks
+        assert await talk.blocks(after=3) == blocks[3:]
+        assert await talk.blocks(after=len(blocks)) == []
+        assert await harness.conversation("c", user="bob").blocks() == []
+
+
+async def test_f36_a_turn_at_its_limit_still_says_what_it_used() -> None:
+    used = Usage(input_tokens=10, output_tokens=5)
+    script: list[Entry] = [Say("", Call("w.look"), usage=used), Say("", Call("w.look"), usage=used)]
+    async with at_work(script) as talk:
+        result = await talk.say("go", max_iterations=2, on_exhausted="summary")
+    assert result.usage == used + used
+
+
+async def test_f45_synthesis_sees_every_result_in_both_protocols() -> None:
+    for protocol in ("native", "json"):
+        calls: list[Entry] = [Call("w.count", number=n) for n in range(10)]
+        model = ScriptedModel([*calls, "Brief.", "Long."])
+        bundle = (
+            workbench(protocol="native") if protocol == "native" else workbench(protocol="json")
+        )
+        async with at_work(model, bundle) as talk:
+            await talk.say("go", answer_mode="synthesize")
+        trace = shown(model.requests[-1])
+        assert [f"w.count(number={n}): ok\n{n}" in trace for n in range(10)] == [True] * 10
+
+
+async def test_f46_of_each_result_2000_characters_are_in_the_trace() -> None:
+    model = ScriptedModel([Say("", *[Call("w.big", size=n) for n in (2_000, 2_001)]), "B.", "L."])
+    async with at_work(model) as talk:
+        await talk.say("go", answer_mode="synthesize")
+    trace = [str(one) for one in model.requests[-1].messages if "w.big" in str(one)]
+    assert [one.count("x") for one in trace] == [2_000, 2_000]
+    assert ["1 more characters" in one for one in trace] == [False, True]
+
+
+async def test_f47_when_synthesis_fails_the_brief_answer_stands() -> None:
+    async with at_work([Call("w.look"), "Brief.", Fail("down")]) as talk:
+        result = await talk.say("go", answer_mode="synthesize")
+    assert (result.answer, result.exit_reason) == ("Brief.", "complete")
+
+
+@pytest.mark.parametrize("protocol", ["native", "json"])
+async def test_f48_rich_content_is_only_named_in_both_protocols(protocol: ProtocolName) -> None:
+    model = ScriptedModel([Call("w.page", name="tea"), "Made."])
+    async with at_work(model) as talk:
+        await talk.say("go", protocol=protocol)
+        (page,) = await talk.read("ar:turn_1.artifacts.c1@1")
+    assert "ar:turn_1.artifacts.c1@1" in shown(model.requests[1])
+    assert ("<b>" in shown(model.requests[1]), page.text) == (False, '{"html":"<b>tea</b>"}')
+
+
+async def test_f49_no_request_has_a_result_without_its_call() -> None:
+    model = small([*looks(5), *acts(6), *looks(5), "Done."], *["Goal."] * 9)
+    async with at_work(model) as talk:
+        assert (await talk.say("go", max_iterations=30)).ok
+        assert await bodies(talk, RangeSummary)
+    for request in decisions(model):
+        called = [call.call_id for one in request.messages for call in getattr(one, "calls", ())]
+        assert called == [one.call_id for one in results(request)]

@@ -1,0 +1,155 @@
+"""What is promised of the timeline, plans, the board and citations: K1 to K15."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loopline import BaseWorkflow, Bundle, Passage, TurnPayload, TurnResult
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import PlanAck, RangeSummary, RoundStart, Timeline
+from tests.support.workbench import Spoken, at_work, bodies, heard, results, said, shown
+
+
+def plan(*steps: str) -> Call:
+    return Call("react.plan", mode="new", steps=list(steps))
+
+
+async def test_k1_one_loop_makes_fifteen_decisions_at_most() -> None:
+    model = ScriptedModel([*[Call("w.count", number=n) for n in range(15)], "Forced."])
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+    assert (result.exit_reason, len(model.requests)) == ("max_iterations", 16)
+
+
+async def test_k2_the_timeline_is_loaded_again_each_turn(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/c.db"
+    script: list[Entry] = [Call("w.find", url="https://a.org"), "So [[S:1]]."]
+    async with at_work(script, store=store) as talk:
+        await talk.say("go")
+    model = ScriptedModel(["Still [[S:1]]."])
+    async with at_work(model, store=store) as talk:
+        result = await talk.say("and now?")
+    assert "[[S:1]] https://a.org" in shown(model.requests[0])
+    assert [one.url for one in result.sources] == ["https://a.org"]
+
+
+async def test_k3_a_plan_is_a_lineage_of_snapshots_that_notes_tick_off() -> None:
+    script: list[Entry] = [plan("look", "answer"), Say("✓ [1] seen", Call("w.look")), "✓ [2]\nTea."]
+    async with at_work(script) as talk:
+        result = await talk.say("go")
+        plans = Timeline(await talk.blocks()).plans
+        acks = [one.changes for one in await bodies(talk, PlanAck)]
+        (latest,) = await talk.read("ar:plan.latest:plan:turn_1:c1")
+    assert (result.answer, acks) == ("Tea.", [{"1": "done"}, {"2": "done"}])
+    assert [one.status for one in plans.latest.values()] == ["complete"]
+    assert latest.ref.startswith("ar:turn_1.react.plan.")
+
+
+async def test_k3_the_current_plan_is_announced_again_in_the_next_turn() -> None:
+    model = ScriptedModel([plan("look"), "Later.", "Now."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+        await talk.say("on")
+    assert "plan_id=plan:turn_1:c1 (current)\n□ [1] look" in model.requests[-1].tail
+
+
+async def test_k4_each_round_has_a_board_of_its_own() -> None:
+    model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
+    async with at_work(model) as talk:
+        await talk.say("go")
+    boards = [one.tail.splitlines()[0] for one in model.requests]
+    assert boards == [f"ANNOUNCE — iteration {n} of 15, {15 - n} left" for n in (1, 2, 3)]
+
+
+async def test_k5_cache_points_lie_at_the_turn_before_before_the_tail_and_at_it() -> None:
+    model = ScriptedModel(["Hello.", *[Call("w.count", number=n) for n in range(7)], "Done."])
+    async with at_work(model) as talk:
+        await talk.say("hello")
+        await talk.say("go")
+        (*_, last) = await bodies(talk, RoundStart)
+    assert [point.name for point in last.points] == ["prev_turn", "pre_tail", "tail"]
+    assert model.requests[-1].cache_points == tuple(point.messages for point in last.points)
+
+
+async def test_k6_at_a_ceiling_a_summary_takes_the_place_of_turns() -> None:
+    script: list[Entry] = [Say(f"{n} " + "yes " * 900) for n in range(7)]
+    model = ScriptedModel(
+        script, aux={"summary": ["Goal: count."] * 9}, window=6_000, output_limit=1_000
+    )
+    async with at_work(model) as talk:
+        for number in range(7):
+            await talk.say(f"question {number}")
+        made = await bodies(talk, RangeSummary)
+        (read,) = await talk.read("ar:turn_1.assistant.completion")
+    assert made[0].covered_turn_ids[0] == "turn_1"
+    assert "Goal: count." in shown(model.requests[-1])
+    assert read.text.startswith("0 yes")
+
+
+async def test_k7_what_is_cut_from_a_prompt_is_read_back_by_its_ref() -> None:
+    read = Call("react.read", paths=["tc:turn_1.c1.result"])
+    clock, model = FakeClock(), ScriptedModel([Call("w.big", size=3_000), "1", "2", "3", read, "4"])
+    async with at_work(model, clock=clock) as talk:
+        for _ in range(3):
+            await talk.say("go")
+        clock.advance(600)
+        await talk.say("what was it?")
+    before, after = (shown(one) for one in model.requests[-2:])
+    assert "[CLEARED] tc:turn_1.c1.result" in before
+    assert ("x" * 3_000 in before, "x" * 3_000 in after) == (False, True)
+
+
+class Space(BaseWorkflow):
+    """The loop over a space of two passages."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(knowledge_space_fn=self.search, knowledge_read_fn=self.read)
+        return await react.run(payload)
+
+    async def search(self, query: str, *, limit: int = 5) -> list[Passage]:
+        refs = [f"ks:docs/{name}.md@{'a' * 40}" for name in ("tea", "cake")]
+        return [Passage(ref=ref, title=query, text=f"about {query}") for ref in refs][:limit]
+
+    async def read(self, ref: str) -> Passage:
+        return Passage(ref=f"ks:docs/tea.md@{'a' * 40}", title="Tea", text="the whole of tea")
+
+
+async def test_k9_knowledge_is_searched_read_and_cited() -> None:
+    search = Call("react.search_knowledge", query="tea", limit=1)
+    model = ScriptedModel([search, Call("react.read", paths=["ks:docs/tea.md"]), "So [[S:1]]."])
+    async with at_work(model, Bundle(id="space", workflow=Space)) as talk:
+        result = await talk.say("go")
+    found, read = (one.text for one in results(model.requests[-1]))
+    assert ("1 passage" in found, "the whole of tea" in read) == (True, True)
+    assert [one.url for one in result.sources] == [f"ks:docs/tea.md@{'a' * 40}"]
+
+
+async def test_k12_citations_are_of_one_pool_without_doubles() -> None:
+    urls = ["https://a.org", "https://a.org/", "https://b.org"]
+    script: list[Entry] = [Say("", *[Call("w.find", url=one) for one in urls]), "So [[S:1-2]]."]
+    async with at_work(script) as talk:
+        result = await talk.say("go")
+    assert [one.url for one in result.sources] == ["https://a.org", "https://b.org"]
+
+
+async def test_k14_the_last_word_of_a_person_counts_and_a_rate_is_made_of_those() -> None:
+    async with at_work(["One.", "Two.", "Three."]) as talk:
+        for number, reaction in enumerate(("ok", "not_ok", "neutral"), start=1):
+            await talk.say("go")
+            await talk.feedback(f"turn_{number}", "ok")
+            if reaction == "not_ok":
+                await talk.feedback("turn_2", "not_ok")
+            elif reaction == "neutral":
+                await talk.feedback("turn_3", None)
+        reactions = Timeline(await talk.blocks()).reactions
+    assert reactions.rate == pytest.approx(0.5)
+
+
+async def test_k15_channels_are_streamed_apart() -> None:
+    written = "<channel:thinking>hm</channel:thinking><channel:answer>So.</channel:answer>"
+    async with at_work(Spoken([*written])) as talk:
+        events = await heard(talk, "go", protocol="tagged")
+    assert (said(events, "thinking"), said(events)) == ("hm", "So.")

@@ -1,0 +1,111 @@
+"""The page of every feature of the seeds, with the test that holds it: `python -m tests.scenarios.table` writes it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.docs.pages import ROOT
+from tests.house.tree import functions, python_files
+
+FEATURES = Path(__file__).with_name("features.txt")
+PAGE = ROOT / "docs" / "sdk" / "agents" / "react" / "seeds-README.md"
+
+_HEAD = """# Seeds
+
+Loopline grows from five systems. What each of them does is a row here, with the test that holds it; rows of later work
+say what they wait for. Where a seed and a decision differ, the row's test holds the decision. One of them reads like this:
+
+```python
+from loopline import BaseWorkflow, Bundle, Harness
+from loopline.testing import ScriptedModel
+
+guide = Bundle(id="guide", workflow=BaseWorkflow)
+model = ScriptedModel(["First.", "Second.", "Third."])
+async with Harness.open(guide, store="memory:", model=model) as harness:
+    result = await harness.conversation("c1").say("Go.", early_stop=False, max_iterations=3)
+
+assert (result.answer, result.rounds) == ("Third.", 3)
+```
+
+The page is written by `python -m tests.scenarios.table` from the list of features and the names of the tests. The seeds
+are K (timeline, plans, cache points), F (two phases, JSON actions), N (thought and action), C (workers, quality) and
+B (channels, pauses, handoff).
+"""
+
+_NAME = re.compile(r"test_(row_\d+|[fncbk]\d+)_(\w+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """A row: its name, which seeds have it, what it is, and what it waits for, if it does."""
+
+    name: str
+    seeds: str
+    text: str
+    later: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A test that holds a row."""
+
+    sentence: str
+    path: Path
+
+
+def sections() -> dict[str, list[Feature]]:
+    """The rows under their headings, in order."""
+    found: dict[str, list[Feature]] = {}
+    rows = list[Feature]()
+    for line in FEATURES.read_text("utf-8").splitlines():
+        if line.startswith("== "):
+            rows = found.setdefault(line.removeprefix("== "), [])
+        elif not line.startswith("#"):
+            name, seeds, text, *later = (part.strip() for part in line.split("|"))
+            rows.append(Feature(name=name, seeds=seeds, text=text, later="".join(later)))
+    return found
+
+
+def held_by() -> Mapping[str, Sequence[Held]]:
+    """The tests of the scenarios by the name of the row that each holds."""
+    found = defaultdict[str, list[Held]](list)
+    for path in python_files("tests"):
+        for name, sentence in _named(path):
+            found[name].append(Held(sentence=sentence, path=path))
+    return found
+
+
+def _named(path: Path) -> Iterator[tuple[str, str]]:
+    if not path.is_relative_to(ROOT / "tests" / "scenarios"):
+        return
+    for function in sorted(functions(path), key=lambda one: one.lineno):
+        match = _NAME.fullmatch(function.name)
+        if match is not None:
+            name = match[1] if match[1].startswith("row") else match[1].upper()
+            yield name, match[2].replace("_", " ")
+
+
+def page() -> str:
+    """The whole page."""
+    held = held_by()
+    parts = [_HEAD]
+    for title, rows in sections().items():
+        lines = ["| row | seeds | what it is | held by |", "|---|---|---|---|"]
+        lines += [_line(one, held.get(one.name, [])) for one in rows]
+        parts.append("\n".join([f"## {title}\n", *lines]) + "\n")
+    return "\n".join(parts)
+
+
+def _line(row: Feature, held: Sequence[Held]) -> str:
+    links = [f"[{one.sentence}]({os.path.relpath(one.path, PAGE.parent)})" for one in held]
+    by = " · ".join(links) or f"later: {row.later}"
+    return f"| `{row.name}` | {row.seeds} | {row.text} | {by} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
