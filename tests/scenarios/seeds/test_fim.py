@@ -378,7 +378,7 @@ async def test_f29_guards_stop_change_and_mark_calls_and_fail_closed() -> None:
         ran = {one.call_id: one.ran_with for one in await bodies(talk, ToolResult)}
     read = [one.text.partition("\n")[2] for one in results(model.requests[1])]
     assert read[:3] == ["no tea today", "seen pie!", "seen pen!"]
-    assert "guard of this bundle broke" in read[3]
+    assert "was not run: what guards it failed" in read[3]
     assert (desk.began, ran["c2"]) == (["pie", "pen"], {"text": "pie"})
 
 
