@@ -241,8 +241,7 @@ def batches(blocks: Sequence[Block]) -> list[list[Ran]]:
     for block in blocks:
         match block.body:
             case ToolCalled(call_id=call_id, arguments=arguments) if call_id in ends:
-                read: tuple[int, Effect] = (0, "read")
-                began, effect = starts.get(call_id, read)
+                began, effect = starts.get(call_id, (0, "read"))
                 key = str(arguments.get("name")) if effect == "write" else ""
                 rounds[block.turn, block.round].append(Ran(effect, key, began, ends[call_id]))
             case _:
