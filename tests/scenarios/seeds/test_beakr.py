@@ -8,7 +8,8 @@ from loopline.models import Usage
 from loopline.react import Allow, Deny, GuardedCall, Verdict
 from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Decision, MemoryLog, RoundStart, SystemMessage, Timeline
+from loopline.timeline import Decision, MemoryLog, RoundStart, SystemMessage, Timeline, ToolResult
+from tests.support.kin import Cast, kin
 from tests.support.mortal import Died, MortalLog
 from tests.support.workbench import (
     Desk,
@@ -158,3 +159,18 @@ async def test_b14_with_its_budget_spent_a_turn_ends_without_another_request() -
     assert (result.exit_reason, len(model.requests)) == ("budget", 1)
     assert result.answer.startswith("There is no answer: the budget of the turn was spent.")
     assert begun
+
+
+async def test_b10_a_delegated_task_is_one_call_and_one_result_and_its_work_is_hidden() -> None:
+    model = Cast(
+        {
+            "go": [Call("kin.ask", task="search"), "Found."],
+            "search": [Call("play.look", text="footprints"), "By the lake."],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        results = [b.body.text for b in await talk.blocks() if isinstance(b.body, ToolResult)]
+    assert results == ["complete: By the lake."]
+    assert "footprints" not in "".join(str(request) for request in model.requests["go"])
