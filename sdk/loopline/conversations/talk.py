@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Unpack
 
@@ -87,6 +87,16 @@ class Talk:
         """
         async for event in self._watch(lambda hear: self._say(text, when_busy, limits, hear)):
             yield event
+
+    async def listen(self) -> AsyncGenerator[Event, None]:
+        """Hear every turn of the conversation that runs in this process, from now on.
+
+        Any number may listen, beside whoever has said something; the iteration ends when it is left.
+        """
+        heard = asyncio.Queue[Event]()
+        with self._turns.listening(self.conversation, heard.put_nowait):
+            while True:
+                yield await heard.get()
 
     async def resume(
         self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]

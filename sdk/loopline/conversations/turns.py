@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -99,6 +100,7 @@ class Turns:
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
         self._recorders: dict[Conversation, Recorder] = {}
+        self._listeners: dict[Conversation, list[Hear]] = {}
         self._known: dict[Conversation, _Known] = {}
         self._closing = False
 
@@ -144,6 +146,27 @@ class Turns:
             raise
         finally:
             self._asked.remove(asked)
+
+    @contextmanager
+    def listening(self, conversation: Conversation, hear: Hear) -> Iterator[None]:
+        """Have `hear` called for every event of the conversation's turns here, beside whoever else is."""
+        listeners = self._listeners.setdefault(conversation, [])
+        listeners.append(hear)
+        try:
+            yield
+        finally:
+            listeners.remove(hear)
+
+    def _telling(self, request: Request, sender: Hear | None) -> Hear:
+        """What tells the sender of a turn and everybody who listens."""
+
+        def tell(event: Event) -> None:
+            if sender is not None:
+                sender(event)
+            for hear in tuple(self._listeners.get(request.conversation, ())):
+                hear(event)
+
+        return tell
 
     def steer(self, conversation: Conversation) -> None:
         """Have the turn that runs here look at what the user has just said."""
@@ -237,16 +260,16 @@ class Turns:
 
     async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
-        timeline, hear = lead.timeline, asked.request.hear
+        timeline, hear = lead.timeline, self._telling(asked.request, asked.request.hear)
         _replay(timeline, number, hear)
         if timeline.turn(number).exit is not None:
             return _ended(timeline, number)
-        recorder = lead.recorder(number, hear or _nobody)
+        recorder = lead.recorder(number, hear)
         try:
             await lead.interrupt_others(number)
             for turn in [turn for turn in timeline.unbegun if turn.number < number]:
                 await self._run_for_another(asked, lead, turn.number)
-            return await self._bounded(asked, lead, recorder)
+            return await self._bounded(asked, lead, recorder, hear)
         except asyncio.CancelledError:
             if recorder.turn.exit is None:
                 await settled(lead.end(recorder, "stopped", status="stopped"))
@@ -257,21 +280,22 @@ class Turns:
 
     async def _run_for_another(self, asked: _Asked, lead: Leading, number: int) -> None:
         """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
+        hear = self._telling(asked.request, None)
         try:
-            await self._bounded(asked, lead, lead.recorder(number, _nobody))
+            await self._bounded(asked, lead, lead.recorder(number, hear), hear)
         except StoreError:
             raise
         except LooplineError as error:
             _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
 
-    async def _bounded(self, asked: _Asked, lead: Leading, recorder: Recorder) -> TurnResult:
+    async def _bounded(
+        self, asked: _Asked, lead: Leading, recorder: Recorder, hear: Hear
+    ) -> TurnResult:
         payload, limits = _wanted(recorder)
         request = asked.request
         self._recorders[request.conversation] = recorder
         try:
-            done = await request.process(
-                recorder, payload, {**limits, **request.limits}, request.hear or _nobody
-            )
+            done = await request.process(recorder, payload, {**limits, **request.limits}, hear)
         except asyncio.CancelledError:
             await settled(lead.end(recorder, "stopped", status="stopped"))
             raise
@@ -366,15 +390,11 @@ def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
             raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")
 
 
-def _replay(timeline: Timeline, number: int, hear: Hear | None) -> None:
+def _replay(timeline: Timeline, number: int, hear: Hear) -> None:
     """Let the listener hear what the turn holds already: its prompt, at least."""
     prompt = timeline.turn(number).prompt
-    if hear is None or prompt is None:
+    if prompt is None:
         return
     for block in timeline.after(prompt.seq - 1):
         if block.turn == number:
             hear(block)
-
-
-def _nobody(event: Event) -> None:
-    """Hear nothing."""
