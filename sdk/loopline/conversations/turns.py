@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -148,7 +148,7 @@ class Turns:
             self._asked.remove(asked)
 
     @contextmanager
-    def listening(self, conversation: Conversation, hear: Hear) -> Iterator[None]:
+    def listening(self, conversation: Conversation, hear: Hear) -> Generator[None, None, None]:
         """Have `hear` called for every event of the conversation's turns here, beside whoever else is."""
         listeners = self._listeners.setdefault(conversation, [])
         listeners.append(hear)
