@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from loopline.clock import Clock
 from loopline.errors import ModelError
@@ -17,6 +16,7 @@ from loopline.models import Model, Reply, ToolCall, well_formed
 from loopline.prompt import Answer, Calls, Decided, Malformed
 from loopline.react.acting import Actor, Hands
 from loopline.react.answering import Collected, completion, fallback
+from loopline.react.arounds import wrapped
 from loopline.react.asking import ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.limits import Limits, checked
@@ -31,7 +31,7 @@ from loopline.react.router import (
     Table,
     route,
 )
-from loopline.react.seams import Around, Nudge, Run, Say, Stop
+from loopline.react.seams import Around, Nudge, Say, Stop
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Hearing
 from loopline.react.strikes import Strikes, Struck, Why
@@ -113,10 +113,7 @@ class React:
         Raises:
             LeaseLost: another runner has taken the conversation over.
         """
-        run: Run = self._run
-        for around in reversed(self._seams.arounds):
-            run = partial(around, run=run)
-        return await run(payload)
+        return await wrapped(self._run, self._seams.arounds)(payload)
 
     async def _run(self, payload: TurnPayload) -> TurnResult:
         # What the user said is in the log, where it cannot differ from what is rendered.
