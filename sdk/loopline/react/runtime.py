@@ -247,9 +247,9 @@ class React:
             Iteration(made=state.iteration, limit=state.max_iterations, purpose=purpose)
         )
 
-    async def _ask(self, purpose: RoundPurpose, *, is_answer: bool = True) -> Reply:
+    async def _ask(self, purpose: RoundPurpose) -> Reply:
         state, pool = self.state, self._recorder.timeline.pool
-        speaks = is_answer and not (self._synthesizes and purpose == "decision")
+        speaks = purpose == "answer" or not self._synthesizes
         prompt = self._context.prompt(purpose, longer=state.cut_off)
         hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
         reply = await ask(self._model, prompt, hear)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
+from itertools import takewhile
 
 from loopline.models import JsonObject, Usage, dumps
 from loopline.react.limits import MAX_ITERATIONS, Limits
@@ -79,8 +80,9 @@ class ReactStateV2:
     @property
     def same_calls(self) -> int:
         """How many of the newest rounds in a row made the same calls, whatever their order."""
-        prints = [fingerprint(batch) for batch in self.batches]
-        return _in_a_row([one == prints[-1] != "" for one in prints]) if prints else 0
+        newest = fingerprint(self.batches[-1]) if self.batches else ""
+        same = takewhile(lambda batch: fingerprint(batch) == newest, reversed(self.batches))
+        return sum(1 for _ in same) if newest else 0
 
 
 def fingerprint(batch: Batch) -> str:
@@ -94,13 +96,3 @@ def _squeezed(arguments: JsonObject) -> JsonObject:
         name: " ".join(value.split()) if isinstance(value, str) else value
         for name, value in sorted(arguments.items())
     }
-
-
-def _in_a_row(flags: Sequence[bool]) -> int:
-    """How many of the last ones are set, without a gap."""
-    count = 0
-    for flag in reversed(flags):
-        if not flag:
-            break
-        count += 1
-    return count
