@@ -32,8 +32,8 @@ class Limits(TypedDict, total=False):
     those of all its requests, `max_cost` is in US dollars; both stop before the request that would break
     them. `on_exhausted` says what stands in for an answer then. `repairs` are requests in a row to write
     a reply anew that could not be read, None for as many as there are rounds. A reply that was cut off is
-    continued `output_escalations` times. So many `stagnation_rounds` in a row with the same
-    calls end the turn; 0, the default, for never.
+    continued `output_escalations` times. So many `stagnation_rounds` in a row, two
+    at least, with the same calls end the turn; 0, the default, for never.
 
     Child runs may stand `max_depth` below a conversation of the user's; with 0 there are none.
 
@@ -87,6 +87,14 @@ def _whole(least: int) -> Check:
     return check
 
 
+def _none_or(least: int) -> Check:
+    def check(value: object) -> str:
+        is_none = type(value) is int and value == 0
+        return "" if is_none or not _whole(least)(value) else f"0, or {_whole(least)(value)}"
+
+    return check
+
+
 def _positive(value: object) -> str:
     match value:
         case bool():
@@ -121,7 +129,7 @@ _CHECKS: Mapping[str, Check] = {
     "on_exhausted": _one_of(OnExhausted),
     "repairs": lambda value: "" if value is None else _whole(0)(value),
     "output_escalations": _whole(0),
-    "stagnation_rounds": _whole(0),
+    "stagnation_rounds": _none_or(2),
     "max_depth": _whole(0),
     "protocol": _one_of(ProtocolChoice),
     "parallel_tools": _whole(1),

@@ -20,6 +20,7 @@ from loopline.react.arounds import wrapped
 from loopline.react.asking import ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.limits import Limits, checked
+from loopline.react.nudges import stagnation
 from loopline.react.router import (
     Accept,
     Act,
@@ -100,6 +101,8 @@ class React:
         self._listen = listen
         self._limits = checked(limits)
         self._seams = seams or Seams()
+        same = limits.get("stagnation_rounds", 0)
+        self._nudges: Sequence[Nudge] = (*([stagnation(same)] if same else []), *self._seams.nudges)
         self._synthesizes = limits.get("answer_mode", "direct") == "synthesize"
 
     @property
@@ -179,18 +182,22 @@ class React:
 
     async def _nudged(self, state: ReactStateV2) -> Stop | None:
         """Tell the model what the nudges have it told; or the one that ends the turn."""
-        most = self._limits.get("stagnation_rounds", 0)
-        if most and state.same_calls >= most:
-            return Stop("stagnation")
-        for nudge in self._seams.nudges:
+        for nudge in self._nudges:
             match nudge(state):
-                case Stop() as stop:
+                case Stop(reason=reason, text=text) as stop:
+                    await self._tell(reason, text)
                     return stop
-                case Say(code=code, text=text) if code not in self._recorder.turn.told:
-                    await self._recorder.record(Notice(code=code, text=well_formed(text)))
+                case Say(code=code, text=text):
+                    await self._tell(code, text)
                 case _:
                     pass
         return None
+
+    async def _tell(self, code: str, text: str) -> None:
+        """Have the model read something, once between two decisions."""
+        told = _told(code, text)
+        if told and code not in self._recorder.turn.told:
+            await self._recorder.record(*told)
 
     async def _route(self, state: ReactStateV2, reply: Reply, strikes: Strikes) -> Ended | None:
         recorder = self._recorder
@@ -198,8 +205,7 @@ class React:
         if not isinstance(decided, Calls):  # an answer hears first what was said meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
-        nudges = self._seams.nudges
-        table = Table(state=state, waiting=waiting, limits=self._limits, nudges=nudges)
+        table = Table(state=state, waiting=waiting, limits=self._limits, nudges=self._nudges)
         match route(reply, decided, table):
             case Refused():
                 return await self._refused(reply)
@@ -210,13 +216,13 @@ class React:
             case Continue():
                 await self._record_cut(reply)
             case Held(notes=notes, text=text, reason=reason, say=say):
-                told = [Notice(code=say.code, text=well_formed(say.text))] if say else []
+                told = _told(say.code, say.text) if say else []
                 await self._hold(reply, _both(notes, marks), Draft(text=text, reason=reason), told)
             case Accept(notes=notes, text=text, flag=flag):
                 return await self._accept(reply, _both(notes, marks), text, flag, strikes)
             case End(notes=notes, text=text, stop=stop):
-                body = self._completion(text, "", stop.reason)
-                return await self._close(reply, body, _both(notes, marks))
+                body, told = self._completion(text, "", stop.reason), _told(stop.reason, stop.text)
+                return await self._close(reply, body, _both(notes, marks), told=told)
         return None
 
     def _decoded(self, reply: Reply) -> Decided:
@@ -320,11 +326,17 @@ class React:
         return completion(self._recorder.timeline, text, flag=flag, reason=reason)
 
     async def _close(
-        self, reply: Reply, body: Completion, notes: str, *, answer: bool = False
+        self,
+        reply: Reply,
+        body: Completion,
+        notes: str,
+        *,
+        answer: bool = False,
+        told: Sequence[Notice] = (),
     ) -> Ended:
         """Record the decision together with the answer that ends the loop."""
         decided = self._decided(reply, notes, 0, answer=answer)
-        await self._recorder.record(*decided, *self._acks(notes), body)
+        await self._recorder.record(*decided, *self._acks(notes), *told, body)
         return Ended(body.reason, body.error)
 
     async def _record_malformed(
@@ -433,6 +445,11 @@ def answered(turn: Turn, answers: int) -> Ended | None:
         return None
     answer = turn.completions[answers - 1]
     return Ended(answer.reason, answer.error)
+
+
+def _told(code: str, text: str) -> list[Notice]:
+    """What a nudge says, as the log keeps it."""
+    return [Notice(code=code, text=well_formed(text))] if text else []
 
 
 def _both(notes: str, marks: str) -> str:

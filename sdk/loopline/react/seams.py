@@ -83,7 +83,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The turn ends here."""
+    """The turn ends here; the log keeps the text, and the model reads it if it is asked for an answer."""
 
     reason: ExitReason
     text: str = ""

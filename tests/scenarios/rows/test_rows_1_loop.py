@@ -8,7 +8,7 @@ import pytest
 
 from loopline import Block
 from loopline.models import ProtocolName, Reply, ToolCall, Usage
-from loopline.react import ReactStateV2
+from loopline.react import ReactStateV2, Stop
 from loopline.react import Say as Tell
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -17,6 +17,7 @@ from loopline.timeline import (
     Decision,
     Draft,
     Exit,
+    Notice,
     RoundStart,
     ToolResult,
     ToolStarted,
@@ -241,8 +242,12 @@ async def test_row_20_the_same_calls_again_and_again_end_the_turn(order: tuple[s
     model = ScriptedModel([both("a", "b"), both(*order), both("a", "b"), "Enough."])
     async with at_work(model) as talk:
         result = await talk.say("go", stagnation_rounds=3)
+        told = await bodies(talk, Notice)
     assert (result.exit_reason, result.answer) == ("stagnation", "Enough.")
     assert len(decisions(model)) == 3
+    why = "The last 3 rounds made the same calls: w.look."
+    assert told == [Notice(code="stagnation", text=why)]
+    assert why in str(model.requests[-1])
 
 
 async def test_rounds_of_another_kind_do_not_count_as_the_same() -> None:
@@ -260,6 +265,17 @@ async def test_a_nudge_is_told_once_between_two_decisions() -> None:
         await talk.say("go")
     assert [str(one).count("Be quick.") for one in model.requests] == [0, 1, 1]
     assert len(results(model.requests[-1])) == 2
+
+
+async def test_why_a_nudge_ended_a_turn_with_the_answer_on_the_table_is_in_the_log() -> None:
+    def enough(state: ReactStateV2) -> Stop | None:
+        return Stop("complete", "This is enough.") if state.answer else None
+
+    async with at_work(["Tea."], workbench(nudges=[enough])) as talk:
+        result = await talk.say("go")
+        told = await bodies(talk, Notice)
+    assert (result.answer, result.exit_reason) == ("Tea.", "complete")
+    assert told == [Notice(code="complete", text="This is enough.")]
 
 
 async def test_a_call_that_takes_too_long_is_a_result_and_the_others_go_on() -> None:

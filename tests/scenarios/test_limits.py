@@ -1,0 +1,63 @@
+"""Limits: each takes what it says and refuses the rest, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+import pytest
+
+from loopline.errors import LooplineError
+from loopline.react.limits import Limits, checked
+
+WHOLE = ["3", 1.5, True, None]
+RANGES: Mapping[str, tuple[list[object], list[object]]] = {
+    "max_iterations": ([1, 500], [0, -1, *WHOLE]),
+    "early_stop": ([True, False], [1, "yes", None]),
+    "min_rounds": ([1, 3], [0, *WHOLE]),
+    "deadline_seconds": ([0.5, 60], [0, -1.0, float("inf"), float("nan"), True, "60", None]),
+    "max_tokens": ([1, 100_000], [0, *WHOLE]),
+    "max_cost": ([0.01, 2], [0, -1, float("nan"), True, None]),
+    "on_exhausted": (["force", "summary", "partial"], ["stop", "", 1, None]),
+    "repairs": ([None, 0, 2], [-1, 1.5, True, "3"]),
+    "output_escalations": ([0, 2], [-1, *WHOLE]),
+    "stagnation_rounds": ([0, 2, 3], [1, -1, *WHOLE]),
+    "max_depth": ([0, 2], [-1, *WHOLE]),
+    "protocol": (["auto", "native", "json", "tagged", "thought_action"], ["xml", None]),
+    "parallel_tools": ([1, 10], [0, *WHOLE]),
+    "tool_timeout_seconds": ([0.1, 30], [0, -3, True, None]),
+    "select_tools": ([True, False], [0, "no"]),
+    "answer_mode": (["direct", "synthesize"], ["both", None]),
+    "reasoning_effort": (["low", "medium", "high", "max"], ["none", 3]),
+    "cache_ttl_seconds": ([0, 300], [-1, *WHOLE]),
+    "keep_recent_turns": ([1, 10], [0, *WHOLE]),
+    "keep_recent_intact_turns": ([1, 2], [0, *WHOLE]),
+    "cache_point_min_rounds": ([1, 2], [0, *WHOLE]),
+    "cache_point_offset_rounds": ([0, 4], [-1, *WHOLE]),
+    "editable_tail_size_in_tokens": ([0, 2_000], [-1, *WHOLE]),
+    "summary_hint": (["general"], [1, None]),
+}
+
+
+def test_every_limit_is_held_to_its_range_here() -> None:
+    assert RANGES.keys() == get_type_hints(Limits).keys()
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_a_limit_takes_what_is_in_its_range_and_refuses_the_rest_by_name(name: str) -> None:
+    taken, refused = RANGES[name]
+    for value in taken:
+        limits: Any = {name: value}
+        assert checked(limits) == {name: value}
+    for value in refused:
+        odd: Any = {name: value}
+        with pytest.raises(LooplineError, match=f"^{name} must be .+, not "):
+            checked(odd)
+
+
+def test_a_limit_that_is_none_is_refused_with_the_nearest() -> None:
+    odd: Any = {"max_iteration": 3}
+    with pytest.raises(
+        LooplineError, match="no limit 'max_iteration', nearest is 'max_iterations'"
+    ):
+        checked(odd)
