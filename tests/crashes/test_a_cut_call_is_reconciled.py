@@ -14,10 +14,13 @@ from loopline import (
     Harness,
     LooplineError,
     ToolContext,
+    ToolError,
     TurnPayload,
     TurnResult,
     tool,
 )
+from loopline.react import Allow, GuardedCall
+from loopline.react.seams import Verdict
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import MemoryLog, ToolPending, ToolResult, ToolStarted
 from tests.support.mortal import MortalLog
@@ -48,6 +51,19 @@ def broken(ledger: str) -> str:
     raise RuntimeError(f"cannot read {ledger}")
 
 
+def refused(ledger: str) -> str:
+    raise ToolError(f"nothing was added to {Path(ledger).name}")
+
+
+def odd(ledger: str) -> object:
+    del ledger
+    return object()
+
+
+def as_given(line: str) -> str:
+    return f"added {line}"
+
+
 def asks(context: ToolContext) -> str:
     context.ask_user("Did it take effect?")
 
@@ -68,6 +84,24 @@ async def counted(ledger: str) -> str:
 def unreadable(ledger: str) -> str:
     """Add a line that nobody can look up."""
     return add(ledger, "line")
+
+
+@tool(effect="write", reconcile=refused)
+def rejected(ledger: str) -> str:
+    """Add a line."""
+    return add(ledger, "line")
+
+
+@tool(effect="write", reconcile=odd)
+def odd_answer(ledger: str) -> str:
+    """Add a line."""
+    return add(ledger, "line")
+
+
+@tool(effect="write", reconcile=as_given)
+def signed(ledger: str, line: str) -> str:
+    """Add this line."""
+    return add(ledger, line)
 
 
 @tool(effect="write", reconcile=asks)
@@ -91,7 +125,21 @@ def read(ledger: str) -> str:
 TOOLS_SPECS = [{"module": __name__, "alias": "cut"}]
 
 
+class Signs:
+    """Has every line that is written bear a name."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        line = call.arguments.get("line")
+        return Allow({**call.arguments, "line": f"{line} (ann)"}) if line else Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        del call
+        return text
+
+
 class Cutting(BaseWorkflow):
+    guards = (Signs(),)
+
     async def process(self, payload: TurnPayload) -> TurnResult:
         react = await self.build_react(tools_module=__name__)
         return await react.run(payload)
@@ -100,12 +148,12 @@ class Cutting(BaseWorkflow):
 bundle = Bundle(id="cutting", workflow=Cutting)
 
 
-async def cut(name: str, ledger: Path, left: int = UP_TO_THE_START) -> MemoryLog:
+async def cut(name: str, ledger: Path, left: int = UP_TO_THE_START, **more: str) -> MemoryLog:
     """What is kept of a turn whose one call was cut off after so many appends."""
     inner = MemoryLog()
     log = MortalLog(inner)
     log.left = left
-    model = ScriptedModel([Call(f"cut.{name}", ledger=str(ledger))])
+    model = ScriptedModel([Call(f"cut.{name}", ledger=str(ledger), **more)])
     async with Harness.open(bundle, store=log, model=model) as harness:
         with pytest.raises(LooplineError):
             await harness.conversation("c").say("go")
@@ -159,6 +207,31 @@ async def test_looking_that_breaks_leaves_the_call_interrupted_and_is_logged(
     assert result.status == "interrupted"
     assert "what became of cut.unreadable cannot be found out" in caplog.text
     assert "cannot read" in caplog.text
+
+
+async def test_a_refusal_of_the_tool_is_the_result_of_the_call(tmp_path: Path) -> None:
+    result = await carried_on(await cut("rejected", tmp_path / "ledger"))
+    assert (result.status, result.text) == ("error", "nothing was added to ledger")
+
+
+async def test_an_answer_that_is_no_result_leaves_the_call_interrupted_and_names_who_must_act(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await cut("odd_answer", tmp_path / "ledger")
+    with caplog.at_level(logging.ERROR, "loopline"):
+        result = await carried_on(log)
+    assert result.status == "interrupted"
+    assert "cut.odd_answer returned what it may not, which its author must change" in caplog.text
+
+
+async def test_what_became_of_a_call_is_asked_with_the_arguments_that_it_ran_with(
+    tmp_path: Path,
+) -> None:
+    log = await cut("signed", tmp_path / "ledger", line="tea")
+    assert lines(str(tmp_path / "ledger")) == ["tea (ann)"]
+    result = await carried_on(log)
+    assert (result.status, result.text) == ("ok", "added tea (ann)")
+    assert (result.ran_with or {}).get("line") == "tea (ann)"
 
 
 async def test_a_tool_may_ask_the_user_what_became_of_the_call(tmp_path: Path) -> None:

@@ -240,9 +240,9 @@ def batches(blocks: Sequence[Block]) -> list[list[Ran]]:
     rounds = defaultdict[tuple[int, int], list[Ran]](list)
     for block in blocks:
         match block.body:
-            case ToolCalled(call_id=call_id, arguments=arguments) if call_id in ends:
+            case ToolCalled(call_id=call_id, tool=tool, arguments=arguments) if call_id in ends:
                 began, effect = starts.get(call_id, (0, "read"))
-                key = str(arguments.get("name")) if effect == "write" else ""
+                key = str(arguments.get("name")) if effect == "write" else tool
                 rounds[block.turn, block.round].append(Ran(effect, key, began, ends[call_id]))
             case _:
                 pass

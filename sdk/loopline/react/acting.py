@@ -129,8 +129,8 @@ class Actor:
                 await self._record_end(call, _as_text(answer.value), "ok")
             elif self._has_children(call):
                 run.append(call)
-            elif call.call_id in turn.started:
-                await self._settle_begun(call)
+            elif (begun := turn.started.get(call.call_id)) is not None:
+                await self._settle_begun(call, begun)
             elif waiting is not None and answer is not None and not approved(answer.value):
                 await self._record_end(call, DENIED, "denied")
             else:
@@ -145,17 +145,23 @@ class Actor:
         own = recorder.conversation.name
         return bool(names) and all(parent_name(name) == own for name in names)
 
-    async def _settle_begun(self, call: ToolCalled) -> None:
-        """The result of a call that had begun when its runner was cut off."""
+    async def _settle_begun(self, call: ToolCalled, begun: ToolStarted) -> None:
+        """The result of a call that had begun when its runner was cut off, with what it ran with."""
         parsed = self._parsed(call)
         if isinstance(parsed.tool, LooplineError):
             await self._record_end(call, INTERRUPTED, "interrupted")
             return
+        arguments = call.arguments if begun.ran_with is None else begun.ran_with
         try:
             made = self._call(call, parsed.tool.effect, self._children(call, None))
-            outcome = await parsed.tool.reconcile(deepcopy(call.arguments), made)
+            outcome = await parsed.tool.reconcile(deepcopy(arguments), made)
+        except StoreError:
+            raise
         except AskUser as asked:
             await self._wait(call, asked.kind, asked.question, asked.child)
+            return
+        except ToolError as error:
+            await self._record_end(call, str(error), "error")
             return
         except Exception:
             logger.exception("what became of %s cannot be found out", call.tool)
@@ -163,7 +169,7 @@ class Actor:
         if outcome is None:
             await self._record_end(call, INTERRUPTED, "interrupted")
         else:
-            await self._record(call, outcome, 0.0)
+            await self._record(call, outcome, 0.0, begun.ran_with)
 
     async def act(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
@@ -316,6 +322,7 @@ class Actor:
             raise tool
         begun = call.call_id in self._recorder.turn.started
         arguments = parsed.arguments
+        ran_with = None if arguments is call.arguments else arguments
         match parsed.verdict:
             case Deny(reason=reason):
                 await self._record_end(call, reason, "denied")
@@ -328,14 +335,15 @@ class Actor:
         start = self._clock.elapsed()
         if tool.effect != "read":
             if not begun:
-                await self._recorder.record(ToolStarted(call_id=call.call_id, effect=tool.effect))
+                await self._recorder.record(
+                    ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
+                )
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         made = self._call(call, tool.effect, children)
         outcome = await children.over(self._timed(tool, deepcopy(arguments), made))
         if parsed.guarded is not None:
             outcome = await self._looked_over(parsed.guarded, outcome)
-        ran_with = None if arguments is call.arguments else arguments
         await self._record(call, outcome, self._since(start), ran_with)
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: Call) -> Outcome:

@@ -157,10 +157,14 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted:
-    """A call that may change something is about to begin; it is never begun twice."""
+    """A call that may change something is about to begin; it is never begun twice.
+
+    `ran_with` are the arguments it runs with, where a guard changed them.
+    """
 
     call_id: str
     effect: Effect
+    ran_with: JsonObject | None = None
     type: Literal["react.tool.start"] = "react.tool.start"
 
 

@@ -77,7 +77,7 @@ class Turn:
     undecided: RoundStart | None = None
     open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
     results: list[ToolResult] = field(default_factory=list[ToolResult])
-    started: set[str] = field(default_factory=set[str])
+    started: dict[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
     waiting: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
     answers: dict[str, UserAnswer] = field(default_factory=dict[str, UserAnswer])
     children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
@@ -152,7 +152,7 @@ class Turn:
                 for batch in self.batches[-1:]:
                     batch.calls.append(body)
             case ToolStarted(call_id=call_id):
-                self.started.add(call_id)
+                self.started[call_id] = body
             case ToolPending(call_id=call_id):
                 self.waiting[call_id] = body
                 self.answers.pop(call_id, None)  # given to what it asked before

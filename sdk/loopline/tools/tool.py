@@ -235,7 +235,10 @@ class BoundTool:
         given |= dict.fromkeys(self.function.parameters.contexts, call.context)
         names = inspect.signature(check).parameters
         returned = await _call(check, {name: given[name] for name in names if name in given})
-        return None if returned is None else self._outcome(returned)
+        try:
+            return None if returned is None else self._outcome(returned)
+        except ToolError as error:
+            raise BundleError(str(error)) from error  # it says nothing of the call
 
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """Call the function, in a thread unless it is async, and read what it returned."""
