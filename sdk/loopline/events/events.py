@@ -20,12 +20,18 @@ class Delta:
     `compaction` says that the context is being made smaller, and from what size.
     `reset` says that what this channel showed of the current attempt is void. In the answer channel
     citations are resolved: `[1]` is the first of the sources that the answer cites, `[?]` is none.
+    `progress` says how a call or the turn gets on; `total` is of how many, 0 where nothing is counted.
+    `missed` says that a listener was too slow for the blocks behind the seq `after` up to `through`, which
+    the log still has.
     """
 
-    type: Literal["delta", "reset", "progress", "compaction", "pending"]
+    type: Literal["delta", "reset", "progress", "compaction", "pending", "missed"]
     channel: str
     text: str = ""
     attempt: int = 1
+    total: int = 0
+    after: int = 0
+    through: int = 0
 
 
 Event = Block | Delta

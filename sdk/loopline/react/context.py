@@ -444,7 +444,11 @@ class Context:
             self._limits.get("summary_hint", "general" if cut.opens_turn else "react_iteration")
         )
         written = await self._written(now, cut.messages, instructions(hint), budget)
-        summary = summarized(covered, written, hint, timeline)
+        summary = replace(
+            summarized(covered, written, hint, timeline),
+            messages_before=len(now.messages),
+            messages_after=len(now.messages) - cut.messages + 1,
+        )
         history = plan.history(timeline.plans)
         told: list[Body] = [summary, *([PlanHistory(text=history)] if history else [])]
         named = f"{summary.covered_turn_ids[0]} to {summary.covered_turn_ids[-1]} are summed up"

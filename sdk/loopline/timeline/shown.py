@@ -124,7 +124,8 @@ class RangeSummary:
     by a model, or is empty. `carried` are the lines that later rounds refer to and the text left out,
     `ledger` a line for each block that can be read again, `notes` the memory notes, `sources` the
     numbers of those that were cited, each with its name. `dropped` counts the blocks for which the
-    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `usage` is what the text cost, `why` why there is none.
+    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `usage` is
+    what the text cost, `why` why there is none. The prompt had `messages_before`, and has `messages_after`.
     """
 
     covers: int
@@ -141,6 +142,8 @@ class RangeSummary:
     older: str = ""
     usage: Usage = field(default_factory=Usage)
     why: str = ""
+    messages_before: int = 0
+    messages_after: int = 0
     type: Literal["conv.range.summary"] = "conv.range.summary"
 
     @property
