@@ -14,7 +14,7 @@ from loopline import Store
 from loopline.timeline import Block, Exit, RunChild, ToolResult, ToolStarted, UserPrompt
 from tests.support import dying_kin
 
-APPENDS = 22
+APPENDS = 20
 """As many as the turn and its child make."""
 
 processes = multiprocessing.get_context("forkserver")

@@ -25,7 +25,7 @@ from loopline.testing import Call, ScriptedModel
 from loopline.timeline import MemoryLog, ToolPending, ToolResult, ToolStarted
 from tests.support.mortal import MortalLog
 
-UP_TO_THE_START, UP_TO_THE_CALL = 5, 4
+UP_TO_THE_START, UP_TO_THE_CALL = 4, 3
 """So many appends are kept: the prompt, the header, a round, a decision with its call, its start."""
 
 

@@ -34,7 +34,7 @@ from tests.support.dying import Fate
 
 SHORT, LONG = [1, 4], [1, 4, 1, 1]
 """How many calls each round makes, where it makes any."""
-SHORT_APPENDS, LONG_APPENDS = 17, 34
+SHORT_APPENDS, LONG_APPENDS = 16, 33
 APPENDS = [
     ("user.prompt", 1),
     ("turn.header", 1),
@@ -196,10 +196,10 @@ def test_a_turn_killed_around_a_summary_that_no_model_writes_is_carried_on(
     check_long(live_and_die(dead_at(quick_folder, point, n, ""), LONG), "")
 
 
-def test_the_short_turn_has_34_points_and_each_is_one_where_it_dies(quick_folder: Path) -> None:
+def test_the_short_turn_has_32_points_and_each_is_one_where_it_dies(quick_folder: Path) -> None:
     code, reason, passed = run(Fate(str(quick_folder)))
     assert (code, reason) == (0, "complete")
-    assert passed["before"] + passed["after"] == 2 * SHORT_APPENDS == 34
+    assert passed["before"] + passed["after"] == 2 * SHORT_APPENDS == 32
     check(asyncio.run(kept(quick_folder))[0], quick_folder, SHORT)
 
 

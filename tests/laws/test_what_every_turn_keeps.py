@@ -90,7 +90,7 @@ def test_i3_every_request_has_the_instructions_and_what_the_user_asked(life: Lif
 @wildly
 @given(wild_lives)
 def test_i4_no_turn_makes_more_decisions_than_it_may_and_one_answer(life: Life) -> None:
-    most = life.limits.get("max_iterations", 0)
+    most = life.limits.get("max_iterations") or 0
     for turn in Timeline(live(life).blocks).turns.values():
         made = Counter(decision.purpose for decision in turn.decisions)
         assert made["decision"] <= most

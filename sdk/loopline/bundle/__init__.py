@@ -6,6 +6,7 @@ from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.properties import Properties, Setting, Written, merged, written
 from loopline.bundle.running import begin, run
 from loopline.bundle.services import RunServed, Services, SpawnServed
+from loopline.bundle.settings import LoopSettings, loop_settings
 from loopline.bundle.template import create
 from loopline.bundle.wired import wired
 from loopline.bundle.workflow import BaseWorkflow
@@ -15,6 +16,7 @@ __all__ = [
     "BaseWorkflow",
     "Bundle",
     "LoadedBundle",
+    "LoopSettings",
     "Properties",
     "RunServed",
     "Services",
@@ -28,6 +30,7 @@ __all__ = [
     "load",
     "load_skills",
     "load_tools",
+    "loop_settings",
     "merged",
     "run",
     "wired",

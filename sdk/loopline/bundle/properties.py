@@ -16,6 +16,7 @@ from typing import cast
 
 from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
+from loopline.react import Policies
 from loopline.skills import Document, DocumentError, read_yaml
 
 FILE = "loopline.yaml"
@@ -29,6 +30,13 @@ KNOWLEDGE: Mapping[str, str | bool] = {
     "validate_refs": True,
 }
 """The keys of the section `knowledge`, which every bundle knows, with their defaults."""
+
+LOOP: Mapping[str, Json] = {
+    "agent_mode": "",
+    "react": {"preset": None, **dict.fromkeys(Policies().values)},
+    "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
+}
+"""The names by which every bundle's loop is set; nothing is set by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ def merged(
             key or the type, and the file and line it was read from.
     """
     defaults = _section(cast("Mapping[object, object]", configuration), "configuration")
-    shape: JsonObject = {**defaults, "knowledge": dict(KNOWLEDGE)}
+    shape: JsonObject = {**defaults, **LOOP, "knowledge": dict(KNOWLEDGE)}
     own = _Merge(shape, lambda _: "configuration: ")
     tree = own.into({"knowledge": dict(KNOWLEDGE)}, defaults)
     given = set(defaults)

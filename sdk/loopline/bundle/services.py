@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from loopline.bundle.properties import Properties
+from loopline.bundle.settings import LoopSettings
 from loopline.clock import Clock
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace
@@ -14,7 +15,7 @@ from loopline.models import Model
 from loopline.react import Child, Limits, TurnPayload, TurnResult
 from loopline.reader import Conversed, KnowledgeRead, OtherConversation
 from loopline.skills import Skills
-from loopline.timeline import ConversationSummary, Recorder
+from loopline.timeline import ConversationSummary, Recorder, TurnHeader
 from loopline.tools import ToolSet
 
 
@@ -36,7 +37,10 @@ class SpawnServed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name."""
+    """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name.
+
+    `header` is what the turn began with; `environment` are the variables that presets know.
+    """
 
     source: str
     recorder: Recorder
@@ -45,7 +49,10 @@ class Services:
     clock: Clock
     listen: Listen
     limits: Limits
+    header: TurnHeader
+    environment: Mapping[str, str]
     properties: Properties
+    settings: LoopSettings
     knowledge: KnowledgeSpace | None
     read: KnowledgeRead | None
     toolset: Callable[[str], ToolSet]

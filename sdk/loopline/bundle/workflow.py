@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
-from loopline.errors import BundleError
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import Json, Model, dumps, well_formed, well_formed_json
 from loopline.react import (
-    MAX_DEPTH,
     Around,
     Child,
     Context,
@@ -23,11 +21,16 @@ from loopline.react import (
     Hands,
     Limits,
     Nudge,
+    Policies,
+    Preset,
+    PresetName,
     React,
     Seams,
     TurnPayload,
     TurnResult,
+    chosen_protocol,
     completion,
+    named_preset,
     result,
 )
 from loopline.reader import Reader
@@ -43,7 +46,6 @@ from loopline.timeline import (
     depth,
 )
 from loopline.tools import (
-    EDITABLE_TAIL_TOKENS,
     HideTool,
     KnowledgeSearch,
     PlanTool,
@@ -56,7 +58,11 @@ from loopline.tools import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wired:
-    """What `build_react` was given; `child_tools` are what a child run may have of the tools."""
+    """What `build_react` was given, and what was configured.
+
+    A tool is offered that each list of `allowed` patterns allows; `child_tools` are what a child run may
+    have of these.
+    """
 
     tools_module: str
     skills_module: str
@@ -64,7 +70,8 @@ class _Wired:
     read: Callable[[str], Awaitable[Passage]] | None
     instructions: str
     model: Model | None
-    tools: tuple[str, ...] | None
+    allowed: tuple[tuple[str, ...], ...]
+    preset: Preset
     limits: Limits
     child_tools: tuple[str, ...] | None = None
 
@@ -133,7 +140,7 @@ class BaseWorkflow:
         knowledge_space_fn: KnowledgeSearch | None = None,
         knowledge_read_fn: Callable[[str], Awaitable[Passage]] | None = None,
         instructions: str | None = None,
-        preset: Literal["bare"] = "bare",
+        preset: PresetName | Preset = "bare",
         model: Model | None = None,
         tools: Iterable[str] | None = None,
         **limits: Unpack[Limits],
@@ -142,12 +149,14 @@ class BaseWorkflow:
 
         `tools_module` and `skills_module` name descriptor modules, `tools` allows only the tools that
         match one of its patterns. The knowledge functions take the place of the bundle's own space.
+        `limits` are laid over the preset, over these the properties below `react` and `react_config`, over
+        all of them what was asked for this one turn.
 
         Raises:
             BundleError: a descriptor or a tool is wrong; the message names file and line.
+            LooplineError: there is no such preset, or a policy is out of its range.
         """
-        if preset != "bare":
-            raise BundleError(f"no preset {preset!r}: there is only 'bare'")
+        configured = self._services.settings
         wired = _Wired(
             tools_module=tools_module,
             skills_module=skills_module,
@@ -155,8 +164,9 @@ class BaseWorkflow:
             read=knowledge_read_fn,
             instructions=self.instructions if instructions is None else instructions,
             model=model,
-            tools=None if tools is None else tuple(tools),
-            limits=limits,
+            allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
+            preset=named_preset(configured.preset or preset),
+            limits={**limits, **configured.limits},
         )
         seams = Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds))
         own = self.scratchpad if scratchpad is None else scratchpad
@@ -176,14 +186,23 @@ class BaseWorkflow:
             knowledge=guarded_read(read) if read else None,
             other=services.other,
         )
-        in_force: Limits = {**wired.limits, **services.limits}
+        policies = wired.preset.policies.under(
+            wired.preset.environment(services.environment), wired.limits, services.limits
+        )
         toolset = await self._toolset(
             wired,
-            in_force,
+            policies,
             guarded_search(search) if search else None,
             services.recorder.conversation,
         )
         model = wired.model or services.model
+        services.recorder.header = replace(
+            services.header,
+            model=model.name,
+            protocol=chosen_protocol(policies, model).name,
+            preset=wired.preset.name,
+            limits=policies.apart_from(Policies()),
+        )
         context = Context(
             recorder=services.recorder,
             model=model,
@@ -191,7 +210,7 @@ class BaseWorkflow:
             system=system_text(wired.instructions, services.source, toolset, skills),
             clock=services.clock,
             listen=services.listen,
-            limits=in_force,
+            policies=policies,
         )
 
         async def spawn(child: Child, listen: Listen) -> TurnResult:
@@ -215,32 +234,32 @@ class BaseWorkflow:
                 properties=self.properties.flat(),
                 scratchpad=scratchpad,
                 guards=tuple(self.guards),
-                limits=in_force,
+                policies=policies,
                 spawn=spawn,
             ),
             clock=services.clock,
             listen=services.listen,
-            limits=in_force,
+            policies=policies,
             seams=seams,
         )
 
     async def _toolset(
         self,
         wired: _Wired,
-        limits: Limits,
+        policies: Policies,
         search: KnowledgeSearch | None,
         conversation: Conversation,
     ) -> ToolSet:
         own = await asyncio.to_thread(self._services.toolset, wired.tools_module)
-        if wired.tools is not None:
-            own = own.allow(wired.tools)
+        for patterns in wired.allowed:
+            own = own.allow(patterns)
         if wired.child_tools is not None:
             own = own.allow(wired.child_tools)
         below = depth(conversation.name)
-        if 0 < below >= limits.get("max_depth", MAX_DEPTH):
+        if 0 < below >= policies.max_depth:
             own = ToolSet(tool for tool in own.values() if tool.effect != "meta")
-        editable = limits.get("editable_tail_size_in_tokens", EDITABLE_TAIL_TOKENS)
-        built_in: list[Tool] = [PlanTool(), ReadTool(), HideTool(editable)]
+        editable = HideTool(policies.editable_tail_size_in_tokens)
+        built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
         if search is not None:
             built_in.append(SearchTool(search))
         return ToolSet([*built_in, *own.values()])

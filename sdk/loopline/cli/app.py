@@ -17,6 +17,7 @@ from loopline.cli.knowing import build, search
 from loopline.cli.listing import Active
 from loopline.cli.looking import Look, show
 from loopline.cli.making import bundles, new
+from loopline.cli.presetting import diff, presets
 from loopline.cli.prompting import CacheName, Which, prompt
 from loopline.cli.reading import read
 from loopline.cli.running import Asked, run
@@ -78,6 +79,9 @@ app: typer.Typer = typer.Typer(
 
 knowledge: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(knowledge, name="knowledge", help="A bundle's knowledge space.")
+
+presetting: typer.Typer = typer.Typer(rich_markup_mode=None)
+app.add_typer(presetting, name="presets", help="What a loop may go by, preset by preset.")
 
 
 @app.command("run")
@@ -382,6 +386,26 @@ def build_command(
     """Have a knowledge space ready, and say what is in it."""
     choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
     attend(partial(build, bundle, choices), verbose=verbose)
+
+
+@presetting.callback(invoke_without_command=True)
+def presets_command(
+    context: typer.Context, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """Show every preset, policy by policy."""
+    if context.invoked_subcommand is None:
+        attend(partial(presets, Choices(as_json=as_json)), verbose=verbose)
+
+
+@presetting.command("diff")
+def diff_command(
+    one: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
+    other: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show in which policies two presets differ."""
+    attend(partial(diff, one, other, Choices(as_json=as_json)), verbose=verbose)
 
 
 @app.command("check")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from loopline.cli.steps import counted
-from loopline.cli.words import duration
+from loopline.cli.words import duration, worded
 from loopline.models import dumps
+from loopline.react import PRESETS
 from loopline.reader import text_of
 from loopline.refs import BlockRef, ConversationRef
 from loopline.timeline import (
@@ -65,11 +66,23 @@ def summary_of(block: Block) -> str:
             return " ".join(text_of(block)[0].split())
 
 
+def _policies(header: TurnHeader) -> Iterator[str]:
+    """What the turn goes by: its preset, and what it has otherwise than that."""
+    if header.preset != "bare":
+        yield f"preset {header.preset}"
+    preset = PRESETS.get(header.preset)
+    usual = preset.policies.values if preset else {}
+    for name, value in header.limits.items():
+        if name not in usual or usual[name] != value:
+            yield f"{name}={worded(value)}"
+
+
 def _lifecycle(block: Block) -> str:
     match block.body:
         case TurnHeader() as header:
             asked = f" · {_commit(header.knowledge)}" if header.knowledge else ""
-            return f"{header.bundle} · {header.model} · {header.protocol}{asked}"
+            loop = f"{header.bundle} · {header.model} · {header.protocol}{asked}"
+            return " · ".join([loop, *_policies(header)])
         case RoundStart() as begun:
             takes = f" · takes {', '.join(map(str, begun.takes))}" if begun.takes else ""
             opened = f" · opened by {begun.opened_by}" if begun.opened_by else ""

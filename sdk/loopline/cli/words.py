@@ -12,7 +12,7 @@ from rich.text import Text
 from loopline.cli.steps import Step, counted
 from loopline.knowledge import KnowledgeState
 from loopline.react import PendingCall
-from loopline.timeline import MARKS, Source, StepStatus, Timeline, Turn, citations
+from loopline.timeline import MARKS, LimitValue, Source, StepStatus, Timeline, Turn, citations
 
 QUIET = "bright_black"
 REF = "cyan"
@@ -150,3 +150,16 @@ def duration(ms: float) -> str:
     if ms < 1:
         return f"{ms:.1f} ms"
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def worded(value: LimitValue) -> str:
+    """The value of a policy, for people."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return f"{value:,g}" if value < 1_000_000 else str(value)
+        case str():
+            return value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,7 @@ from loopline.bundle import (
     Setting,
     begin,
     load,
+    loop_settings,
     merged,
     run,
 )
@@ -36,6 +39,7 @@ from loopline.models import ClockedModel, ClosingModel, Model
 from loopline.react import (
     Child,
     Limits,
+    Policies,
     TurnPayload,
     TurnResult,
     chosen_protocol,
@@ -131,6 +135,7 @@ class Harness(Conversing):
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
                 loaded=loaded,
                 properties=properties,
+                settings=loop_settings(properties),
                 log=log,
                 space=space,
                 turns=turns,
@@ -236,14 +241,17 @@ class Harness(Conversing):
     async def _services(
         self, recorder: Recorder, limits: Limits, listen: Listen, given: Model | None = None
     ) -> Services:
-        """What a turn is run with, by the model that is given if any is; its header is recorded."""
+        """What a turn is run with, by the model that is given if any is; its header is made."""
         opened = self._open_now
         model = given or self._model_of_run()
         stale = await self._reconciled(opened)
+        begun = recorder.turn.begun or self._clock.now()
+        header = replace(self._header(opened, model, limits), began=begun)
+        told = [Notice(code="knowledge_stale", text=stale)] if stale else []
         if recorder.turn.header is None:
-            await recorder.record(self._header(opened, model, limits))
-        if stale:
-            await recorder.record(Notice(code="knowledge_stale", text=stale))
+            recorder.header, recorder.foreword = header, told
+        elif told:
+            await recorder.record(*told)
         return Services(
             source=opened.source,
             recorder=recorder,
@@ -253,7 +261,10 @@ class Harness(Conversing):
             clock=self._clock,
             listen=listen,
             limits=limits,
+            header=header,
+            environment=os.environ,
             properties=opened.properties,
+            settings=opened.settings,
             knowledge=opened.space,
             read=reads(opened.space, recorder.timeline, recorder.past),
             toolset=opened.toolset,
@@ -288,10 +299,13 @@ class Harness(Conversing):
         return ""
 
     def _header(self, opened: Opened, model: Model, limits: Limits) -> TurnHeader:
+        bare = Policies()
+        policies = bare.under(limits)
         return TurnHeader(
             bundle=opened.loaded.bundle.id,
             model=model.name,
-            protocol=chosen_protocol(limits, model).name,
+            protocol=chosen_protocol(policies, model).name,
+            limits=policies.apart_from(bare),
             knowledge=commit_of(opened.space) if opened.space is not None else None,
         )
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from loopline.bundle import LoadedBundle, Properties, load_skills, load_tools, wired
+from loopline.bundle import (
+    LoadedBundle,
+    LoopSettings,
+    Properties,
+    load_skills,
+    load_tools,
+    wired,
+)
 from loopline.conversations import Turns
 from loopline.errors import LooplineError
 from loopline.knowledge import KnowledgeSpace
@@ -22,6 +29,7 @@ class Opened:
     source: str
     loaded: LoadedBundle
     properties: Properties
+    settings: LoopSettings
     log: TimelineLog
     space: KnowledgeSpace | None
     turns: Turns

@@ -16,22 +16,21 @@ def announce(
     *,
     iteration: int,
     limit: int,
+    tokens: int | None = None,
     now: datetime,
     turn_id: str,
     plans: Sequence[PlanSnapshot],
     feedback: Sequence[str] = (),
     unseen: Sequence[tuple[int, str]] = (),
 ) -> str:
-    """The tail of the prompt for round `iteration` of `limit`.
+    """The tail of the prompt for round `iteration` of `limit`, 0 where none is set but by `tokens`.
 
     `plans` are the open ones, the one changed last at the end; the last four are shown. `feedback` is a
     line for each reaction that no turn shows in its place. `unseen` are the sources that nothing above
     names, by number, with what they are called: the newest get a line, the rest their ref.
     """
-    left = max(limit - iteration, 0)
-    last = " — answer now, further calls are not possible after this" if left == 0 else ""
     lines = [
-        f"ANNOUNCE — iteration {iteration} of {limit}, {left} left{last}",
+        f"ANNOUNCE — iteration {iteration}{_left(iteration, limit, tokens)}",
         f"[TIME] {now:%Y-%m-%d %H:%M} UTC  [TURN] {turn_id}",
     ]
     shown = plans[-OPEN_PLANS_SHOWN:]
@@ -45,6 +44,15 @@ def announce(
     if unseen:
         lines += ["[SOURCES NOT SHOWN ABOVE]", *_named(unseen)]
     return "\n".join(lines)
+
+
+def _left(iteration: int, limit: int, tokens: int | None) -> str:
+    """What is left of what limits the rounds."""
+    if not limit:
+        return "" if tokens is None else f", {tokens:,} tokens left"
+    left = max(limit - iteration, 0)
+    last = "" if left else " — answer now, further calls are not possible after this"
+    return f" of {limit}, {left} left{last}"
 
 
 def _named(unseen: Sequence[tuple[int, str]]) -> list[str]:

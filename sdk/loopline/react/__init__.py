@@ -5,14 +5,15 @@ from loopline.react.answering import completion, fallback
 from loopline.react.approving import approved, check_answer
 from loopline.react.channels import Channels, Node, channels, nodes
 from loopline.react.context import Context
-from loopline.react.limits import (
-    MAX_DEPTH,
-    MAX_ITERATIONS,
-    Limits,
-    checked,
-    chosen_protocol,
-    recalled,
-    recorded,
+from loopline.react.limits import Limits, checked, recalled, recorded
+from loopline.react.policies import GROUPS, Policies, chosen_protocol
+from loopline.react.presets import (
+    PRESETS,
+    Preset,
+    PresetName,
+    check_mode,
+    named_preset,
+    presets_diff,
 )
 from loopline.react.runtime import React, Seams
 from loopline.react.seams import (
@@ -38,8 +39,8 @@ from loopline.timeline import PendingCall, TurnResult
 from loopline.tools import ChildTask
 
 __all__ = [
-    "MAX_DEPTH",
-    "MAX_ITERATIONS",
+    "GROUPS",
+    "PRESETS",
     "Actor",
     "Allow",
     "Around",
@@ -59,6 +60,9 @@ __all__ = [
     "Nudge",
     "Nudged",
     "PendingCall",
+    "Policies",
+    "Preset",
+    "PresetName",
     "React",
     "ReactStateV2",
     "Resolved",
@@ -73,12 +77,15 @@ __all__ = [
     "approved",
     "channels",
     "check_answer",
+    "check_mode",
     "checked",
     "chosen_protocol",
     "completion",
     "fallback",
     "late_input",
+    "named_preset",
     "nodes",
+    "presets_diff",
     "recalled",
     "recorded",
     "result",

@@ -17,8 +17,8 @@ from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.approving import approved, digest_of
 from loopline.react.guards import Guards
-from loopline.react.limits import PARALLEL_TOOLS, Limits
 from loopline.react.outcomes import recorded
+from loopline.react.policies import Policies
 from loopline.react.seams import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.spawning import Children, Spawn
 from loopline.reader import Reader
@@ -34,7 +34,7 @@ from loopline.timeline import (
     TurnResult,
     parent_name,
 )
-from loopline.tools import AskUser, Call, ChildTask, Outcome, Tool, ToolContext, ToolSet
+from loopline.tools import AskUser, BoundTool, Call, ChildTask, Outcome, Tool, ToolContext, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -97,7 +97,7 @@ class Hands:
     properties: Mapping[str, Json]
     scratchpad: MutableMapping[str, Any]
     guards: Sequence[Guard] = ()
-    limits: Limits = field(default_factory=Limits)
+    policies: Policies = field(default_factory=Policies)
     spawn: Spawn | None = None
 
 
@@ -110,7 +110,7 @@ class Actor:
         self._listen = listen
         self._hands = hands
         self._running: dict[str, _Running] = {}
-        most = hands.limits.get("parallel_tools", PARALLEL_TOOLS)
+        most = hands.policies.parallel_tools
         self._places = asyncio.Semaphore(most)
 
     async def settle(self) -> None:
@@ -233,7 +233,17 @@ class Actor:
             tool.check(call.arguments)
         except LooplineError as error:
             return _Parsed(call, error, Claim("read"), call.arguments)
-        return _Parsed(call, tool, _claim(tool, call.arguments), call.arguments)
+        return _Parsed(call, tool, self._claim(tool, call.arguments), call.arguments)
+
+    def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
+        """What the call excludes. Beside what a tool runs that declares nothing is a policy."""
+        if isinstance(tool, BoundTool) and not tool.function.declared:
+            return Claim(self._hands.policies.unknown_effect)
+        try:
+            return Claim(tool.effect, tool.key(arguments))
+        except Exception:
+            logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
+            return Claim("exclusive")
 
     async def _judged(self, parsed: _Parsed) -> _Parsed:
         """The call as the guards leave it, one call after the other, before any of the round runs."""
@@ -254,7 +264,7 @@ class Actor:
                     tool.check(changed)
                 except LooplineError as error:
                     return replace(parsed, tool=error, claim=Claim("read"))
-                return replace(parsed, claim=_claim(tool, changed), arguments=changed)
+                return replace(parsed, claim=self._claim(tool, changed), arguments=changed)
             case _:
                 return parsed
 
@@ -348,7 +358,7 @@ class Actor:
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: Call) -> Outcome:
         """The outcome, unless the time that a call has is over before."""
-        seconds = self._hands.limits.get("tool_timeout_seconds")
+        seconds = self._hands.policies.tool_timeout_seconds
         if seconds is None:
             return await tool.run(arguments, call)
         task = asyncio.current_task()
@@ -457,7 +467,7 @@ class Actor:
             call.call_id,
             recorder=self._recorder,
             spawn=spawn,
-            limits=self._hands.limits,
+            policies=self._hands.policies,
             now=self._clock.now,
             tell=self._progress,
         )
@@ -496,14 +506,6 @@ class Actor:
             reader=hands.reader,
             moment=Moment(self._clock.now(), turn_id),
         )
-
-
-def _claim(tool: Tool, arguments: JsonObject) -> Claim:
-    try:
-        return Claim(tool.effect, tool.key(arguments))
-    except Exception:
-        logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
-        return Claim("exclusive")
 
 
 def _asks_itself(waiting: ToolPending | None) -> bool:

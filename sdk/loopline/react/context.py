@@ -15,11 +15,7 @@ from loopline.events import Delta, Listen
 from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, Usage, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
-    KEEP_INTACT_TURNS,
-    KEEP_TURNS,
-    MIN_ROUNDS,
     NATIVE,
-    OFFSET_ROUNDS,
     RENDERER,
     TARGET,
     TRACE_TAIL,
@@ -49,8 +45,8 @@ from loopline.prompt import (
     trace_limit,
 )
 from loopline.react.asking import ask
-from loopline.react.limits import Limits, checked, chosen_protocol
 from loopline.react.offering import Offer, Offers
+from loopline.react.policies import Policies, chosen_protocol
 from loopline.timeline import (
     Body,
     PlanHistory,
@@ -66,7 +62,6 @@ from loopline.timeline import (
 )
 from loopline.tools import ToolSet
 
-CACHE_TTL_SECONDS = 300
 PRUNE_BUFFER_SECONDS = 10
 """So long before the provider's cache is cold it counts as cold."""
 SUMMARY_OUTPUT_LIMIT = 1_600
@@ -76,16 +71,21 @@ RoundPurpose = Literal["decision", "answer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """Which decision of the turn a round is to make: so many were made, of at most `limit`."""
+    """Which decision of the turn a round is to make: so many were made, of at most `limit` if not 0."""
 
     made: int
     limit: int
     purpose: RoundPurpose = "decision"
 
     @property
+    def number(self) -> int:
+        """Its number, from 1; a request beyond the last decision has the number of that."""
+        return min(self.made + 1, self.limit) if self.limit else self.made + 1
+
+    @property
     def takes_input(self) -> bool:
         """Whether what the user has said can still be answered to."""
-        return self.made == 0 or self.made + 1 < self.limit
+        return self.made == 0 or not self.limit or self.made + 1 < self.limit
 
 
 class Context:
@@ -100,15 +100,14 @@ class Context:
         system: str,
         clock: Clock,
         listen: Listen,
-        limits: Limits,
+        policies: Policies,
     ) -> None:
         self._recorder = recorder
         self._model = model
-        self.protocol: DecisionProtocol = chosen_protocol(limits, model)
+        self.protocol: DecisionProtocol = chosen_protocol(policies, model)
         self._clock = clock
         self._listen = listen
-        self._limits = checked(limits)
-        self._synthesizes = limits.get("answer_mode", "direct") == "synthesize"
+        self._policies = policies
         self._offers = Offers(recorder, tools, system, self.protocol)
         self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
@@ -126,8 +125,8 @@ class Context:
 
     async def select_tools(self) -> None:
         """Have the model choose among many tools, where the limits ask for that."""
-        if self._limits.get("select_tools", False):
-            await self._offers.select(self._model)
+        if self._policies.select_tools:
+            await self._offers.select(self._model, self._listen)
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
@@ -149,7 +148,7 @@ class Context:
         recorder.round = iteration.made + 1
         self._extend()
         begun = recorder.turn.undecided
-        traces = iteration.purpose == "answer" and self._synthesizes
+        traces = iteration.purpose == "answer" and self._policies.synthesizes
         self._offer = Offer.of_trace() if traces else self._offers.now
         self._traced = None
         if traces:
@@ -231,7 +230,7 @@ class Context:
             protocol=spoken,
             json_object=spoken == "json" and abilities.json_mode,
             output_limit=max(limit, abilities.output_limit),
-            reasoning_effort=self._limits.get("reasoning_effort", ""),
+            reasoning_effort=self._policies.reasoning_effort or "",
         )
 
     def _extend(self) -> None:
@@ -278,8 +277,8 @@ class Context:
             factor=factor,
             anew=bool(causes),
             kept=0 if set(causes) - {"hide"} else self.view.facts.kept_before(number),
-            min_rounds=self._limits.get("cache_point_min_rounds", MIN_ROUNDS),
-            offset_rounds=self._limits.get("cache_point_offset_rounds", OFFSET_ROUNDS),
+            min_rounds=self._policies.cache_point_min_rounds,
+            offset_rounds=self._policies.cache_point_offset_rounds,
         )
         self.tokens = budget.cost(now)
         known = timeline.known_texts
@@ -323,8 +322,9 @@ class Context:
         sources = timeline.pool.sources
         unseen = [sid for sid in sources if sid not in now.marked]
         return announce(
-            iteration=min(iteration.made + 1, iteration.limit),
+            iteration=iteration.number,
             limit=iteration.limit,
+            tokens=self._tokens_left(),
             now=self._clock.now(),
             turn_id=f"turn_{self._recorder.number}",
             plans=timeline.plans.open,
@@ -332,11 +332,20 @@ class Context:
             unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
         )
 
+    def _tokens_left(self) -> int | None:
+        """What the turn may still use, where tokens are all that limits its rounds."""
+        most, used = self._policies.max_tokens, self._recorder.turn.usage
+        if most is None or self._policies.max_iterations is not None:
+            return None
+        return max(most - used.input_tokens - used.output_tokens, 0)
+
     async def _window(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
         view = self.view
         window, causes = view.window, self._changes()
-        if causes and causes != ["start"]:
+        if causes == ["start"]:
+            window = replace(window, result_limit=self._policies.result_characters)
+        elif causes:
             window = self._aged(window)
         hidden = view.facts.last_hide
         if hidden > window.hides:
@@ -384,15 +393,15 @@ class Context:
         return aged(
             window,
             self._recorder.number,
-            self._limits.get("keep_recent_turns", KEEP_TURNS),
-            self._limits.get("keep_recent_intact_turns", KEEP_INTACT_TURNS),
+            self._policies.keep_recent_turns,
+            self._policies.keep_recent_intact_turns,
             newest,
         )
 
     def _cold(self) -> bool:
         """Whether the provider has forgotten the prompt of the round before."""
         last = self._recorder.timeline.last_asked
-        ttl = self._limits.get("cache_ttl_seconds", CACHE_TTL_SECONDS)
+        ttl = self._policies.cache_ttl_seconds
         if last is None or not ttl:
             return False
         return self._clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
@@ -440,9 +449,8 @@ class Context:
         if covered is None:
             return unused
         cut = covered.cut
-        hint = hint_named(
-            self._limits.get("summary_hint", "general" if cut.opens_turn else "react_iteration")
-        )
+        usual = "general" if cut.opens_turn else "react_iteration"
+        hint = hint_named(self._policies.summary_hint or usual)
         written = await self._written(now, cut.messages, instructions(hint), budget)
         summary = replace(
             summarized(covered, written, hint, timeline),

@@ -1,4 +1,4 @@
-"""Limits: what a turn may use, how it goes about it, and what it is shown of the past."""
+"""Limits: what may be asked of a turn by name, and which values each takes."""
 
 from __future__ import annotations
 
@@ -8,71 +8,83 @@ from math import isfinite
 from typing import Literal, TypedDict, cast, get_args
 
 from loopline.errors import LooplineError
-from loopline.models import Abilities, Model
-from loopline.prompt import DecisionProtocol, ProtocolName, protocol
 from loopline.timeline import LimitValue
 
-MAX_ITERATIONS = 15
-PARALLEL_TOOLS = 10
-REPAIRS = 1
-OUTPUT_ESCALATIONS = 2
-MAX_DEPTH = 2
-
 ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
+TextProtocol = Literal["auto", "json", "tagged", "thought_action"]
 AnswerMode = Literal["direct", "synthesize"]
 OnExhausted = Literal["force", "summary", "partial"]
 Effort = Literal["low", "medium", "high", "max"]
+UnknownEffect = Literal["exclusive", "read"]
+Vocabulary = Literal["plain", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
 
 
 class Limits(TypedDict, total=False):
     """What a turn may use, how it goes about it, and what it is shown of the past.
 
-    `max_iterations` counts decisions. With `early_stop` False an answer is held until the last of them,
-    with `min_rounds` until so many. `deadline_seconds` count from the turn's beginning; `max_tokens` are
-    those of all its requests, `max_cost` is in US dollars; both stop before the request that would break
-    them. `on_exhausted` says what stands in for an answer then. `repairs` are requests in a row to write
-    a reply anew that could not be read, None for as many as there are rounds. A reply that was cut off is
-    continued `output_escalations` times. So many `stagnation_rounds` in a row, two
-    at least, with the same calls end the turn; 0, the default, for never.
+    What is left out is as the preset has it. `max_iterations` counts decisions; None, for as many as there
+    are time and tokens for, needs `deadline_seconds` and `max_tokens`. With `early_stop` False an answer is
+    held until the last of them, with `min_rounds` until so many. `deadline_seconds` count from the turn's
+    beginning; `max_tokens` are those of all its requests, `max_cost` is in US dollars; both stop before the
+    request that would break them; None is no such limit. `on_exhausted` says what stands in for an answer
+    then. `repairs` are requests in a row to write a reply anew that could not be read, None for as many as
+    there are rounds. A reply that was cut off is continued `output_escalations` times.
+
+    So many `stagnation_rounds` in a row, two at least, with the same calls end the turn, and after
+    `cycle_warning_rounds` it is warned; `self_check_rounds` says after how many rounds with calls it is to
+    look up. Each is 0 for never. `failure_reflection` has it think again when every call of a round failed,
+    `completion_check` has it check a short answer that came after much work.
 
     Child runs may stand `max_depth` below a conversation of the user's; with 0 there are none.
 
-    `protocol` "auto" goes by what the model can do. At most `parallel_tools` run at once, each for
-    `tool_timeout_seconds`. With `select_tools` a turn with more than 12 tools begins with a choice of
-    them. `answer_mode` "synthesize" has the answer written by a request of its own. `reasoning_effort`
-    is passed to models that take it.
+    `protocol` "auto" goes by what the model can do: its own calls, else `text_protocol`, of which "auto" is
+    "json" where the model can be held to that. At most `parallel_tools` run at once, each for
+    `tool_timeout_seconds`, if that is not None. A tool that declares no effect runs alone, or beside others as a
+    read does, by `unknown_effect`; either way no call of it is begun twice. With `select_tools` a turn with
+    more than 12 tools begins with a choice of them. `answer_mode` "synthesize" has the answer written by a
+    request of its own. `reasoning_effort` is passed to models that take it, None leaves it to them.
+    `dialect` is the vocabulary in which the turn is told of elsewhere.
 
     `cache_ttl_seconds` is how long the provider keeps a prompt that is not asked for again, 0 for no
     clipping when that is over; `keep_recent_turns` are not clipped then, and `keep_recent_intact_turns`
     keep what they looked up. The point before the tail lies `cache_point_offset_rounds` back, once
     there are `cache_point_min_rounds`. `editable_tail_size_in_tokens` is how far back `react.hide`
-    reaches. `summary_hint` picks what a summary is asked to keep.
+    reaches. A result is shown up to `result_characters`. `summary_hint` picks what a summary is asked to keep,
+    None by what it covers.
     """
 
-    max_iterations: int
+    max_iterations: int | None
     early_stop: bool
     min_rounds: int
-    deadline_seconds: float
-    max_tokens: int
-    max_cost: float
+    deadline_seconds: float | None
+    max_tokens: int | None
+    max_cost: float | None
     on_exhausted: OnExhausted
     repairs: int | None
     output_escalations: int
     stagnation_rounds: int
+    cycle_warning_rounds: int
+    self_check_rounds: int
+    failure_reflection: bool
+    completion_check: bool
     max_depth: int
     protocol: ProtocolChoice
+    text_protocol: TextProtocol
     parallel_tools: int
-    tool_timeout_seconds: float
+    tool_timeout_seconds: float | None
+    unknown_effect: UnknownEffect
     select_tools: bool
     answer_mode: AnswerMode
-    reasoning_effort: Effort
+    reasoning_effort: Effort | None
+    dialect: Vocabulary
     cache_ttl_seconds: int
     keep_recent_turns: int
     keep_recent_intact_turns: int
     cache_point_min_rounds: int
     cache_point_offset_rounds: int
     editable_tail_size_in_tokens: int
-    summary_hint: str
+    result_characters: int
+    summary_hint: str | None
 
 
 Check = Callable[[object], str]
@@ -87,12 +99,20 @@ def _whole(least: int) -> Check:
     return check
 
 
-def _none_or(least: int) -> Check:
+def _zero_or(least: int) -> Check:
     def check(value: object) -> str:
-        is_none = type(value) is int and value == 0
-        return "" if is_none or not _whole(least)(value) else f"0, or {_whole(least)(value)}"
+        is_zero = type(value) is int and value == 0
+        return "" if is_zero or not _whole(least)(value) else f"0, or {_whole(least)(value)}"
 
     return check
+
+
+def _or_none(check: Check) -> Check:
+    def checked(value: object) -> str:
+        wanted = "" if value is None else check(value)
+        return f"{wanted}, or None" if wanted else ""
+
+    return checked
 
 
 def _positive(value: object) -> str:
@@ -120,30 +140,38 @@ def _word(value: object) -> str:
 
 
 _CHECKS: Mapping[str, Check] = {
-    "max_iterations": _whole(1),
+    "max_iterations": _or_none(_whole(1)),
     "early_stop": _switch,
     "min_rounds": _whole(1),
-    "deadline_seconds": _positive,
-    "max_tokens": _whole(1),
-    "max_cost": _positive,
+    "deadline_seconds": _or_none(_positive),
+    "max_tokens": _or_none(_whole(1)),
+    "max_cost": _or_none(_positive),
     "on_exhausted": _one_of(OnExhausted),
-    "repairs": lambda value: "" if value is None else _whole(0)(value),
+    "repairs": _or_none(_whole(0)),
     "output_escalations": _whole(0),
-    "stagnation_rounds": _none_or(2),
+    "stagnation_rounds": _zero_or(2),
+    "cycle_warning_rounds": _zero_or(2),
+    "self_check_rounds": _whole(0),
+    "failure_reflection": _switch,
+    "completion_check": _switch,
     "max_depth": _whole(0),
     "protocol": _one_of(ProtocolChoice),
+    "text_protocol": _one_of(TextProtocol),
     "parallel_tools": _whole(1),
-    "tool_timeout_seconds": _positive,
+    "tool_timeout_seconds": _or_none(_positive),
+    "unknown_effect": _one_of(UnknownEffect),
     "select_tools": _switch,
     "answer_mode": _one_of(AnswerMode),
-    "reasoning_effort": _one_of(Effort),
+    "reasoning_effort": _or_none(_one_of(Effort)),
+    "dialect": _one_of(Vocabulary),
     "cache_ttl_seconds": _whole(0),
     "keep_recent_turns": _whole(1),
     "keep_recent_intact_turns": _whole(1),
     "cache_point_min_rounds": _whole(1),
     "cache_point_offset_rounds": _whole(0),
     "editable_tail_size_in_tokens": _whole(0),
-    "summary_hint": _word,
+    "result_characters": _whole(1_000),
+    "summary_hint": _or_none(_word),
 }
 
 
@@ -172,20 +200,3 @@ def recalled(kept: Mapping[str, LimitValue]) -> Limits:
     """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
     known = {name: value for name, value in kept.items() if name in _CHECKS}
     return checked(cast("Limits", known))
-
-
-def chosen_protocol(limits: Limits, model: Model) -> DecisionProtocol:
-    """The protocol that the limits ask for, unless the model cannot keep it; "auto" is the best it can."""
-    match limits.get("protocol", "auto"):
-        case "auto":
-            return protocol(_best(model.abilities))
-        case "native" if not model.abilities.tool_call:
-            return protocol(_best(model.abilities))
-        case name:
-            return protocol(name)
-
-
-def _best(abilities: Abilities) -> ProtocolName:
-    if abilities.tool_call:
-        return "native"
-    return "json" if abilities.json_mode else "tagged"

@@ -6,9 +6,10 @@ often it has from the notices, so a turn that is carried on hears nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from loopline.errors import LooplineError
+from loopline.react.policies import Policies
 from loopline.react.seams import Hold, Nudge, Nudged, Say, Stop
 from loopline.react.state import ReactStateV2, fingerprint
 from loopline.timeline import Batch
@@ -18,8 +19,28 @@ SELF_CHECK = "self_check"
 COMPLETION_CHECK = "completion_check"
 FAILURE = "failure_reflection"
 
+CHECKLIST = """\
+- Is every part of what was asked answered?
+- Does each statement rest on something that a tool gave?
+- Has anything been left open that a further call would settle?"""
+"""What the policy `completion_check` has the model ask itself."""
+
 ESCALATES_AT = 3
 """Rounds in a row, all of whose calls failed, from which the words are stronger."""
+
+
+def nudges_of(policies: Policies) -> Iterator[Nudge]:
+    """Those that the policies switch on, in the order in which they are asked."""
+    if policies.stagnation_rounds:
+        yield stagnation(policies.stagnation_rounds)
+    if policies.cycle_warning_rounds:
+        yield cycle_warning(policies.cycle_warning_rounds)
+    if policies.failure_reflection:
+        yield failure_reflection()
+    if policies.self_check_rounds:
+        yield self_check(policies.self_check_rounds)
+    if policies.completion_check:
+        yield completion_check(CHECKLIST)
 
 
 def cycle_warning(after: int = 3) -> Nudge:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
+from loopline.events import Delta, Listen
 from loopline.models import Model, ToolSpec
 from loopline.models.tokens import estimate
 from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, tools_text
@@ -80,7 +81,7 @@ class Offers:
             self._made[names] = Offer.of(tools, self._instructions, self._protocol)
         return self._made[names]
 
-    async def select(self, model: Model) -> None:
+    async def select(self, model: Model, listen: Listen) -> None:
         """Have the model choose among many tools, once a turn; the choice is recorded."""
         turn = self._recorder.turn
         if turn.selected is not None or turn.prompt is None:
@@ -91,7 +92,12 @@ class Offers:
             case _:
                 return
         pinned = [name for name in self._every if name.startswith("react.")]
-        chosen = await select(model, self._every.specs, question, pinned=pinned)
+        said = Delta(
+            type="progress", channel="tools", text="selecting tools", total=len(self._every)
+        )
+        chosen = await select(
+            model, self._every.specs, question, pinned=pinned, asking=lambda: listen(said)
+        )
         if len(chosen.chosen) == len(self._every) and not chosen.fallback:
             return
         body = ToolsSelected(names=chosen.chosen, why=chosen.fallback, usage=chosen.usage)

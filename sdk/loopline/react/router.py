@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loopline.models import Reply, ToolCall
 from loopline.prompt import Answer, Calls, Decided, Malformed
-from loopline.react.limits import OUTPUT_ESCALATIONS, REPAIRS, Limits
+from loopline.react.policies import Policies
 from loopline.react.seams import Hold, Nudge, Stop
 from loopline.react.state import ReactStateV2
 from loopline.timeline import AnswerFlag
@@ -73,11 +73,11 @@ Route = Refused | Continue | Repair | Act | Held | Accept | End
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What the rows go by beside the reply: the state, who waits, the limits, the nudges."""
+    """What the rows go by beside the reply: the state, who waits, the policies, the nudges."""
 
     state: ReactStateV2
     waiting: bool
-    limits: Limits
+    policies: Policies
     nudges: Sequence[Nudge] = ()
 
 
@@ -118,12 +118,11 @@ def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
 
 
 def _is_cut_off(reply: Reply, table: Table) -> bool:
-    escalations = table.limits.get("output_escalations", OUTPUT_ESCALATIONS)
-    left = table.state.cut_off < escalations and not table.state.last
+    left = table.state.cut_off < table.policies.output_escalations and not table.state.last
     return reply.stop_reason == "length" and left
 
 
 def _may_repair(table: Table) -> bool:
-    repairs = table.limits.get("repairs", REPAIRS)
+    repairs = table.policies.repairs
     left = repairs is None or table.state.malformed < repairs
     return left and not table.state.last

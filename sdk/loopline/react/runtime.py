@@ -19,8 +19,8 @@ from loopline.react.answering import Collected, completion, fallback
 from loopline.react.arounds import wrapped
 from loopline.react.asking import ask
 from loopline.react.context import Context, Iteration, RoundPurpose
-from loopline.react.limits import Limits, checked
-from loopline.react.nudges import stagnation
+from loopline.react.nudges import nudges_of
+from loopline.react.policies import Policies
 from loopline.react.router import (
     Accept,
     Act,
@@ -89,7 +89,7 @@ class React:
         hands: Hands,
         clock: Clock,
         listen: Listen,
-        limits: Limits,
+        policies: Policies,
         seams: Seams | None = None,
     ) -> None:
         self._recorder = recorder
@@ -99,16 +99,14 @@ class React:
         self._actor = Actor(recorder=recorder, clock=clock, listen=listen, hands=hands)
         self._clock = clock
         self._listen = listen
-        self._limits = checked(limits)
+        self._policies = policies
         self._seams = seams or Seams()
-        same = limits.get("stagnation_rounds", 0)
-        self._nudges: Sequence[Nudge] = (*([stagnation(same)] if same else []), *self._seams.nudges)
-        self._synthesizes = limits.get("answer_mode", "direct") == "synthesize"
+        self._nudges: Sequence[Nudge] = (*nudges_of(policies), *self._seams.nudges)
 
     @property
     def state(self) -> ReactStateV2:
         """Where the turn stands."""
-        return ReactStateV2.fold(self._recorder.turn, self._limits, self._clock.now())
+        return ReactStateV2.fold(self._recorder.turn, self._policies, self._clock.now())
 
     async def run(self, payload: TurnPayload) -> TurnResult:
         """Carry the turn on until it has an answer, or waits for the user.
@@ -123,7 +121,7 @@ class React:
         del payload
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
-        deadline = self._limits.get("deadline_seconds")
+        deadline = self._policies.deadline_seconds
         left = None if deadline is None else max(deadline - self.state.elapsed_seconds, 0.0)
         async with Strikes(recorder, self._clock, left, self._cut) as strikes:
             await self._actor.settle()
@@ -167,12 +165,12 @@ class React:
         return await self._route(state, reply, strikes)
 
     def _is_late(self, state: ReactStateV2) -> bool:
-        deadline = self._limits.get("deadline_seconds")
+        deadline = self._policies.deadline_seconds
         return deadline is not None and state.elapsed_seconds >= deadline
 
     def _is_spent(self, state: ReactStateV2) -> bool:
         """Whether the request that has been begun would cost more than there is left."""
-        most, dear = self._limits.get("max_tokens"), self._limits.get("max_cost")
+        most, dear = self._policies.max_tokens, self._policies.max_cost
         tokens = self._context.tokens
         spent = state.usage.input_tokens + state.usage.output_tokens + tokens
         cost = self._context.price(tokens)
@@ -205,7 +203,7 @@ class React:
         if not isinstance(decided, Calls):  # an answer hears first what was said meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
-        table = Table(state=state, waiting=waiting, limits=self._limits, nudges=self._nudges)
+        table = Table(state=state, waiting=waiting, policies=self._policies, nudges=self._nudges)
         match route(reply, decided, table):
             case Refused():
                 return await self._refused(reply)
@@ -250,12 +248,12 @@ class React:
 
     async def _begin(self, state: ReactStateV2, purpose: RoundPurpose) -> bool:
         return await self._context.begin(
-            Iteration(made=state.iteration, limit=state.max_iterations, purpose=purpose)
+            Iteration(made=state.iteration, limit=state.max_iterations or 0, purpose=purpose)
         )
 
     async def _ask(self, purpose: RoundPurpose) -> Reply:
         state, pool = self.state, self._recorder.timeline.pool
-        speaks = purpose == "answer" or not self._synthesizes
+        speaks = purpose == "answer" or not self._policies.synthesizes
         prompt = self._context.prompt(purpose, longer=state.cut_off)
         hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
         reply = await ask(self._model, prompt, hear)
@@ -291,7 +289,7 @@ class React:
     ) -> Ended | None:
         if flag == "unparsed":
             text = _continued(self._recorder.turn) + text
-        if not self._synthesizes:
+        if not self._policies.synthesizes:
             return await self._close(reply, self._completion(text, flag, "complete"), notes)
         await self._hold(reply, notes, Draft(text=text, reason="synthesis"), [])
         return await self._synthesized("complete", strikes)
@@ -389,9 +387,9 @@ class React:
         """An answer although there is no round, no time or nothing to spend left."""
         recorder = self._recorder
         may_ask = reason in ("max_iterations", "stagnation")
-        if may_ask and self._synthesizes:
+        if may_ask and self._policies.synthesizes:
             return await self._synthesized(reason, strikes)
-        way = self._limits.get("on_exhausted", "force")
+        way = self._policies.on_exhausted
         if way == "force" and may_ask:
             return await self._forced(reason, strikes)
         collected: Collected = "partial" if way == "partial" else "summary"

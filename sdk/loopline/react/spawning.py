@@ -11,7 +11,8 @@ from typing import Any, Protocol, TypeVar, cast
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, Listen
 from loopline.models import Json
-from loopline.react.limits import MAX_DEPTH, Limits, checked
+from loopline.react.limits import Limits, checked
+from loopline.react.policies import Policies
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.timeline import (
     Block,
@@ -124,14 +125,14 @@ class Children:
         *,
         recorder: Recorder,
         spawn: Spawn | None,
-        limits: Limits,
+        policies: Policies,
         now: Callable[[], datetime],
         tell: Callable[[str], None],
     ) -> None:
         self._call_id = call_id
         self._recorder = recorder
         self._run = spawn
-        self._limits = limits
+        self._policies = policies
         self._now = now
         self._tell = tell
         self._begun = list[asyncio.Task[TurnResult]]()
@@ -150,7 +151,7 @@ class Children:
             ToolError: there can be no child here.
         """
         run, here = self._run, self._recorder.conversation.name
-        most = self._limits.get("max_depth", MAX_DEPTH)
+        most = self._policies.max_depth
         if run is None:
             raise ToolError("no child run can be begun here: nothing runs them")
         if depth(here) >= most:
@@ -253,18 +254,18 @@ class Children:
         """The child's limits: never beyond what its parent has left."""
         limits = cast("Limits", dict(wanted))
         checked(limits)
-        turn, own = self._recorder.turn, self._limits
-        limits["max_depth"] = own.get("max_depth", MAX_DEPTH)
-        deadline = own.get("deadline_seconds")
+        turn, own = self._recorder.turn, self._policies
+        limits["max_depth"] = own.max_depth
+        deadline = own.deadline_seconds
         if deadline is not None and turn.begun is not None:
             left = deadline - (self._now() - turn.begun).total_seconds()
-            given = limits.get("deadline_seconds", left)
+            given = limits.get("deadline_seconds") or left
             limits["deadline_seconds"] = max(min(given, left), LEAST_SECONDS)
-        tokens, cost = own.get("max_tokens"), own.get("max_cost")
+        tokens, cost = own.max_tokens, own.max_cost
         if tokens is not None:
             left_tokens = tokens - turn.usage.input_tokens - turn.usage.output_tokens
-            limits["max_tokens"] = max(min(limits.get("max_tokens", tokens), left_tokens), 1)
+            limits["max_tokens"] = max(min(limits.get("max_tokens") or tokens, left_tokens), 1)
         if cost is not None:
             left_cost = cost - (turn.cost or 0.0)
-            limits["max_cost"] = max(min(limits.get("max_cost", cost), left_cost), LEAST_COST)
+            limits["max_cost"] = max(min(limits.get("max_cost") or cost, left_cost), LEAST_COST)
         return limits

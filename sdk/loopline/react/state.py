@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import takewhile
 
 from loopline.models import JsonObject, Usage, dumps
-from loopline.react.limits import MAX_ITERATIONS, Limits
+from loopline.react.policies import Policies
 from loopline.timeline import Batch, Turn
 
 STEER_ROUNDS = 3
@@ -20,14 +20,14 @@ STEER_ROUNDS = 3
 class ReactStateV2:
     """Where the running turn stands.
 
-    `iteration` counts the decisions made, of at most `max_iterations`; an answer is held until
+    `iteration` counts the decisions made, of at most `max_iterations`, if that is not None; an answer is held until
     `min_rounds` are. `malformed` and `cut_off` count the replies in a row that could not be read, or were
     cut off by the output limit. `batches` are the calls of each decision with their results. `notices`
     counts what the turn was told, by code. `answer` is an answer on the table, None when there is none.
     """
 
     iteration: int
-    max_iterations: int
+    max_iterations: int | None
     min_rounds: int
     malformed: int
     cut_off: int
@@ -40,18 +40,21 @@ class ReactStateV2:
     answer: str | None = None
 
     @classmethod
-    def fold(cls, turn: Turn, limits: Limits, now: datetime) -> ReactStateV2:
+    def fold(cls, turn: Turn, policies: Policies, now: datetime) -> ReactStateV2:
         """The state that the turn's blocks make."""
-        most = limits.get("max_iterations", MAX_ITERATIONS)
-        least = limits.get("min_rounds", 1) if limits.get("early_stop", True) else most
+        most = policies.max_iterations
+        least = policies.min_rounds
+        if most is not None and not policies.early_stop:
+            least = most
         if turn.steered is not None:
-            most = min(most, turn.steered + STEER_ROUNDS)
+            left = turn.steered + STEER_ROUNDS
+            most = left if most is None else min(most, left)
             least = 1
         elapsed = (now - turn.begun).total_seconds() if turn.begun else 0.0
         return cls(
             iteration=turn.rounds,
             max_iterations=most,
-            min_rounds=min(least, most),
+            min_rounds=least if most is None else min(least, most),
             malformed=turn.malformed,
             cut_off=turn.cut_off,
             steered=turn.steered is not None,
@@ -65,17 +68,21 @@ class ReactStateV2:
     @property
     def exhausted(self) -> bool:
         """Whether no further decision may be made."""
-        return self.iteration >= self.max_iterations
+        return self._makes_last(0)
 
     @property
     def last(self) -> bool:
         """Whether the next decision is the last one."""
-        return self.iteration + 1 >= self.max_iterations
+        return self._makes_last(1)
 
     @property
     def next_is_last(self) -> bool:
         """Whether the decision after the next one would be the last, or one too many."""
-        return self.iteration + 2 >= self.max_iterations
+        return self._makes_last(2)
+
+    def _makes_last(self, more: int) -> bool:
+        """Whether no decision may follow when so many more have been made."""
+        return self.max_iterations is not None and self.iteration + more >= self.max_iterations
 
     @property
     def same_calls(self) -> int:

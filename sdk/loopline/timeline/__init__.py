@@ -67,6 +67,7 @@ from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, Ste
 from loopline.timeline.recorder import Listener, Recorder
 from loopline.timeline.result import PendingCall, TurnResult
 from loopline.timeline.shown import (
+    RESULT_CHARACTERS,
     CachePoint,
     Checkpoint,
     Hide,
@@ -91,6 +92,7 @@ __all__ = [
     "DEFAULT_USER",
     "MARKS",
     "NEW_TURN",
+    "RESULT_CHARACTERS",
     "AnswerFlag",
     "ArtifactKept",
     "Batch",

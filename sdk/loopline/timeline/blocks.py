@@ -52,16 +52,19 @@ class KnowledgeCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnHeader:
-    """A runner begins a turn, and with what.
+    """A runner begins a turn, and with what; again where the loop that is wired goes by something else.
 
-    `model` and `protocol` are the harness's: a workflow may choose others, and each round says its own.
+    It is recorded with the first thing that the turn says; `began` is when it was begun. `limits` are the
+    policies in force that are not those of the preset `bare`.
     """
 
     bundle: str
     model: str
     protocol: str
     preset: str = "bare"
+    limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     knowledge: KnowledgeCommit | None = None
+    began: datetime | None = None
     type: Literal["turn.header"] = "turn.header"
 
 
@@ -467,7 +470,7 @@ class Block:
                 return ArtifactRef(turn_id=self.turn_id, name=name, version=version)
             case RangeSummary():
                 return SummaryRef(turn_id=self.turn_id, n=self.n)
-            case TurnHeader() | UserPrompt():
+            case UserPrompt():
                 return BlockRef(turn_id=self.turn_id, type=self.type)
             case _:
                 return BlockRef(turn_id=self.turn_id, type=self.type, n=self.n)

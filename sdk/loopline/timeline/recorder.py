@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from loopline.errors import LeaseLost
-from loopline.timeline.blocks import Block, Body, Entry
+from loopline.timeline.blocks import Block, Body, Entry, TurnHeader
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.past import Past
 from loopline.timeline.timeline import Timeline, Turn
@@ -22,7 +22,8 @@ class Recorder:
     been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
     `on_steer` is called when the user steers the turn. `appends` counts the appends so far, each
-    of which has caught up with the log.
+    of which has caught up with the log. `header` is what the next append says first, outside any round,
+    unless it is what the turn's newest header says; `foreword` goes with the first one.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class Recorder:
         self.round = 0
         self.answers = 0
         self.appends: int = 0
+        self.header: TurnHeader | None = None
+        self.foreword: Sequence[Body] = ()
         self.on_steer: Callable[[], None] | None = None
 
     @property
@@ -113,7 +116,8 @@ class Recorder:
 
     async def _append(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
         bodies = make(self.timeline)
-        entries = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
+        said = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
+        entries = [*self._heading(), *said]
         try:
             blocks = await self._log.append(
                 self.conversation, entries, seen=self.timeline.seq, term=self._term
@@ -123,7 +127,14 @@ class Recorder:
             raise
         self.appends += 1
         self._take(blocks)
-        return blocks[len(blocks) - len(entries) :]
+        return blocks[len(blocks) - len(said) :]
+
+    def _heading(self) -> list[Entry]:
+        known = self.turn.header
+        if self.header is None or self.header == known:
+            return []
+        foreword = self.foreword if known is None else ()
+        return [Entry(body=body, turn=self.number) for body in (self.header, *foreword)]
 
     async def _read_on(self) -> None:
         self._take(await self._log.read(self.conversation, after=self.timeline.seq))

@@ -13,6 +13,10 @@ def turn_id(turn: int) -> str:
     return f"turn_{turn}"
 
 
+RESULT_CHARACTERS = 64_000
+"""So much of a result is shown, unless a window says otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePoint:
     """A place in a prompt up to which a provider is asked to keep it.
@@ -42,7 +46,7 @@ class Window:
     spent_before: int = 0
     reads_cleared: int = 0
     results_cleared: int = 0
-    result_limit: int = 64_000
+    result_limit: int = RESULT_CHARACTERS
     text_limit: int | None = None
     hides: int = 0
     feedback: int = 0

@@ -101,7 +101,7 @@ class Turn:
             case UserPrompt():
                 self.prompt = block
             case TurnHeader() as header:
-                self.header, self.begun = header, block.ts
+                self.header, self.begun = header, self.begun or header.began or block.ts
             case RoundStart() as begun:
                 self.undecided = begun
             case Decision() as decision:

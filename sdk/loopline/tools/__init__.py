@@ -26,13 +26,14 @@ from loopline.tools.selection import (
     select,
     selected,
 )
-from loopline.tools.tool import Tool, ToolFunction, tool
+from loopline.tools.tool import BoundTool, Tool, ToolFunction, tool
 from loopline.tools.toolset import ToolSet, WireNames, wire_names
 
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
     "REQUEST_TOOLS",
     "AskUser",
+    "BoundTool",
     "Calculator",
     "Call",
     "ChildTask",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from loopline.errors import ToolError
@@ -76,15 +76,18 @@ async def select(
     above: int = SELECT_ABOVE,
     most: int = MOST_SELECTED,
     timeout_seconds: float | None = None,
+    asking: Callable[[], None] | None = None,
 ) -> Selection:
     """Have the model choose, when there are more tools than `above`; pinned ones are always there.
 
-    Whatever goes wrong, the turn has tools: all of them.
+    Whatever goes wrong, the turn has tools: all of them. `asking` is called before the model is asked.
     """
     everything = tuple(spec.name for spec in specs)
     offered = [spec for spec in specs if spec.name not in pinned]
     if len(everything) <= above or len(offered) <= most:
         return Selection(chosen=everything)
+    if asking is not None:
+        asking()
     prompt = Prompt(
         system=_SYSTEM.format(most=most),
         messages=(UserMessage(text=f"{question}\n\nTools:\n{catalogue(offered)}"),),

@@ -102,7 +102,7 @@ class ToolFunction(Generic[P, R]):
     """A function that is a tool: still called like the function, `bind` makes it the loop's.
 
     `key` is the template of what a writing call changes, or of what a meta call must not be beside;
-    without one all calls of the tool share a key.
+    without one all calls of the tool share a key. `declared` says whether an effect was given.
     `reconcile`, a function with some of the same parameters, says what became of a call that was cut off.
     """
 
@@ -110,13 +110,14 @@ class ToolFunction(Generic[P, R]):
         self,
         function: Callable[P, R],
         *,
-        effect: Effect,
+        effect: Effect | None,
         key: str,
         reconcile: Callable[..., Any] | None = None,
     ) -> None:
         update_wrapper(self, function)
         self.function = function
-        self.effect: Effect = effect
+        self.effect: Effect = effect or "exclusive"
+        self.declared: bool = effect is not None
         self.key = key
         self.reconcile = reconcile
         code = _written(function)
@@ -149,19 +150,19 @@ class ToolFunction(Generic[P, R]):
 def tool(function: Callable[P, R], /) -> ToolFunction[P, R]: ...
 @overload
 def tool(
-    *, effect: Effect = "exclusive", key: str = "", reconcile: Callable[..., Any] | None = None
+    *, effect: Effect | None = None, key: str = "", reconcile: Callable[..., Any] | None = None
 ) -> Callable[[Callable[P, R]], ToolFunction[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
     /,
     *,
-    effect: Effect = "exclusive",
+    effect: Effect | None = None,
     key: str = "",
     reconcile: Callable[..., Any] | None = None,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
     """Make a typed function with a docstring into a tool, which can still be called directly.
 
-    `reconcile` takes some of the same parameters; after a crash it is asked what became of a call that
+    Without an effect it is "exclusive": nothing else runs beside it. `reconcile` takes some of the same parameters; after a crash it is asked what became of a call that
     had begun, and returns its result, or None when it cannot say.
 
     Raises:
@@ -169,7 +170,7 @@ def tool(
     """
 
     def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
-        _check_function(_written(function), effect, key)
+        _check_function(_written(function), effect or "exclusive", key)
         _check_reconcile(function, reconcile)
         return ToolFunction(function, effect=effect, key=key, reconcile=reconcile)
 
