@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, Unpack
@@ -22,10 +22,11 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline.bundle import Setting
 from loopline.conversations import Talk
 from loopline.events import Event
 from loopline.models import Abilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
-from loopline.react import Around, Guard, Limits, Nudge
+from loopline.react import Around, Guard, Limits, Nudge, Preset, PresetName
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.testing.scripted import AbilityChoices, Entry
 from loopline.timeline import Body, Completion, RoundStart, TimelineLog
@@ -165,6 +166,7 @@ def workbench(
     guards: Sequence[Guard] = (),
     nudges: Sequence[Nudge] = (),
     arounds: Sequence[Around] = (),
+    preset: PresetName | Preset = "bare",
     **limits: Unpack[Limits],
 ) -> Bundle:
     """A bundle with these tools, whose turns share the desk."""
@@ -180,7 +182,11 @@ def workbench(
         async def process(self, payload: TurnPayload) -> TurnResult:
             self.scratchpad["desk"] = shared
             react = await self.build_react(
-                scratchpad=self.scratchpad, tools_module=__name__, tools=tools, **limits
+                scratchpad=self.scratchpad,
+                tools_module=__name__,
+                tools=tools,
+                preset=preset,
+                **limits,
             )
             return await react.run(payload)
 
@@ -194,11 +200,16 @@ async def at_work(
     *,
     clock: FakeClock | None = None,
     store: str | TimelineLog = "memory:",
+    properties: Mapping[str, Setting] | None = None,
 ) -> AsyncGenerator[Talk, None]:
     """A conversation at the workbench."""
     asked = ScriptedModel(model) if isinstance(model, Sequence) else model
     opened = Harness.open(
-        bundle or workbench(), store=store, model=asked, clock=clock or FakeClock()
+        bundle or workbench(),
+        store=store,
+        model=asked,
+        clock=clock or FakeClock(),
+        properties=properties,
     )
     async with opened as harness:
         yield harness.conversation("c")

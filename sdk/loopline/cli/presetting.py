@@ -40,7 +40,7 @@ async def diff(one: str, other: str, choices: Choices, screen: Screen) -> int:
         raise UsageError(str(error)) from error
     apart = presets_diff(first, second)
     if choices.as_json:
-        values = {name: list[Json](pair) for name, pair in apart.items()}
+        values: JsonObject = {name: list[Json](pair) for name, pair in apart.items()}
         screen.raw(dumps({"presets": [first.name, second.name], "policies": values}))
     elif apart:
         _print([first, second], [name for name in _names() if name in apart], screen)
