@@ -62,6 +62,7 @@ def test_two_presets_differ_in_what_the_seeds_differ_in() -> None:
     assert presets_diff(PRESETS["nadoo"], PRESETS["bare"]) == {
         "max_iterations": (10, 15),
         "protocol": ("thought_action", "auto"),
+        "chain": ("first", "next"),
         "parallel_tools": (1, 10),
         "dialect": ("nadoo", "plain"),
     }
@@ -75,9 +76,15 @@ def test_an_unknown_preset_is_refused_with_the_nearest() -> None:
 
 SAID: Mapping[PresetName, dict[str, LimitValue]] = {
     "bare": {},
-    "kdcube": {"protocol": "tagged", "parallel_tools": 1, "dialect": "kdcube"},
+    "kdcube": {
+        "protocol": "tagged",
+        "chain": "first",
+        "parallel_tools": 1,
+        "dialect": "kdcube",
+    },
     "fim": {
         "max_iterations": 50,
+        "chain": "first",
         "on_exhausted": "summary",
         "text_protocol": "json",
         "answer_mode": "synthesize",
@@ -92,11 +99,13 @@ SAID: Mapping[PresetName, dict[str, LimitValue]] = {
     "nadoo": {
         "max_iterations": 10,
         "protocol": "thought_action",
+        "chain": "first",
         "parallel_tools": 1,
         "dialect": "nadoo",
     },
     "chatcli": {
         "max_iterations": 30,
+        "chain": "first",
         "deadline_seconds": 600.0,
         "on_exhausted": "partial",
         "text_protocol": "tagged",

@@ -35,6 +35,7 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
     "unknown_effect": (["exclusive", "read"], ["write", None]),
     "select_tools": ([True, False], [0, "no"]),
     "answer_mode": (["direct", "synthesize"], ["both", None]),
+    "chain": (["first", "next"], ["last", None]),
     "reasoning_effort": (["low", "medium", "high", "max", None], ["none", 3]),
     "dialect": (["plain", "kdcube", "fim", "nadoo", "chatcli", "beakr"], ["xml", None]),
     "cache_ttl_seconds": ([0, 300], [-1, *NO_NUMBER]),

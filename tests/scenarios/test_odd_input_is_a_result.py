@@ -229,7 +229,7 @@ async def test_numbers_that_json_has_not_are_kept_as_text() -> None:
     assert call.arguments == {"text": "nan"}
 
 
-@pytest.mark.parametrize("count", [2.5, float("inf"), "5", None, True, 0, -1])
+@pytest.mark.parametrize("count", [2.5, float("inf"), "5", True, 0, -1])
 async def test_an_odd_limit_is_refused_before_anything_is_recorded(count: Any) -> None:
     async with talking([]) as talk:
         with pytest.raises(LooplineError, match="max_iterations"):

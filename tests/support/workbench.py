@@ -195,15 +195,15 @@ def workbench(
 
 @asynccontextmanager
 async def at_work(
-    model: Model | Sequence[Entry],
+    model: Model | tuple[Model, ...] | list[Entry],
     bundle: Bundle | None = None,
     *,
     clock: FakeClock | None = None,
     store: str | TimelineLog = "memory:",
     properties: Mapping[str, Setting] | None = None,
 ) -> AsyncGenerator[Talk, None]:
-    """A conversation at the workbench."""
-    asked = ScriptedModel(model) if isinstance(model, Sequence) else model
+    """A conversation at the workbench, with a model, a chain of them or a script."""
+    asked = ScriptedModel(model) if isinstance(model, list) else model
     opened = Harness.open(
         bundle or workbench(),
         store=store,

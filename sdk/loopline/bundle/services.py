@@ -39,13 +39,13 @@ class SpawnServed(Protocol):
 class Services:
     """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name.
 
-    `header` is what the turn began with; `environment` are the variables that presets know.
+    `models` are a chain, in the order in which they are asked, one at least. `header` is what the turn began with; `environment` are the variables that presets know.
     """
 
     source: str
     recorder: Recorder
     summary: ConversationSummary | None
-    model: Model
+    models: tuple[Model, ...]
     clock: Clock
     listen: Listen
     limits: Limits

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Unpack
 
+from loopline.bundle.loop import Loop, chain
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
@@ -28,7 +29,6 @@ from loopline.react import (
     Seams,
     TurnPayload,
     TurnResult,
-    chosen_protocol,
     completion,
     named_preset,
     result,
@@ -54,36 +54,6 @@ from loopline.tools import (
     Tool,
     ToolSet,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wired:
-    """What `build_react` was given, and what was configured.
-
-    A tool is offered that each list of `allowed` patterns allows; `child_tools` are what a child run may
-    have of these.
-    """
-
-    tools_module: str
-    skills_module: str
-    search: KnowledgeSearch | None
-    read: Callable[[str], Awaitable[Passage]] | None
-    instructions: str
-    model: Model | None
-    allowed: tuple[tuple[str, ...], ...]
-    preset: Preset
-    limits: Limits
-    child_tools: tuple[str, ...] | None = None
-
-    def of_child(self, child: Child) -> _Wired:
-        """The same for a child run, with what its task has otherwise."""
-        task = child.task
-        return replace(
-            self,
-            instructions=self.instructions if task.instructions is None else task.instructions,
-            model=task.model or self.model,
-            child_tools=self.child_tools if task.tools is None else task.tools,
-        )
 
 
 class BaseWorkflow:
@@ -141,14 +111,15 @@ class BaseWorkflow:
         knowledge_read_fn: Callable[[str], Awaitable[Passage]] | None = None,
         instructions: str | None = None,
         preset: PresetName | Preset = "bare",
-        model: Model | None = None,
+        model: Model | Sequence[Model] | None = None,
         tools: Iterable[str] | None = None,
         **limits: Unpack[Limits],
     ) -> React:
         """Wire a loop for this turn.
 
         `tools_module` and `skills_module` name descriptor modules, `tools` allows only the tools that
-        match one of its patterns. The knowledge functions take the place of the bundle's own space.
+        match one of its patterns. `model` takes the place of the harness's; several are a chain, of which the
+        first that answers is used. The knowledge functions take the place of the bundle's own space.
         `limits` are laid over the preset, over these the properties below `react` and `react_config`, over
         all of them what was asked for this one turn.
 
@@ -157,65 +128,57 @@ class BaseWorkflow:
             LooplineError: there is no such preset, or a policy is out of its range.
         """
         configured = self._services.settings
-        wired = _Wired(
+        loop = Loop(
             tools_module=tools_module,
             skills_module=skills_module,
             search=knowledge_space_fn,
             read=knowledge_read_fn,
             instructions=self.instructions if instructions is None else instructions,
-            model=model,
+            models=chain(model),
             allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
             preset=named_preset(configured.preset or preset),
             limits={**limits, **configured.limits},
         )
         seams = Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds))
         own = self.scratchpad if scratchpad is None else scratchpad
-        return await self._react(self._services, wired, own, seams)
+        return await self._react(self._services, loop, own, seams)
 
     async def _react(
-        self, services: Services, wired: _Wired, scratchpad: dict[str, Any], seams: Seams
+        self, services: Services, loop: Loop, scratchpad: dict[str, Any], seams: Seams
     ) -> React:
         """The loop of a turn, or of a child run of it."""
         space = self.knowledge
-        skills = await asyncio.to_thread(services.skills, wired.skills_module)
-        search = wired.search or (space.search if space else None)
-        read = wired.read or services.read
+        skills = await asyncio.to_thread(services.skills, loop.skills_module)
+        search = loop.search or (space.search if space else None)
+        read = loop.read or services.read
         reader = Reader(
             here=services.here,
             skills=skills,
             knowledge=guarded_read(read) if read else None,
             other=services.other,
         )
-        policies = wired.preset.policies.under(
-            wired.preset.environment(services.environment), wired.limits, services.limits
-        )
+        policies = loop.policies(services)
         toolset = await self._toolset(
-            wired,
+            loop,
             policies,
             guarded_search(search) if search else None,
             services.recorder.conversation,
         )
-        model = wired.model or services.model
-        services.recorder.header = replace(
-            services.header,
-            model=model.name,
-            protocol=chosen_protocol(policies, model).name,
-            preset=wired.preset.name,
-            limits=policies.apart_from(Policies()),
-        )
+        models = loop.models or services.models
+        services.recorder.header = loop.header(services, policies)
         context = Context(
             recorder=services.recorder,
-            model=model,
+            model=models[0],
             tools=toolset,
-            system=system_text(wired.instructions, services.source, toolset, skills),
+            system=system_text(loop.instructions, services.source, toolset, skills),
             clock=services.clock,
             listen=services.listen,
             policies=policies,
         )
 
         async def spawn(child: Child, listen: Listen) -> TurnResult:
-            of_child = wired.of_child(child)
-            task = replace(child.task, model=child.task.model or model)
+            of_child = replace(loop, models=models).of_child(child)
+            task = replace(child.task, model=of_child.models[0])
 
             async def run(services: Services, payload: TurnPayload) -> TurnResult:
                 react = await self._react(services, of_child, {}, Seams())
@@ -225,12 +188,12 @@ class BaseWorkflow:
 
         return React(
             recorder=services.recorder,
-            model=model,
+            models=models,
             context=context,
             hands=Hands(
                 tools=lambda: context.tools,
                 reader=reader,
-                view=context.view,
+                view=lambda: context.view,
                 properties=self.properties.flat(),
                 scratchpad=scratchpad,
                 guards=tuple(self.guards),
@@ -245,16 +208,16 @@ class BaseWorkflow:
 
     async def _toolset(
         self,
-        wired: _Wired,
+        loop: Loop,
         policies: Policies,
         search: KnowledgeSearch | None,
         conversation: Conversation,
     ) -> ToolSet:
-        own = await asyncio.to_thread(self._services.toolset, wired.tools_module)
-        for patterns in wired.allowed:
+        own = await asyncio.to_thread(self._services.toolset, loop.tools_module)
+        for patterns in loop.allowed:
             own = own.allow(patterns)
-        if wired.child_tools is not None:
-            own = own.allow(wired.child_tools)
+        if loop.child_tools is not None:
+            own = own.allow(loop.child_tools)
         below = depth(conversation.name)
         if 0 < below >= policies.max_depth:
             own = ToolSet(tool for tool in own.values() if tool.effect != "meta")

@@ -3,31 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from loopline.errors import ModelError
 from loopline.models import Model
 
 DEFAULT_MODEL = "offline"
-ModelChoice = str | Model | Callable[[], Model] | None
+ModelChoice = str | Model | Sequence[str | Model] | Callable[[], Model | Sequence[Model]] | None
+Chain = tuple[Model, ...]
+"""The models of a run, in the order in which they are asked."""
 
 
-def chooser(choice: ModelChoice) -> Callable[[], Model]:
-    """What gives the model of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
+def chooser(choice: ModelChoice) -> Callable[[], Chain]:
+    """What gives the chain of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
+
+    Model strings may be several, with commas between them.
 
     Raises:
-        ModelError: a model string that does not work here.
+        ModelError: a model string that does not work here, or none at all.
     """
     if choice is None:
         choice = os.environ.get("LOOPLINE_MODEL") or DEFAULT_MODEL
     if isinstance(choice, str):
-        if choice != DEFAULT_MODEL:
-            raise ModelError(f"no model {choice!r}: what works here is 'offline'")
-        from loopline.adapters.offline import OfflineModel
-
-        model: Model = OfflineModel()
-        return lambda: model
+        choice = [name.strip() for name in choice.split(",")]
     if callable(choice):
-        return choice
-    chosen = choice
-    return lambda: chosen
+        return partial(_made, choice)
+    several: Sequence[str | Model] = choice if isinstance(choice, Sequence) else (choice,)
+    chain = _whole(_named(one) if isinstance(one, str) else one for one in several)
+    return lambda: chain
+
+
+def _made(make: Callable[[], Model | Sequence[Model]]) -> Chain:
+    made = make()
+    return _whole(made) if isinstance(made, Sequence) else (made,)
+
+
+def _whole(models: Iterable[Model]) -> Chain:
+    chain = tuple(models)
+    if not chain:
+        raise ModelError("a chain of models needs one at least")
+    return chain
+
+
+def _named(name: str) -> Model:
+    if name != DEFAULT_MODEL:
+        raise ModelError(f"no model {name!r}: what works here is 'offline'")
+    from loopline.adapters.offline import OfflineModel
+
+    return OfflineModel()

@@ -30,7 +30,7 @@ from loopline.conversations import Talk, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.harness.conversing import Conversing
-from loopline.harness.deciders import ModelChoice, chooser
+from loopline.harness.deciders import Chain, ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
 from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
@@ -95,8 +95,8 @@ class Harness(Conversing):
         """A harness that is yet to be entered.
 
         `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
-        `memory:`, or a log, which stays open; `model` a model string, a model, or a function that gives
-        one at the start of each run. `properties` go by dotted name. `on_build(done, total, what)` hears
+        `memory:`, or a log, which stays open; `model` a model string, a model, several of them as
+        a chain, or a function that gives one or several at the start of each run. `properties` go by dotted name. `on_build(done, total, what)` hears
         of the knowledge space being built, from another thread.
 
         Raises:
@@ -185,22 +185,23 @@ class Harness(Conversing):
 
     @property
     def model(self) -> Model:
-        """The model that the next run will use; a function that gives it is called."""
-        return self._choose()
+        """The model that the next run will ask first; a function that gives it is called."""
+        return self._choose()[0]
 
-    def _model_of_run(self) -> Model:
+    def _models_of_run(self) -> Chain:
         try:
-            model = self._choose()
+            chain = self._choose()
         except LooplineError:
             raise
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             raise ModelError(f"the model of this run could not be made: {cause}") from error
-        if not any(model is known for known in self._models):
-            self._models.append(model)
-        if isinstance(model, ClockedModel):
-            model.use_clock(self._clock)
-        return model
+        for model in chain:
+            if not any(model is known for known in self._models):
+                self._models.append(model)
+            if isinstance(model, ClockedModel):
+                model.use_clock(self._clock)
+        return chain
 
     @property
     def log(self) -> TimelineLog:
@@ -243,10 +244,10 @@ class Harness(Conversing):
     ) -> Services:
         """What a turn is run with, by the model that is given if any is; its header is made."""
         opened = self._open_now
-        model = given or self._model_of_run()
+        models = (given,) if given else self._models_of_run()
         stale = await self._reconciled(opened)
         begun = recorder.turn.begun or self._clock.now()
-        header = replace(self._header(opened, model, limits), began=begun)
+        header = replace(self._header(opened, models, limits), began=begun)
         told = [Notice(code="knowledge_stale", text=stale)] if stale else []
         if recorder.turn.header is None:
             recorder.header, recorder.foreword = header, told
@@ -257,7 +258,7 @@ class Harness(Conversing):
             recorder=recorder,
             summary=opened.turns.summary(recorder.conversation)
             or await opened.log.find(recorder.conversation),
-            model=model,
+            models=models,
             clock=self._clock,
             listen=listen,
             limits=limits,
@@ -298,12 +299,13 @@ class Harness(Conversing):
             return f"The knowledge space stays as it was at {commit}: {error}"
         return ""
 
-    def _header(self, opened: Opened, model: Model, limits: Limits) -> TurnHeader:
-        bare = Policies()
+    def _header(self, opened: Opened, models: Chain, limits: Limits) -> TurnHeader:
+        bare, model = Policies(), models[0]
         policies = bare.under(limits)
         return TurnHeader(
             bundle=opened.loaded.bundle.id,
             model=model.name,
+            then=tuple(one.name for one in models[1:]),
             protocol=chosen_protocol(policies, model).name,
             limits=policies.apart_from(bare),
             knowledge=commit_of(opened.space) if opened.space is not None else None,

@@ -93,7 +93,7 @@ class Hands:
 
     tools: Callable[[], ToolSet]
     reader: Reader
-    view: View
+    view: Callable[[], View]
     properties: Mapping[str, Json]
     scratchpad: MutableMapping[str, Any]
     guards: Sequence[Guard] = ()
@@ -502,7 +502,7 @@ class Actor:
         return Call(
             context=context,
             timeline=recorder.timeline,
-            view=hands.view,
+            view=hands.view(),
             reader=hands.reader,
             moment=Moment(self._clock.now(), turn_id),
         )

@@ -103,19 +103,31 @@ class Context:
         policies: Policies,
     ) -> None:
         self._recorder = recorder
-        self._model = model
-        self.protocol: DecisionProtocol = chosen_protocol(policies, model)
+        self._every = tools
+        self._instructions = system
         self._clock = clock
         self._listen = listen
         self._policies = policies
-        self._offers = Offers(recorder, tools, system, self.protocol)
-        self._offer = self._offers.now
         self._traced: Sequence[Message] | None = None
         self.tokens: int = 0
         self._appends: int = 0
-        learned = recorder.timeline.base.learned
-        self.view: View = recorder.timeline.folded(
-            View, f"view.{self.protocol.name}", lambda: View(self.protocol, learned=learned)
+        self._wire(model)
+
+    def use(self, model: Model) -> None:
+        """Make the requests of this model from now on, in the protocol that it keeps."""
+        if model is not self.model:
+            self._wire(model)
+
+    def _wire(self, model: Model) -> None:
+        timeline = self._recorder.timeline
+        self.model: Model = model
+        self.protocol: DecisionProtocol = chosen_protocol(self._policies, model)
+        self._offers = Offers(self._recorder, self._every, self._instructions, self.protocol)
+        self._offer = self._offers.now
+        self.view: View = timeline.folded(
+            View,
+            f"view.{self.protocol.name}",
+            lambda: View(self.protocol, learned=timeline.base.learned),
         )
 
     @property
@@ -126,11 +138,11 @@ class Context:
     async def select_tools(self) -> None:
         """Have the model choose among many tools, where the limits ask for that."""
         if self._policies.select_tools:
-            await self._offers.select(self._model, self._listen)
+            await self._offers.select(self.model, self._listen)
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
-        price = self._model.abilities.price
+        price = self.model.abilities.price
         return None if price is None else price.of(usage)
 
     def price(self, tokens: int) -> float | None:
@@ -170,8 +182,8 @@ class Context:
         """Begin the request that writes the answer, which sees the turn in another way."""
         timeline = self._recorder.timeline
         blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
-        abilities = self._model.abilities
-        factor = self.view.facts.factor_of(self._model.name)
+        abilities = self.model.abilities
+        factor = self.view.facts.factor_of(self.model.name)
         fixed = self._offer.fixed + estimate(TRACE_TAIL)
         room = int((abilities.window - abilities.output_limit) / factor) - fixed
         limit = trace_limit(blocks, room)
@@ -185,7 +197,7 @@ class Context:
             epoch=timeline.last_round.epoch if timeline.last_round else 1,
             opened_by="",
             protocol=self.protocol.name,
-            model=self._model.name,
+            model=self.model.name,
             renderer=RENDERER,
             system_sha256=self._offer.system_sha256,
             tools_sha256=self._offer.tools_sha256,
@@ -221,7 +233,7 @@ class Context:
         return prompt
 
     def _options(self, *, calls: bool, longer: int = 0) -> Options:
-        abilities = self._model.abilities
+        abilities = self.model.abilities
         limit = min(abilities.output_limit << longer, max(abilities.window // 2, 1))
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._traced is None else NATIVE
@@ -248,7 +260,7 @@ class Context:
             begun.limit,
             begun.purpose,
         ) != (
-            self._model.name,
+            self.model.name,
             self.protocol.name,
             RENDERER,
             self._offer.system_sha256,
@@ -261,9 +273,9 @@ class Context:
         timeline, number = self._recorder.timeline, self._recorder.number
         inputs = timeline.inputs_for(number) if iteration.takes_input else []
         tail = cache(partial(self._tail, iteration))
-        factor = self.view.facts.factor_of(self._model.name)
+        factor = self.view.facts.factor_of(self.model.name)
         budget = Budget(
-            total=self._model.abilities.window - self._model.abilities.output_limit,
+            total=self.model.abilities.window - self.model.abilities.output_limit,
             fixed=self._offer.fixed,
             beside=lambda now: estimate(tail(now)) + now.saying(inputs),
             factor=factor,
@@ -289,7 +301,7 @@ class Context:
             epoch=(before.epoch if before else 0) + bool(causes),
             opened_by=",".join(causes),
             protocol=self.protocol.name,
-            model=self._model.name,
+            model=self.model.name,
             renderer=RENDERER,
             system_sha256=self._offer.system_sha256,
             tools_sha256=self._offer.tools_sha256,
@@ -380,7 +392,7 @@ class Context:
         if before is None:
             return ["start"]
         causes = {
-            "model": before.model != self._model.name,
+            "model": before.model != self.model.name,
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
             "instructions": before.system_sha256 != self._offer.system_sha256,
@@ -506,12 +518,12 @@ class Context:
             tail=asked,
             options=Options(
                 allow_calls=False,
-                output_limit=min(SUMMARY_OUTPUT_LIMIT, self._model.abilities.output_limit),
+                output_limit=min(SUMMARY_OUTPUT_LIMIT, self.model.abilities.output_limit),
             ),
             purpose="summary",
         )
         try:
-            reply = await ask(self._model, prompt, _unheard)
+            reply = await ask(self.model, prompt, _unheard)
         except ModelError as error:
             return Written(why=str(error))
         text = well_formed(self._said(reply)).strip()
@@ -540,17 +552,17 @@ class Context:
 
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""
-        abilities = self._model.abilities
+        abilities = self.model.abilities
         fixed = self._offer.fixed + estimate(prompt.tail)
         shown = self.view.now.tokens
         if self._traced is not None:
             shown = sum(estimate(repr(one)) for one in self._traced)
-        factor = self.view.facts.factor_of(self._model.name)
+        factor = self.view.facts.factor_of(self.model.name)
         needed_tokens = ceil((shown + fixed) * factor)
         room = abilities.window - abilities.output_limit
         if needed_tokens > room:
             raise ModelError(
-                f"the prompt needs about {needed_tokens} tokens and {self._model.name} has room for "
+                f"the prompt needs about {needed_tokens} tokens and {self.model.name} has room for "
                 f"{room}: begin another conversation, or use a model with a larger window"
             )
 

@@ -15,6 +15,7 @@ TextProtocol = Literal["auto", "json", "tagged", "thought_action"]
 AnswerMode = Literal["direct", "synthesize"]
 OnExhausted = Literal["force", "summary", "partial"]
 Effort = Literal["low", "medium", "high", "max"]
+ChainUse = Literal["first", "next"]
 UnknownEffect = Literal["exclusive", "read"]
 Vocabulary = Literal["plain", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
 
@@ -42,7 +43,8 @@ class Limits(TypedDict, total=False):
     `tool_timeout_seconds`, if that is not None. A tool that declares no effect runs alone, or beside others as a
     read does, by `unknown_effect`; either way no call of it is begun twice. With `select_tools` a turn with
     more than 12 tools begins with a choice of them. `answer_mode` "synthesize" has the answer written by a
-    request of its own. `reasoning_effort` is passed to models that take it, None leaves it to them.
+    request of its own. With `chain` "next" a model that refuses gives way to the next of the chain for the rest
+    of the turn, one that cannot be asked for this one request; with "first" none does. `reasoning_effort` is passed to models that take it, None leaves it to them.
     `dialect` is the vocabulary in which the turn is told of elsewhere.
 
     `cache_ttl_seconds` is how long the provider keeps a prompt that is not asked for again, 0 for no
@@ -75,6 +77,7 @@ class Limits(TypedDict, total=False):
     unknown_effect: UnknownEffect
     select_tools: bool
     answer_mode: AnswerMode
+    chain: ChainUse
     reasoning_effort: Effort | None
     dialect: Vocabulary
     cache_ttl_seconds: int
@@ -162,6 +165,7 @@ _CHECKS: Mapping[str, Check] = {
     "unknown_effect": _one_of(UnknownEffect),
     "select_tools": _switch,
     "answer_mode": _one_of(AnswerMode),
+    "chain": _one_of(ChainUse),
     "reasoning_effort": _or_none(_one_of(Effort)),
     "dialect": _one_of(Vocabulary),
     "cache_ttl_seconds": _whole(0),

@@ -18,6 +18,7 @@ from loopline.prompt import (
 )
 from loopline.react.limits import (
     AnswerMode,
+    ChainUse,
     Effort,
     Limits,
     OnExhausted,
@@ -57,6 +58,7 @@ class Policies:
     unknown_effect: UnknownEffect = "exclusive"
     select_tools: bool = False
     answer_mode: AnswerMode = "direct"
+    chain: ChainUse = "next"
     reasoning_effort: Effort | None = None
     dialect: Vocabulary = "plain"
     cache_ttl_seconds: int = 300
@@ -122,6 +124,7 @@ GROUPS: Mapping[str, Iterable[str]] = {
         "max_depth",
     ),
     "protocol": ("protocol", "text_protocol", "reasoning_effort"),
+    "chain": ("chain",),
     "repair": ("repairs", "output_escalations"),
     "schedule": ("parallel_tools", "tool_timeout_seconds", "unknown_effect"),
     "answer": ("answer_mode",),

@@ -110,13 +110,14 @@ _ALL = (
     Preset(
         name="kdcube",
         about="channels in one stream, one call after the other",
-        policies=Policies(protocol="tagged", parallel_tools=1, dialect="kdcube"),
+        policies=Policies(protocol="tagged", chain="first", parallel_tools=1, dialect="kdcube"),
     ),
     Preset(
         name="fim",
         about="a loop of calls, then a request of its own that writes the answer",
         policies=Policies(
             max_iterations=50,
+            chain="first",
             text_protocol="json",
             on_exhausted="summary",
             answer_mode="synthesize",
@@ -133,7 +134,11 @@ _ALL = (
         name="nadoo",
         about="thought, action, observation: one tool at a time",
         policies=Policies(
-            max_iterations=10, protocol="thought_action", parallel_tools=1, dialect="nadoo"
+            max_iterations=10,
+            protocol="thought_action",
+            chain="first",
+            parallel_tools=1,
+            dialect="nadoo",
         ),
     ),
     Preset(
@@ -141,6 +146,7 @@ _ALL = (
         about="a worker with 30 rounds and 10 minutes, whose work is kept at the limit",
         policies=Policies(
             max_iterations=30,
+            chain="first",
             deadline_seconds=600.0,
             on_exhausted="partial",
             text_protocol="tagged",

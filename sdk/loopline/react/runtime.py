@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Reply, ToolCall, well_formed
+from loopline.models import Model, Reply, ToolCall, Usage, well_formed
 from loopline.prompt import Answer, Calls, Decided, Malformed
 from loopline.react.acting import Actor, Hands
 from loopline.react.answering import Collected, completion, fallback
@@ -44,6 +45,7 @@ from loopline.timeline import (
     Decision,
     Draft,
     ExitReason,
+    ModelSwitched,
     Moment,
     Notes,
     Notice,
@@ -51,6 +53,7 @@ from loopline.timeline import (
     PlanAck,
     Recorder,
     StepStatus,
+    SwitchCause,
     Thinking,
     ToolCalled,
     Turn,
@@ -59,6 +62,10 @@ from loopline.timeline import (
 )
 
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
+
+
+GivenUp = tuple[SwitchCause, str, Usage]
+"""Why a model gave no answer, what it or its error said, and what the attempt used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,14 @@ class Seams:
     arounds: Sequence[Around] = ()
 
 
+class _Unasked(Exception):
+    """No model is asked for this decision."""
+
+    def __init__(self, why: Literal["recalled", "budget"]) -> None:
+        super().__init__(why)
+        self.why = why
+
+
 class React:
     """A loop that is wired and ready: what `build_react` returns."""
 
@@ -84,7 +99,7 @@ class React:
         self,
         *,
         recorder: Recorder,
-        model: Model,
+        models: Sequence[Model],
         context: Context,
         hands: Hands,
         clock: Clock,
@@ -93,9 +108,8 @@ class React:
         seams: Seams | None = None,
     ) -> None:
         self._recorder = recorder
-        self._model = model
+        self._models = models if policies.chain == "next" else models[:1]
         self._context = context
-        self._protocol = context.protocol
         self._actor = Actor(recorder=recorder, clock=clock, listen=listen, hands=hands)
         self._clock = clock
         self._listen = listen
@@ -152,11 +166,11 @@ class React:
         if stop is not None:
             return await self._exhausted(stop.reason, strikes)
         try:
-            if not await self._begin(state, "decision"):
-                return Ended("stopped", "what the turn was to answer was recalled")
-            if self._is_spent(state):
+            reply = await strikes.over(self._replied("decision"))
+        except _Unasked as unasked:
+            if unasked.why == "budget":
                 return await self._exhausted("budget", strikes)
-            reply = await strikes.over(self._ask("decision"))
+            return Ended("stopped", "what the turn was to answer was recalled")
         except ModelError as error:
             return await self._without_model(error)
         except Struck:  # the next step sees why
@@ -227,10 +241,10 @@ class React:
         """What the model has decided; what it wrote before it was cut off is the beginning of it."""
         before = _continued(self._recorder.turn)
         if before and not reply.calls:
-            whole = self._protocol.decode(replace(reply, text=before + reply.text))
+            whole = self._context.protocol.decode(replace(reply, text=before + reply.text))
             if not isinstance(whole, Malformed):
                 return whole
-        return self._protocol.decode(reply)
+        return self._context.protocol.decode(reply)
 
     def _without_marks(self, decided: Decided) -> tuple[Decided, str]:
         """The decision without the marks of the plan's steps that lead its answer, and these."""
@@ -251,12 +265,53 @@ class React:
             Iteration(made=state.iteration, limit=state.max_iterations or 0, purpose=purpose)
         )
 
+    async def _replied(self, purpose: RoundPurpose) -> Reply:
+        """The reply of the first model of the chain that gives one.
+
+        Raises:
+            _Unasked: there is nothing to answer, or too little left to ask for a decision.
+            ModelError: no model of the chain can be asked.
+        """
+        place = min(self._recorder.turn.refusals, len(self._models) - 1)
+        while True:
+            self._context.use(self._models[place])
+            is_wanted = await self._begin(self.state, purpose)
+            if purpose == "decision" and not is_wanted:
+                raise _Unasked("recalled")
+            if purpose == "decision" and self._is_spent(self.state):
+                raise _Unasked("budget")
+            is_last = place + 1 == len(self._models)
+            try:
+                reply = await self._ask(purpose)
+            except ModelError as error:
+                if is_last:
+                    raise
+                given_up: GivenUp = ("unavailable", str(error), Usage())
+            else:
+                if is_last or reply.stop_reason != "refusal":
+                    return reply
+                given_up = ("refusal", reply.text, reply.usage)
+            place += 1
+            await self._hand_over(self._models[place], *given_up)
+
+    async def _hand_over(self, to: Model, why: SwitchCause, said: str, usage: Usage) -> None:
+        self._listen(Delta(type="reset", channel="answer"))
+        switched = ModelSwitched(
+            model=self._context.model.name,
+            to=to.name,
+            why=why,
+            text=well_formed(said),
+            usage=usage,
+            cost=self._context.cost(usage),
+        )
+        await self._recorder.record(switched)
+
     async def _ask(self, purpose: RoundPurpose) -> Reply:
         state, pool = self.state, self._recorder.timeline.pool
         speaks = purpose == "answer" or not self._policies.synthesizes
         prompt = self._context.prompt(purpose, longer=state.cut_off)
         hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
-        reply = await ask(self._model, prompt, hear)
+        reply = await ask(self._context.model, prompt, hear)
         hear.close()
         return reply
 
@@ -298,8 +353,7 @@ class React:
         """The answer, written by a request of its own that sees every result of the turn."""
         recorder = self._recorder
         try:
-            await self._begin(self.state, "answer")
-            reply = await strikes.over(self._ask("answer"))
+            reply = await strikes.over(self._replied("answer"))
         except ModelError as error:
             brief = recorder.turn.draft
             if brief is None:
@@ -351,7 +405,7 @@ class React:
 
     def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
         return Decision(
-            model=self._model.name,
+            model=self._context.model.name,
             stop_reason=reply.stop_reason,
             calls=calls,
             raw=raw,
@@ -402,8 +456,7 @@ class React:
         """An answer that is asked for without calls, else what there is."""
         recorder = self._recorder
         try:
-            await self._begin(self.state, "answer")
-            reply = await strikes.over(self._ask("answer"))
+            reply = await strikes.over(self._replied("answer"))
         except ModelError as error:
             return await self._without_model(error)
         except Struck:

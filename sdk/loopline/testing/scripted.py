@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypedDict, Unpack, cast
 
 from loopline.clock import Clock, SystemClock
@@ -63,6 +63,8 @@ class Raw:
 class Refuse:
     """The model declines to answer."""
 
+    usage: Usage = field(default_factory=Usage)
+
 
 @dataclass(frozen=True, slots=True)
 class Fail:
@@ -103,8 +105,6 @@ WINDOW = 1_000_000
 class ScriptedModel:
     """Replies in order, and remembers every request it was given, in `requests`."""
 
-    name = "scripted"
-
     def __init__(
         self,
         script: Sequence[Entry],
@@ -112,8 +112,10 @@ class ScriptedModel:
         aux: Mapping[Purpose, Sequence[Entry]] | None = None,
         strict: bool = True,
         clock: Clock | None = None,
+        name: str = "scripted",
         **abilities: Unpack[AbilityChoices],
     ) -> None:
+        self.name: str = name
         self.abilities: Abilities = replace(Abilities(window=WINDOW), **abilities)
         self.requests: list[Prompt] = []
         self._script = list(script)
@@ -136,8 +138,8 @@ class ScriptedModel:
                 if after:
                     yield TextDelta(text=after)
                 raise error if isinstance(error, Exception) else ModelError(error)
-            case Refuse():
-                yield Reply(stop_reason="refusal")
+            case Refuse(usage=usage):
+                yield Reply(stop_reason="refusal", usage=usage)
             case Raw(text=text):
                 yield TextDelta(text=text)
                 yield Reply(text=text)

@@ -54,6 +54,8 @@ class KnowledgeCommit:
 class TurnHeader:
     """A runner begins a turn, and with what; again where the loop that is wired goes by something else.
 
+    `model` is the first of the chain, `then` are the others.
+
     It is recorded with the first thing that the turn says; `began` is when it was begun. `limits` are the
     policies in force that are not those of the preset `bare`.
     """
@@ -61,6 +63,7 @@ class TurnHeader:
     bundle: str
     model: str
     protocol: str
+    then: tuple[str, ...] = ()
     preset: str = "bare"
     limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     knowledge: KnowledgeCommit | None = None
@@ -129,6 +132,26 @@ class Decision:
     cost: float | None = None
     purpose: Literal["decision", "answer"] = "decision"
     type: Literal["react.decision"] = "react.decision"
+
+
+SwitchCause = Literal["refusal", "unavailable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSwitched:
+    """A model gave no answer, and the next one of the chain is asked the same.
+
+    After a "refusal" it is asked for the rest of the turn, of one that was "unavailable" for this request.
+    `text` is what the model or its error said; `usage` and `cost` are what the attempt used.
+    """
+
+    model: str
+    to: str
+    why: SwitchCause
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    type: Literal["react.model"] = "react.model"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +406,7 @@ Body = (
     | UserRecalled
     | RoundStart
     | Decision
+    | ModelSwitched
     | Thinking
     | Notes
     | ToolCalled

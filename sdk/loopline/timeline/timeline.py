@@ -25,6 +25,7 @@ from loopline.timeline.blocks import (
     Exit,
     Feedback,
     KnowledgeCommit,
+    ModelSwitched,
     Notice,
     Plan,
     RunChild,
@@ -92,6 +93,7 @@ class Turn:
     exit: Exit | None = None
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
+    refusals: int = 0
     malformed: int = 0
     cut_off: int = 0
 
@@ -113,7 +115,7 @@ class Turn:
             case Notice(code=code):
                 self.told.append(code)
                 self.notices[code] += 1
-            case ToolsSelected() | RangeSummary() | RunChild() as spent:
+            case ToolsSelected() | RangeSummary() | RunChild() | ModelSwitched() as spent:
                 self._take_spent(spent)
             case _:
                 pass
@@ -129,13 +131,16 @@ class Turn:
             self.decisions.append(decision)
             self.batches.append(Batch())
 
-    def _take_spent(self, body: ToolsSelected | RangeSummary | RunChild) -> None:
+    def _take_spent(self, body: ToolsSelected | RangeSummary | RunChild | ModelSwitched) -> None:
         match body:
             case ToolsSelected(usage=usage):
                 self.selected = body
                 self._spend(usage, None)
             case RangeSummary(usage=usage):
                 self._spend(usage, None)
+            case ModelSwitched(why=why, usage=usage, cost=cost):
+                self.refusals += why == "refusal"
+                self._spend(usage, cost)
             case RunChild(conversation=conversation, usage=usage, cost=cost):
                 self.children[conversation] = body
                 self._spend(usage, cost)

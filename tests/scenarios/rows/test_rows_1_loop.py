@@ -8,7 +8,7 @@ import pytest
 
 from loopline import Block
 from loopline.models import ProtocolName, Reply, ToolCall, Usage
-from loopline.react import ReactStateV2, Stop
+from loopline.react import PresetName, ReactStateV2, Stop
 from loopline.react import Say as Tell
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -53,6 +53,34 @@ async def test_row_2_a_round_is_one_decision_with_all_its_calls() -> None:
         rounds = [block.round for block in await talk.blocks() if block.type == "react.tool.result"]
         assert len(await bodies(talk, RoundStart)) == result.rounds == 3
     assert rounds == [1, 1, 1, 2, 2]
+
+
+async def capped(preset: PresetName, most: int) -> None:
+    """An endless caller makes so many decisions in the preset."""
+    model = ScriptedModel([*calls(most), "What there is."], strict=False)
+    async with at_work(model, workbench(preset=preset, cycle_warning_rounds=0)) as talk:
+        result = await talk.say("go")
+    assert (result.rounds, result.exit_reason) == (most, "max_iterations")
+
+
+async def test_row_3_kdcube_makes_fifteen_decisions() -> None:
+    await capped("kdcube", 15)
+
+
+async def test_row_4_fim_makes_fifty_decisions() -> None:
+    await capped("fim", 50)
+
+
+async def test_row_5_nadoo_makes_ten_decisions() -> None:
+    await capped("nadoo", 10)
+
+
+async def test_row_6_chatcli_makes_thirty_decisions_or_as_many_as_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await capped("chatcli", 30)
+    monkeypatch.setenv("CHATCLI_AGENT_WORKER_MAX_TURNS", "7")
+    await capped("chatcli", 7)
 
 
 async def test_row_7_at_the_limit_a_summary_tells_how_each_call_ended() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from loopline.models import JsonObject, Prompt, StructuredCallError, structured_llm_call
 from loopline.react import Limits
-from loopline.testing import Raw, ScriptedModel
+from loopline.testing import Call, Raw, Refuse, ScriptedModel
 from loopline.testing.scripted import AbilityChoices
 from tests.support.workbench import at_work, workbench
 
@@ -16,6 +16,21 @@ SCHEMA: JsonObject = {
     "required": ["answer"],
 }
 PROMPT = Prompt(system="Answer.", purpose="title")
+
+
+async def test_row_116_a_run_that_is_bound_asks_one_model_alone() -> None:
+    first = ScriptedModel([Call("w.look"), "Brief.", "Written."])
+    second = ScriptedModel([])
+    async with at_work((first, second), workbench(preset="fim")) as talk:
+        assert (await talk.say("go")).answer == "Written."
+    assert (len(first.requests), second.requests) == (3, [])
+
+
+async def test_row_117_after_a_refusal_another_model_is_asked_the_same() -> None:
+    first, second = ScriptedModel([Refuse()], name="one"), ScriptedModel(["Tea."], name="two")
+    async with at_work((first, second), workbench(preset="beakr")) as talk:
+        assert (await talk.say("go")).answer == "Tea."
+    assert first.requests[0].messages == second.requests[0].messages
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.support.workbench import at_work, heard
     ],
 )
 async def test_row_150_whatever_fails_the_last_event_is_the_end_of_the_turn(
-    script: Sequence[Entry], reason: str
+    script: list[Entry], reason: str
 ) -> None:
     async with at_work(script) as talk:
         events: Sequence[Event] = await heard(talk, "go")

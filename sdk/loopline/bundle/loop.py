@@ -1,0 +1,75 @@
+"""What `build_react` was given, and what a loop goes by because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from loopline.bundle.services import Services
+from loopline.knowledge import Passage
+from loopline.models import Model
+from loopline.react import Child, Limits, Policies, Preset, chosen_protocol
+from loopline.timeline import TurnHeader
+from loopline.tools import KnowledgeSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """What `build_react` was given, and what was configured.
+
+    A tool is offered that each list of `allowed` patterns allows; `child_tools` are what a child run may
+    have of these. `models` are a chain, empty for that of the turn.
+    """
+
+    tools_module: str
+    skills_module: str
+    search: KnowledgeSearch | None
+    read: Callable[[str], Awaitable[Passage]] | None
+    instructions: str
+    models: tuple[Model, ...]
+    allowed: tuple[tuple[str, ...], ...]
+    preset: Preset
+    limits: Limits
+    child_tools: tuple[str, ...] | None = None
+
+    def policies(self, services: Services) -> Policies:
+        """What is in force: the preset, the environment, the code and the configuration, the turn.
+
+        Raises:
+            LooplineError: a policy is out of its range, or a variable of the environment holds junk.
+        """
+        environment = self.preset.environment(services.environment)
+        return self.preset.policies.under(environment, self.limits, services.limits)
+
+    def header(self, services: Services, policies: Policies) -> TurnHeader:
+        """What the turn says of the loop."""
+        models = self.models or services.models
+        return replace(
+            services.header,
+            model=models[0].name,
+            then=tuple(one.name for one in models[1:]),
+            protocol=chosen_protocol(policies, models[0]).name,
+            preset=self.preset.name,
+            limits=policies.apart_from(Policies()),
+        )
+
+    def of_child(self, child: Child) -> Loop:
+        """The same for a child run, with what its task has otherwise."""
+        task = child.task
+        return replace(
+            self,
+            instructions=self.instructions if task.instructions is None else task.instructions,
+            models=(task.model,) if task.model else self.models,
+            child_tools=self.child_tools if task.tools is None else task.tools,
+        )
+
+
+def chain(model: Model | Sequence[Model] | None) -> tuple[Model, ...]:
+    """The models of a loop, as they were given."""
+    match model:
+        case None:
+            return ()
+        case Sequence():
+            return tuple(model)
+        case _:
+            return (model,)
