@@ -21,7 +21,7 @@ PROMPT = Prompt(system="Answer.", purpose="title")
 async def test_row_116_a_run_that_is_bound_asks_one_model_alone() -> None:
     first = ScriptedModel([Call("w.look"), "Brief.", "Written."])
     second = ScriptedModel([])
-    async with at_work((first, second), workbench(preset="fim")) as talk:
+    async with at_work((first, second), workbench(preset="fim", tools=["w.look"])) as talk:
         assert (await talk.say("go")).answer == "Written."
     assert (len(first.requests), second.requests) == (3, [])
 
