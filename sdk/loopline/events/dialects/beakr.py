@@ -41,7 +41,7 @@ class Beakr:
     """Channels begin anew with each turn, whose id every update has."""
 
     def __init__(self) -> None:
-        self._open = list[Json]()
+        self._open: list[Json] = []
         self._shown = set[str]()
 
     def say(self, at: At, moment: Moment) -> Iterator[Word]:

@@ -123,13 +123,16 @@ def _thinking(moment: RoundBegan | Decided) -> Iterator[Word]:
 def _call(moment: CallBegan | CallEnded | Asked) -> Iterator[Word]:
     match moment:
         case CallBegan() as call:
-            yield Word("step", _iteration(call, "start", call.arguments))
+            asked: JsonObject = {"tool_args": call.arguments, "call_id": call.call_id}
+            yield Word("step", {**_iteration(call, "start"), **asked})
         case CallEnded(call=call, text=text):
             done: JsonObject = {
-                **_iteration(call, "done", moment.ran_with),
+                **_iteration(call, "done"),
                 "observation": text,
                 "error": None if moment.ok else text,
                 "iter_elapsed": round(moment.elapsed_ms / 1000, 2),
+                "tool_args": moment.ran_with,
+                "call_id": call.call_id,
             }
             if moment.artifact:
                 done["artifact"] = moment.artifact
@@ -147,14 +150,12 @@ def _call(moment: CallBegan | CallEnded | Asked) -> Iterator[Word]:
             )
 
 
-def _iteration(call: CallBegan, status: str, arguments: JsonObject) -> JsonObject:
+def _iteration(call: CallBegan, status: str) -> JsonObject:
     return {
         "type": "iteration",
         "status": status,
         "iteration": call.iteration,
         "tool_name": call.tool,
-        "tool_args": arguments,
-        "call_id": call.call_id,
     }
 
 
