@@ -14,7 +14,7 @@ from loopline.models import Json, Usage
 from loopline.react import channels
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Block, Conversation, Exit, Timeline
+from loopline.timeline import Conversation, Exit, Timeline
 from tests.dialects.hearing import NAMES, heard, lasting, lines
 from tests.dialects.test_how_a_stream_ends import is_last
 from tests.support.workbench import Desk, workbench
@@ -64,8 +64,8 @@ async def test_a_turn_that_pauses_and_is_carried_on_is_told_in_two_streams(
     script: Sequence[Entry] = [Say("", Call("w.ask"), Call("w.look", text="tea")), "Fine."]
     async with talking(script) as talk:
         paused = await stream_of(talk)
-        call_id = (await talk.blocks())[-1].turn_id and "c1"
-        carried_on = [event async for event in talk.answer_stream(call_id, "The green one.")]
+        answers = {"c1": "The green one."}
+        carried_on = [event async for event in talk.stream_resume(answers)]
         blocks = await talk.blocks()
     first, whole = heard(name, paused, TALK), heard(name, [*paused, *carried_on], TALK)
     assert is_last(name, first[-1])
@@ -112,7 +112,7 @@ async def test_the_numbers_at_the_end_are_those_of_the_result() -> None:
         events = await stream_of(talk)
         blocks = await talk.blocks()
     turn = Timeline(blocks).turn(1)
-    (end,) = [one.body for one in blocks if isinstance(one, Block) and isinstance(one.body, Exit)]
+    (end,) = [one.body for one in blocks if isinstance(one.body, Exit)]
     (done,) = [one for one in heard("fim", events, TALK) if one.event == "done"]
     last = heard("nadoo", events, TALK)[-1]
     assert done.data["usage"] == {
