@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from loopline.errors import LooplineError
@@ -19,7 +19,7 @@ from loopline.timeline import Block, Conversation
 
 DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube"]
 
-DIALECTS: dict[DialectName, str] = {
+DIALECTS: Mapping[DialectName, str] = {
     "plain": "Loopline's own: every block by its type, in its stored form",
     "fim": "FIM One: steps, an answer, and `done`",
     "nadoo": "Nadoo: a node that thinks, calls, and is finished",

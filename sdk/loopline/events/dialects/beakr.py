@@ -50,12 +50,12 @@ class Beakr:
             case Began() | Said() | Selected() | Compacted():
                 yield from self._prepared(at, moment)
             case Decided():
-                yield from _decided(_At(at, "call_llm"), moment)
+                yield from _decided(_Channels(at, "call_llm"), moment)
             case CallBegan() | CallEnded() | ChildEnded():
                 yield from self._called(at, moment)
             case Answered(text=text):
                 self._shown.clear()
-                here = _At(at, "finalize")
+                here = _Channels(at, "finalize")
                 yield here.says("assistant", text)
                 yield here.puts("llm_response", "replace", text)
             case Wrote() | Voided():
@@ -66,7 +66,7 @@ class Beakr:
                 pass
 
     def _prepared(self, at: At, moment: Began | Said | Selected | Compacted) -> Iterator[Word]:
-        here = _At(at, "prepare")
+        here = _Channels(at, "prepare")
         match moment:
             case Began(prompt=prompt):
                 self._open = []
@@ -84,15 +84,15 @@ class Beakr:
         match moment:
             case CallBegan() as call:
                 self._open = [*self._open, call.call_id]
-                pending = _At(at, "route_after").puts("pending_tools", "replace", self._open)
+                pending = _Channels(at, "route_after").puts("pending_tools", "replace", self._open)
                 yield Word(pending.event, {**pending.data, "call": _call(call)})
             case CallEnded(call=call, text=text, open_calls=left, has_children=delegated):
-                here = _At(at, "handoff" if delegated else "execute_tools")
+                here = _Channels(at, "handoff" if delegated else "execute_tools")
                 self._open = [*left]
                 yield here.says("tool", text, {"name": call.tool, "call_id": call.call_id})
                 yield here.puts("pending_tools", "replace", self._open)
             case ChildEnded(usage=usage):
-                yield from _At(at, "handoff").spends(usage)
+                yield from _Channels(at, "handoff").spends(usage)
 
     def _written(self, moment: Wrote | Voided) -> Iterator[Word]:
         match moment:
@@ -106,8 +106,8 @@ class Beakr:
                 pass
 
 
-class _At:
-    """A node that puts something into channels."""
+class _Channels:
+    """The channels as a node of the graph writes to them."""
 
     def __init__(self, at: At, node: Node) -> None:
         self._at, self._node = at, node
@@ -134,7 +134,7 @@ class _At:
             yield self.puts("output_tokens", "add", usage.output_tokens)
 
 
-def _decided(here: _At, decided: Decided) -> Iterator[Word]:
+def _decided(here: _Channels, decided: Decided) -> Iterator[Word]:
     yield here.puts("input_tokens", "add", decided.usage.input_tokens)
     yield here.puts("output_tokens", "add", decided.usage.output_tokens)
     if decided.purpose == "answer":

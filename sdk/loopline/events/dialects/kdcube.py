@@ -52,8 +52,11 @@ class KdCube:
 
     def say(self, at: At, moment: Moment) -> Iterator[Word]:
         """The words for a moment; what ends deltas comes before, and does not last."""
-        if isinstance(moment, Began):
-            self._agent, self._deltas = moment.bundle, Deltas()
+        match moment:
+            case Began(bundle=bundle):
+                self._agent, self._deltas = bundle, Deltas()
+            case _:
+                pass
         for event in self._endings(moment):
             yield self._word(at, event, lasts=False)
         for event in _said(moment):
