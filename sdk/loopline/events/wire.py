@@ -24,8 +24,18 @@ class Wire:
 
 
 class Dialect(Protocol):
-    """A vocabulary at work: a fold over the events of one conversation."""
+    """A vocabulary at work: a fold over the events of one conversation, from its first block on."""
 
     def take(self, event: Event) -> Sequence[Wire]:
-        """What the vocabulary says of the next event, nothing if it has no word for it."""
+        """What the vocabulary says of the next event, nothing if it has no word for it.
+
+        A block that was heard before says nothing again.
+        """
+        ...
+
+    def close(self) -> Sequence[Wire]:
+        """The last record of a stream that ends before any block has ended or paused its turn.
+
+        Such a turn waits for the user while calls stand behind the one that asks, or was left by its runner.
+        """
         ...

@@ -1,8 +1,6 @@
 """One way in for every ref."""
 
 from loopline.reader.documents import (
-    block_object,
-    iso,
     page_document,
     pool_document,
     source_row,
@@ -18,6 +16,7 @@ from loopline.reader.reader import (
 )
 from loopline.reader.reading import Item, Reading, Status
 from loopline.reader.texts import text_of
+from loopline.timeline import block_object, iso
 
 __all__ = [
     "Conversed",

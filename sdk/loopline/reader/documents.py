@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from typing import cast
 
-from loopline.models import Json, JsonObject, dumps
-from loopline.timeline import Block, ConversationSummary, SourceAdded, Timeline, Unknown, encode
+from loopline.models import Json, JsonObject
+from loopline.timeline import (
+    Block,
+    ConversationSummary,
+    SourceAdded,
+    Timeline,
+    block_object,
+    encode,
+    iso,
+)
 
 VERSION = 1
 
@@ -61,37 +68,6 @@ def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> Js
     }
 
 
-def block_object(block: Block) -> JsonObject:
-    """A block with its place, its name and its body.
-
-    What of an unknown type would not be written as it is stored is there as `stored` too.
-    """
-    kind, version, stored = encode(block.body)
-    body = loaded(stored)
-    exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
-    return {
-        "seq": block.seq,
-        "type": kind,
-        "version": version,
-        "turn_id": block.turn_id,
-        "round": block.round,
-        "n": block.n,
-        "ts": iso(block.ts),
-        "term": block.term,
-        "ref": block.ref,
-        "body": body,
-        **(exact if isinstance(block.body, Unknown) else {}),
-    }
-
-
-def loaded(stored: str) -> Json:
-    """The value of stored JSON; None of what is no JSON, as only an unknown type may hold."""
-    try:
-        return cast("Json", json.loads(stored))
-    except ValueError:
-        return None
-
-
 def source_row(sid: int, timeline: Timeline) -> JsonObject:
     """The source of that number with the fields of the pool, and its text where one is kept.
 
@@ -103,8 +79,3 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
     stored = encode(SourceAdded(sid=sid, source=source))[2]
     fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
     return {"sid": sid, **fields} if kept is None else {"sid": sid, **fields, "text": kept.text}
-
-
-def iso(moment: datetime) -> str:
-    """UTC to the millisecond, as `2026-03-21T10:00:00.000Z`."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -51,6 +51,7 @@ from loopline.timeline.blocks import (
 from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching
 from loopline.timeline.children import child_name, depth, parent_name
 from loopline.timeline.codec import body_types, decode, encode
+from loopline.timeline.documents import block_object, iso
 from loopline.timeline.feedback import Given, Reactions
 from loopline.timeline.log import (
     DEFAULT_PROJECT,
@@ -177,6 +178,7 @@ __all__ = [
     "Window",
     "admit",
     "as_entry",
+    "block_object",
     "body_types",
     "check",
     "checkpoint",
@@ -187,6 +189,7 @@ __all__ = [
     "encode",
     "feedback",
     "identity",
+    "iso",
     "kinds",
     "memory_notes",
     "opened",

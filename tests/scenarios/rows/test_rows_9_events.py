@@ -7,11 +7,73 @@ from collections.abc import Sequence
 import pytest
 
 from loopline import Block
-from loopline.events import Event
+from loopline.events import DialectName, Event, Wire
+from loopline.models import Usage
 from loopline.testing import Call, Fail, Raw, Refuse, Say
 from loopline.testing.scripted import Entry
 from loopline.timeline import Exit
+from tests.dialects.hearing import heard as told
 from tests.support.workbench import at_work, heard
+
+SCRIPT: Sequence[Entry] = [Say("", Call("w.look"), usage=Usage(input_tokens=7)), "Tea."]
+
+
+async def lasting(name: DialectName) -> list[Wire]:
+    """What is told of a turn with one call, as far as it lasts."""
+    async with at_work(SCRIPT) as talk:
+        return [record for record in told(name, await heard(talk, "go")) if record.id]
+
+
+async def test_row_144_a_turn_is_told_in_steps() -> None:
+    steps = [(one.event, one.data.get("type")) for one in await lasting("fim")]
+    assert steps == [
+        *[("step", "thinking"), ("step", "thinking"), ("step", "iteration"), ("step", "iteration")],
+        *[("step", "thinking"), ("step", "thinking"), ("step", "answer"), ("answer", None)],
+        *[("done", None), ("end", None)],
+    ]
+
+
+async def test_row_145_a_turn_is_told_as_a_node() -> None:
+    assert [one.event for one in await lasting("nadoo")] == [
+        *["node_started", "agent_iteration", "agent_tool_call", "agent_tool_result"],
+        *["agent_iteration", "llm_finished", "node_finished"],
+    ]
+
+
+async def test_row_146_the_records_of_a_worker_have_their_keys() -> None:
+    records = [one.data for one in await lasting("chatcli") if one.event == "log"]
+    assert [one["msg"] for one in records] == [
+        *["agent turn", "tool_call", "tool result", "agent turn"]
+    ]
+    assert records[0] == {
+        "level": "info",
+        "msg": "agent turn",
+        "agent": "workbench",
+        "turn": 1,
+        "tokens": 7,
+    }
+    assert (records[1]["name"], records[1]["args"]) == ("w.look", "{}")
+    assert (records[2]["lines"], records[2]["duration"]) == (1, "0s")
+
+
+async def test_row_147_an_agent_is_started_once_and_completed_once() -> None:
+    records = [one.data for one in await lasting("chatcli") if one.event == "AgentEvent"]
+    assert [one["type"] for one in records] == ["Started", "Completed"]
+
+
+async def test_row_148_tokens_are_told_as_they_come_and_a_question_stands_for_its_answer() -> None:
+    async with at_work(["Tea."]) as talk:
+        tokens = [one for one in told("beakr", await heard(talk, "go")) if one.event == "token"]
+    async with at_work([Call("w.ask")]) as talk:
+        asked, end = told("beakr", await heard(talk, "go"))[-2:]
+    assert "".join(str(one.data["token"]) for one in tokens) == "Tea."
+    assert (asked.event, end.event, end.data["exit_reason"]) == ("ask_user", "end", "paused")
+
+
+async def test_row_149_the_end_has_rounds_usage_and_time() -> None:
+    done, node = (await lasting("fim"))[-2].data, (await lasting("nadoo"))[-1].data
+    assert (done["iterations"], node["iterations_used"], done["elapsed"]) == (2, 2, 0.0)
+    assert done["usage"] == {"prompt_tokens": 7, "completion_tokens": 0, "total_tokens": 7}
 
 
 @pytest.mark.parametrize(

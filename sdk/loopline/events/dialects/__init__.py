@@ -1,0 +1,81 @@
+"""The vocabularies that events can be told in: five that others speak, and Loopline's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from loopline.errors import LooplineError
+from loopline.events.dialects.beakr import Beakr
+from loopline.events.dialects.chatcli import ChatCli
+from loopline.events.dialects.fim import Fim
+from loopline.events.dialects.kdcube import KdCube
+from loopline.events.dialects.nadoo import Nadoo
+from loopline.events.dialects.plain import Plain
+from loopline.events.dialects.speaking import Speaking
+from loopline.events.wire import Dialect, Wire
+from loopline.timeline import Block, Conversation
+
+DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube"]
+
+DIALECTS: Mapping[DialectName, str] = {
+    "plain": "Loopline's own: every block by its type, in its stored form",
+    "fim": "FIM One: steps, an answer, and `done`",
+    "nadoo": "Nadoo: a node that thinks, calls, and is finished",
+    "chatcli": "ChatCLI: log records of a worker, and an agent's events",
+    "beakr": "Beakr: updates of a graph's channels, and tokens",
+    "kdcube": "KDCube: events in envelopes, each on its route",
+}
+"""The vocabularies by name, each in a line."""
+
+_ID = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+
+
+def dialect(name: DialectName, conversation: Conversation) -> Dialect:
+    """A vocabulary, at the beginning of a conversation.
+
+    What a later turn says may need earlier blocks, such as the sources that it cites: have it take these
+    first.
+    """
+    match name:
+        case "plain":
+            return Plain()
+        case "fim":
+            return Speaking(Fim())
+        case "nadoo":
+            return Speaking(Nadoo())
+        case "chatcli":
+            return Speaking(ChatCli())
+        case "beakr":
+            return Speaking(Beakr())
+        case "kdcube":
+            return Speaking(KdCube(conversation))
+
+
+def replayed(
+    name: DialectName, conversation: Conversation, blocks: Iterable[Block], after: str = ""
+) -> Iterator[Wire]:
+    """The lasting records of a conversation's blocks, from its first on, that follow the one of that id.
+
+    They are what a listener was sent live, to the byte.
+
+    Raises:
+        LooplineError: `after` is neither empty nor the id of a record.
+    """
+    since = _place(after) if after else (0, 0)
+    speaking = dialect(name, conversation)
+    records = (record for block in blocks for record in speaking.take(block))
+    return (record for record in records if record.id and _place(record.id) > since)
+
+
+def _place(record_id: str) -> tuple[int, int]:
+    found = _ID.fullmatch(record_id)
+    if found is None:
+        raise LooplineError(
+            f"{record_id!r} is no id of a record: these are `<seq>.<k>`, such as 12.1"
+        )
+    return int(found[1]), int(found[2])
+
+
+__all__ = ["DIALECTS", "DialectName", "dialect", "replayed"]

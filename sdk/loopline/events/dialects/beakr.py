@@ -1,0 +1,173 @@
+"""The words of Beakr: what each node of the graph puts into which channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from loopline.events.dialects.speaking import Word
+from loopline.events.moments import (
+    Answered,
+    Asked,
+    At,
+    Began,
+    CallBegan,
+    CallEnded,
+    ChildEnded,
+    Compacted,
+    Decided,
+    Ended,
+    Moment,
+    Paused,
+    Said,
+    Selected,
+    Voided,
+    Wrote,
+)
+from loopline.models import Json, JsonObject, Usage
+
+Node = Literal["prepare", "call_llm", "route_after", "execute_tools", "handoff", "finalize"]
+Reducer = Literal["append", "replace", "add"]
+
+_STOPS = {
+    "stop": "natural stop",
+    "tool_use": "tool use",
+    "refusal": "refusal",
+    "length": "token limit",
+}
+
+
+class Beakr:
+    """Channels begin anew with each turn, whose id every update has."""
+
+    def __init__(self) -> None:
+        self._open: list[Json] = []
+        self._shown = set[str]()
+
+    def say(self, at: At, moment: Moment) -> Iterator[Word]:
+        """The words for a moment."""
+        match moment:
+            case Began() | Said() | Selected() | Compacted():
+                yield from self._prepared(at, moment)
+            case Decided():
+                yield from _decided(_Channels(at, "call_llm"), moment)
+            case CallBegan() | CallEnded() | ChildEnded():
+                yield from self._called(at, moment)
+            case Answered(text=text):
+                self._shown.clear()
+                here = _Channels(at, "finalize")
+                yield here.says("assistant", text)
+                yield here.puts("llm_response", "replace", text)
+            case Wrote() | Voided():
+                yield from self._written(moment)
+            case Asked() | Paused() | Ended():
+                yield _stopped(at, moment)
+            case _:
+                pass
+
+    def _prepared(self, at: At, moment: Began | Said | Selected | Compacted) -> Iterator[Word]:
+        here = _Channels(at, "prepare")
+        match moment:
+            case Began(prompt=prompt):
+                self._open = []
+                self._shown.clear()
+                yield here.says("user", prompt)
+            case Said(text=text):
+                yield here.says("user", text)
+            case Selected(usage=usage):
+                yield from here.spends(usage)
+            case Compacted(before=before, after=after, usage=usage):
+                yield from here.spends(usage)
+                yield Word("notice", {"original_messages": before, "kept_messages": after})
+
+    def _called(self, at: At, moment: CallBegan | CallEnded | ChildEnded) -> Iterator[Word]:
+        match moment:
+            case CallBegan() as call:
+                self._open = [*self._open, call.call_id]
+                pending = _Channels(at, "route_after").puts("pending_tools", "replace", self._open)
+                yield Word(pending.event, {**pending.data, "call": _call(call)})
+            case CallEnded(call=call, text=text, open_calls=left, has_children=delegated):
+                here = _Channels(at, "handoff" if delegated else "execute_tools")
+                self._open = [*left]
+                yield here.says("tool", text, {"name": call.tool, "call_id": call.call_id})
+                yield here.puts("pending_tools", "replace", self._open)
+            case ChildEnded(usage=usage):
+                yield from _Channels(at, "handoff").spends(usage)
+
+    def _written(self, moment: Wrote | Voided) -> Iterator[Word]:
+        match moment:
+            case Wrote(channel=channel, text=text):
+                self._shown.add(channel)
+                yield Word("token", {"token": text, "channel": channel, "node": "call_llm"})
+            case Voided(channel=channel) if channel in self._shown:
+                self._shown.remove(channel)
+                yield Word("reset", {"channel": channel, "node": "call_llm"})
+            case Voided():
+                pass
+
+
+class _Channels:
+    """The channels as a node of the graph writes to them."""
+
+    def __init__(self, at: At, node: Node) -> None:
+        self._at, self._node = at, node
+
+    def puts(self, channel: str, reducer: Reducer, value: Json) -> Word:
+        return Word(
+            "channel",
+            {
+                "channel": channel,
+                "reducer": reducer,
+                "value": value,
+                "node": self._node,
+                "turn_id": self._at.turn_id,
+            },
+        )
+
+    def says(self, role: str, content: str, more: JsonObject | None = None) -> Word:
+        return self.puts("messages", "append", {"role": role, "content": content, **(more or {})})
+
+    def spends(self, usage: Usage) -> Iterator[Word]:
+        """What a request cost, unless there was none."""
+        if usage.input_tokens or usage.output_tokens:
+            yield self.puts("input_tokens", "add", usage.input_tokens)
+            yield self.puts("output_tokens", "add", usage.output_tokens)
+
+
+def _decided(here: _Channels, decided: Decided) -> Iterator[Word]:
+    yield here.puts("input_tokens", "add", decided.usage.input_tokens)
+    yield here.puts("output_tokens", "add", decided.usage.output_tokens)
+    if decided.purpose == "answer":
+        return
+    text = decided.raw or decided.notes
+    if text or decided.calls:
+        yield here.says("assistant", text, {"calls": decided.calls})
+    yield here.puts("turn", "replace", decided.iteration)
+    yield here.puts("stop_reason", "replace", _stop(decided.stop_reason))
+    yield here.puts("llm_response", "replace", text)
+
+
+def _stop(reason: str) -> str:
+    return _STOPS.get(reason, reason)
+
+
+def _call(call: CallBegan) -> JsonObject:
+    return {"call_id": call.call_id, "tool": call.tool, "arguments": call.arguments}
+
+
+def _stopped(at: At, moment: Asked | Paused | Ended) -> Word:
+    match moment:
+        case Asked(call=call, kind=kind, question=question):
+            return Word("ask_user", {"kind": kind, "question": question, **_call(call)})
+        case Paused():
+            return Word("end", _end(at, moment))
+        case Ended(error=error):
+            return Word("end", {**_end(at, moment), "error": error})
+
+
+def _end(at: At, moment: Paused | Ended) -> JsonObject:
+    return {
+        "stop_reason": _stop(moment.stop_reason),
+        "exit_reason": moment.reason,
+        "turn_id": at.turn_id,
+    }

@@ -1,0 +1,136 @@
+"""What KDCube wraps every event in, and the counters of its deltas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from loopline.events.moments import At
+from loopline.models import JsonObject
+from loopline.timeline import Conversation, iso
+
+Route = Literal[
+    "chat_start",
+    "chat_step",
+    "chat_delta",
+    "chat_complete",
+    "chat_error",
+    "chat_service",
+    "conv_status",
+]
+Status = Literal["started", "running", "completed", "error", "skipped"]
+Marker = Literal["thinking", "answer", "timeline_text", "canvas", "subsystem", "tool"]
+
+_MARKERS: dict[str, Marker] = {
+    "thinking": "thinking",
+    "answer": "answer",
+    "notes": "timeline_text",
+    "canvas": "canvas",
+    "tool": "tool",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What is said, before it is wrapped."""
+
+    type: str
+    route: Route
+    step: str
+    status: Status
+    title: str = ""
+    data: JsonObject = field(default_factory=JsonObject)
+    delta: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Whose events they are."""
+
+    conversation: Conversation
+
+    def around(self, at: At, agent: str, event: Event) -> JsonObject:
+        """The event with every field of the envelope."""
+        owner = self.conversation
+        return {
+            "type": event.type,
+            "timestamp": iso(at.ts),
+            "ts": _milliseconds(at.ts),
+            "service": {
+                "request_id": f"{owner.name}:{at.turn_id}",
+                "tenant": owner.tenant,
+                "project": owner.project,
+                "user": owner.user,
+                "user_type": "registered",
+            },
+            "conversation": {
+                "session_id": owner.name,
+                "conversation_id": owner.name,
+                "turn_id": at.turn_id,
+            },
+            "event": {
+                "agent": agent,
+                "step": event.step,
+                "status": event.status,
+                "title": event.title,
+                "markdown": "",
+            },
+            "data": event.data,
+            "delta": event.delta,
+            "route": event.route,
+            "extra": {},
+        }
+
+
+class Deltas:
+    """How many deltas each channel has had, and which channels are still open."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._open = list[str]()
+
+    def piece(self, channel: str, text: str) -> Event:
+        """The next delta of a channel."""
+        if channel not in self._open:
+            self._open.append(channel)
+        return self._next(channel, text, completed=False)
+
+    def ends(self, *, keep: str = "") -> list[Event]:
+        """The last deltas of the channels that are open, save the one that is kept open."""
+        ending = [one for one in self._open if one != keep]
+        self._open = [one for one in self._open if one == keep]
+        return [self._next(channel, "", completed=True) for channel in ending]
+
+    def void(self, channel: str) -> bool:
+        """Begin a channel anew; whether it showed anything."""
+        if channel not in self._open:
+            return False
+        self._open.remove(channel)
+        del self._counts[channel]
+        return True
+
+    def _next(self, channel: str, text: str, *, completed: bool) -> Event:
+        index = self._counts.get(channel, 0)
+        self._counts[channel] = index + 1
+        return Event(
+            type="chat.delta",
+            route="chat_delta",
+            step=channel,
+            status="completed" if completed else "running",
+            delta={
+                "text": text,
+                "marker": marker(channel),
+                "index": index,
+                "completed": completed,
+            },
+        )
+
+
+def marker(channel: str) -> Marker:
+    """What KDCube calls the channel; one that it does not know is a subsystem's."""
+    return _MARKERS.get(channel, "subsystem")
+
+
+def _milliseconds(ts: datetime) -> int:
+    return round(ts.timestamp() * 1000)

@@ -1,0 +1,290 @@
+"""The words of KDCube: events in envelopes, each on its route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from loopline.events.dialects.envelopes import Deltas, Envelope, Event, Status, marker
+from loopline.events.dialects.speaking import Word
+from loopline.events.moments import (
+    Accepted,
+    AnswerBegan,
+    Answered,
+    Asked,
+    At,
+    Began,
+    CallBegan,
+    CallEnded,
+    ChildBegan,
+    ChildEnded,
+    Cited,
+    Compacted,
+    Decided,
+    Ended,
+    Moment,
+    Paused,
+    Progressed,
+    RoundBegan,
+    Said,
+    Selecting,
+    Voided,
+    Wrote,
+)
+from loopline.models import Json, JsonObject, Usage
+from loopline.timeline import Conversation, ResultStatus
+
+_STATUSES: dict[ResultStatus, Status] = {
+    "ok": "completed",
+    "denied": "skipped",
+    "error": "error",
+    "interrupted": "error",
+    "stopped": "error",
+}
+
+
+class KdCube:
+    """The agent of every event is the bundle."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._envelope = Envelope(conversation)
+        self._agent = ""
+        self._deltas = Deltas()
+
+    def say(self, at: At, moment: Moment) -> Iterator[Word]:
+        """The words for a moment; what ends deltas comes before, and does not last."""
+        match moment:
+            case Began(bundle=bundle):
+                self._agent, self._deltas = bundle, Deltas()
+            case _:
+                pass
+        for event in self._endings(moment):
+            yield self._word(at, event, lasts=False)
+        for event in _said(moment):
+            yield self._word(at, event)
+        for event in self._written(moment):
+            yield self._word(at, event)
+
+    def _word(self, at: At, event: Event, *, lasts: bool = True) -> Word:
+        name = "reset" if event.type == "reset" else event.route
+        return Word(name, self._envelope.around(at, self._agent, event), lasts)
+
+    def _endings(self, moment: Moment) -> list[Event]:
+        match moment:
+            case Decided(purpose="decision"):
+                return self._deltas.ends(keep="answer")
+            case Answered() | Paused() | Ended():
+                return self._deltas.ends()
+            case _:
+                return []
+
+    def _written(self, moment: Moment) -> Iterator[Event]:
+        match moment:
+            case Wrote(channel=channel, text=text):
+                yield self._deltas.piece(channel, text)
+            case Voided(channel=channel) if self._deltas.void(channel):
+                void: JsonObject = {"channel": channel, "marker": marker(channel)}
+                yield Event(
+                    type="reset", route="chat_delta", step=channel, status="skipped", data=void
+                )
+            case _:
+                pass
+
+
+def _said(moment: Moment) -> Iterable[Event]:
+    match moment:
+        case Began(prompt=prompt, bundle=bundle):
+            yield Event(
+                type="chat.start",
+                route="chat_start",
+                step="turn",
+                status="started",
+                data={"message": prompt, "bundle_id": bundle},
+            )
+        case RoundBegan() | Decided():
+            yield from _round(moment)
+        case CallBegan() | CallEnded() | Asked() | ChildBegan() | ChildEnded():
+            yield _call(moment)
+        case AnswerBegan() | Answered():
+            yield from _answer(moment)
+        case Paused() | Ended():
+            yield from _end(moment)
+        case _:
+            yield from _beside(moment)
+
+
+def _step(step: str, status: Status, title: str, data: JsonObject) -> Event:
+    return Event(
+        type="chat.step", route="chat_step", step=step, status=status, title=title, data=data
+    )
+
+
+def _round(moment: RoundBegan | Decided) -> Iterator[Event]:
+    match moment:
+        case RoundBegan(iteration=iteration, limit=limit):
+            data: JsonObject = {"iteration": iteration, "max_iterations": limit}
+            yield _step("react.round", "started", f"Round {iteration}", data)
+        case Decided(purpose="decision", iteration=iteration):
+            yield Event(
+                type="solver.react.decision",
+                route="chat_step",
+                step="react.decision",
+                status="error" if moment.is_unreadable else "completed",
+                title=f"Round {iteration}",
+                data={
+                    "iteration": iteration,
+                    "thought": moment.thought,
+                    "calls": moment.calls,
+                    "model": moment.model,
+                    "stop_reason": moment.stop_reason,
+                    "usage": _usage(moment.usage),
+                },
+            )
+        case Decided():
+            pass
+
+
+def _call(moment: CallBegan | CallEnded | Asked | ChildBegan | ChildEnded) -> Event:
+    match moment:
+        case CallBegan(tool=tool) as call:
+            return _step(tool, "started", tool, _named(call))
+        case CallEnded(call=call, status=status, text=text, elapsed_ms=elapsed_ms):
+            ended: JsonObject = {
+                "arguments": moment.ran_with,
+                "result": text,
+                "result_status": status,
+                "elapsed_ms": elapsed_ms,
+                "artifact": moment.artifact,
+            }
+            return _step(call.tool, _STATUSES[status], call.tool, {**_named(call), **ended})
+        case Asked(call=call, kind=kind, question=question):
+            asked: JsonObject = {"kind": kind, "question": question}
+            return _step(call.tool, "running", question, {**_named(call), **asked})
+        case ChildBegan(call=call, conversation=name):
+            return _step("react.child", "started", name, {**_named(call), "child": name})
+        case ChildEnded(call=call, conversation=name, reason=reason):
+            failed = reason in ("error", "refused", "stopped", "interrupted")
+            child: JsonObject = {"child": name, "exit_reason": reason}
+            data: JsonObject = {**_named(call), **child, "usage": _usage(moment.usage)}
+            return _step("react.child", "error" if failed else "completed", name, data)
+
+
+def _named(call: CallBegan) -> JsonObject:
+    return {
+        "call_id": call.call_id,
+        "tool": call.tool,
+        "arguments": call.arguments,
+        "iteration": call.iteration,
+        "index": call.index,
+        "total": call.total,
+    }
+
+
+def _answer(moment: AnswerBegan | Answered) -> Iterator[Event]:
+    match moment:
+        case AnswerBegan():
+            yield _step("answer", "started", "", {})
+        case Answered(text=text, flag=flag, sources=sources):
+            if sources:
+                items: list[Json] = [
+                    _citation(number, cited) for number, cited in enumerate(sources, start=1)
+                ]
+                yield Event(
+                    type="chat.citations",
+                    route="chat_step",
+                    step="citations",
+                    status="completed",
+                    data={"count": len(items), "items": items},
+                )
+            yield _step("answer", "completed", "", {"answer": text, "flag": flag})
+
+
+def _citation(number: int, cited: Cited) -> JsonObject:
+    """A source under the number that the answer shows."""
+    named: JsonObject = {"number": number, "sid": cited.sid}
+    source = cited.source
+    if source is None:
+        return named
+    return {
+        **named,
+        "title": source.title,
+        "url": source.url,
+        "source_type": source.source_type,
+        "objective_relevance": source.objective_relevance,
+        "published_time_iso": source.published_time_iso,
+        "favicon_url": source.favicon_url,
+    }
+
+
+def _end(moment: Paused | Ended) -> Iterator[Event]:
+    match moment:
+        case Paused(reason=reason, calls=calls):
+            waiting: list[Json] = [*calls]
+            yield Event(
+                type="conv.status",
+                route="conv_status",
+                step="turn",
+                status="running",
+                data={"state": "waiting", "exit_reason": reason, "calls": waiting},
+            )
+        case Ended(reason=reason):
+            failed = reason == "error"
+            status: Status = "error" if failed else "completed"
+            yield Event(
+                type="accounting.usage",
+                route="chat_service",
+                step="accounting",
+                status="completed",
+                data={"usage": _usage(moment.usage), "cost": moment.cost},
+            )
+            yield Event(
+                type="chat.conversation.turn.completed",
+                route="chat_service",
+                step="turn",
+                status=status,
+                data={"exit_reason": reason, "rounds": moment.rounds},
+            )
+            yield Event(
+                type="chat.error" if failed else "chat.complete",
+                route="chat_error" if failed else "chat_complete",
+                step="turn",
+                status=status,
+                data={
+                    **({"error": moment.error} if failed else {}),
+                    "final_answer": moment.answer,
+                    "exit_reason": reason,
+                    "rounds": moment.rounds,
+                    "elapsed_ms": moment.elapsed_ms,
+                },
+            )
+
+
+def _usage(usage: Usage) -> JsonObject:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_creation_tokens": usage.cache_write_tokens,
+    }
+
+
+def _beside(moment: Moment) -> Iterator[Event]:
+    match moment:
+        case Accepted(kind=kind, text=text):
+            yield Event(
+                type="queue.continuation.accepted",
+                route="chat_service",
+                step="continuation",
+                status="completed",
+                data={"status": f"{kind}_accepted", "kind": kind, "text": text},
+            )
+        case Said(kind=kind, text=text, said=said):
+            yield _step(kind, "completed", "", {"text": text, "said": said})
+        case Compacted(before=before, after=after):
+            sizes: JsonObject = {"messages_before": before, "messages_after": after}
+            yield _step("context.compaction", "completed", "", sizes)
+        case Selecting(total=total):
+            yield _step("tools.selection", "running", "", {"total_tools": total})
+        case Progressed(channel=channel, text=text):
+            yield _step(channel, "running", text, {"text": text})
+        case _:
+            pass

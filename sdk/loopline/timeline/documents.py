@@ -1,0 +1,47 @@
+"""A block as a document: what programs elsewhere read of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import cast
+
+from loopline.models import Json, JsonObject, dumps
+from loopline.timeline.blocks import Block, Unknown
+from loopline.timeline.codec import encode
+
+
+def block_object(block: Block) -> JsonObject:
+    """A block with its place, its name and its body.
+
+    What of an unknown type would not be written as it is stored is there as `stored` too.
+    """
+    kind, version, stored = encode(block.body)
+    body = _loaded(stored)
+    exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
+    return {
+        "seq": block.seq,
+        "type": kind,
+        "version": version,
+        "turn_id": block.turn_id,
+        "round": block.round,
+        "n": block.n,
+        "ts": iso(block.ts),
+        "term": block.term,
+        "ref": block.ref,
+        "body": body,
+        **(exact if isinstance(block.body, Unknown) else {}),
+    }
+
+
+def _loaded(stored: str) -> Json:
+    """The value of stored JSON; None of what is no JSON, as only an unknown type may hold."""
+    try:
+        return cast("Json", json.loads(stored))
+    except ValueError:
+        return None
+
+
+def iso(moment: datetime) -> str:
+    """UTC to the millisecond, as `2026-03-21T10:00:00.000Z`."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

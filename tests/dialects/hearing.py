@@ -1,0 +1,38 @@
+"""A stream as bytes, and what is wanted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from loopline.events import DIALECTS, DialectName, Event, Wire, dialect
+from loopline.models import JsonObject, dumps
+from loopline.timeline import Conversation
+from tests.dialects.told import TALK
+
+GOLDEN = Path(__file__).with_name("golden")
+NAMES: Sequence[DialectName] = list(DIALECTS)
+
+
+def heard(
+    name: DialectName, events: Iterable[Event], conversation: Conversation = TALK
+) -> list[Wire]:
+    """What a listener of the dialect is sent of a stream, to its end."""
+    speaking = dialect(name, conversation)
+    records = [record for event in events for record in speaking.take(event)]
+    return [*records, *speaking.close()]
+
+
+def lasting(records: Iterable[Wire]) -> list[Wire]:
+    """Those that follow from blocks alone."""
+    return [record for record in records if record.id]
+
+
+def line(record: Wire) -> str:
+    """The record as a line of a golden file."""
+    written: JsonObject = {"id": record.id, "event": record.event, "data": record.data}
+    return dumps(written)
+
+
+def lines(records: Iterable[Wire]) -> list[str]:
+    return [line(record) for record in records]

@@ -1,0 +1,158 @@
+"""Turns that are really run, heard in each vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from loopline import Harness
+from loopline.conversations import Talk
+from loopline.events import DialectName, Event, Wire, replayed
+from loopline.models import Json, Usage
+from loopline.react import channels
+from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import Conversation, Exit, Timeline
+from tests.dialects.hearing import NAMES, heard, lasting, lines
+from tests.dialects.test_how_a_stream_ends import is_last
+from tests.support.workbench import Desk, workbench
+
+TALK = Conversation(name="c")
+EACH = Usage(input_tokens=10, output_tokens=5)
+SCRIPT: Sequence[Entry] = [
+    Say("Two at once.", Call("w.look", text="tea"), Call("w.look", text="milk"), usage=EACH),
+    Say("One is odd.", Call("w.fail"), Call("w.find", url="https://tea.example"), usage=EACH),
+    Say("Tea [[S:1]].", usage=EACH),
+]
+STOPS = {"stop": "natural stop", "tool_use": "tool use", "": ""}
+
+
+@asynccontextmanager
+async def talking(script: Sequence[Entry], desk: Desk | None = None) -> AsyncGenerator[Talk, None]:
+    model, clock = ScriptedModel(script), FakeClock()
+    opened = Harness.open(workbench(desk), store="memory:", model=model, clock=clock)
+    async with opened as harness:
+        yield harness.conversation("c")
+
+
+async def stream_of(talk: Talk, text: str = "go") -> list[Event]:
+    return [event async for event in talk.stream(text)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_turn_that_is_run_is_told_to_its_end_and_replayed_alike(name: DialectName) -> None:
+    async with talking(SCRIPT) as talk:
+        records = heard(name, await stream_of(talk), TALK)
+        again = replayed(name, TALK, await talk.blocks())
+    assert is_last(name, records[-1])
+    assert lines(lasting(records)) == lines(again)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_turn_without_a_model_is_told_to_its_end(name: DialectName) -> None:
+    async with talking([Fail("down", after="Ha")]) as talk:
+        records = heard(name, await stream_of(talk), TALK)
+    assert is_last(name, records[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_turn_that_pauses_and_is_carried_on_is_told_in_two_streams(
+    name: DialectName,
+) -> None:
+    script: Sequence[Entry] = [Say("", Call("w.ask"), Call("w.look", text="tea")), "Fine."]
+    async with talking(script) as talk:
+        paused = await stream_of(talk)
+        answers = {"c1": "The green one."}
+        carried_on = [event async for event in talk.stream_resume(answers)]
+        blocks = await talk.blocks()
+    first, whole = heard(name, paused, TALK), heard(name, [*paused, *carried_on], TALK)
+    assert is_last(name, first[-1])
+    assert is_last(name, whole[-1])
+    assert lines(lasting(whole)) == lines(replayed(name, TALK, blocks))
+
+
+def folded(records: Sequence[Wire]) -> dict[str, Json]:
+    """The channels after their updates, each reduced as its record says."""
+    held: dict[str, Json] = {"input_tokens": 0, "output_tokens": 0, "turn": 0, "stop_reason": ""}
+    held["pending_tools"] = []
+    for record in records:
+        if record.event == "channel":
+            name, value = str(record.data["channel"]), record.data["value"]
+            match record.data["reducer"], held.get(name), value:
+                case "add", int(before), int(more):
+                    held[name] = before + more
+                case "append", before, _:
+                    held[name] = [*before, value] if isinstance(before, list) else [value]
+                case _:
+                    held[name] = value
+    return held
+
+
+async def test_the_updates_of_channels_reduce_to_the_channels_of_the_turn() -> None:
+    async with talking(SCRIPT) as talk:
+        events = await stream_of(talk)
+        blocks = await talk.blocks()
+    for end in [block.seq for block in blocks if block.type != "react.decision"]:
+        upto = [one for one in blocks if one.seq <= end]
+        if upto[-1].type in {"react.thinking", "react.notes"}:
+            continue  # the decision is told with what follows it
+        reduced, there = folded(heard("beakr", upto, TALK)), channels(Timeline(upto), 1)
+        assert reduced["input_tokens"] == there.input_tokens
+        assert reduced["output_tokens"] == there.output_tokens
+        assert reduced["turn"] == there.turn
+        assert reduced["pending_tools"] == [*there.pending_tools]
+        assert reduced["stop_reason"] == STOPS[there.stop_reason]
+    assert folded(heard("beakr", events, TALK))["llm_response"] == "Tea [1]."
+
+
+async def test_the_numbers_at_the_end_are_those_of_the_result() -> None:
+    async with talking(SCRIPT) as talk:
+        events = await stream_of(talk)
+        blocks = await talk.blocks()
+    turn = Timeline(blocks).turn(1)
+    (end,) = [one.body for one in blocks if isinstance(one.body, Exit)]
+    (done,) = [one for one in heard("fim", events, TALK) if one.event == "done"]
+    last = heard("nadoo", events, TALK)[-1]
+    assert done.data["usage"] == {
+        "prompt_tokens": turn.usage.input_tokens,
+        "completion_tokens": turn.usage.output_tokens,
+        "total_tokens": turn.usage.input_tokens + turn.usage.output_tokens,
+    }
+    assert (done.data["iterations"], last.data["iterations_used"]) == (turn.rounds, turn.rounds)
+    assert done.data["elapsed"] == round(end.elapsed_ms / 1000, 2)
+
+
+async def test_a_listener_of_deltas_has_the_answer_that_lasts() -> None:
+    async with talking(SCRIPT) as talk:
+        records = heard("fim", await stream_of(talk), TALK)
+    shown, done = "", list[Json]()
+    for record in records:
+        match record.event, record.data:
+            case "answer", {"status": "start"}:
+                shown = ""
+            case "answer", {"status": "delta", "content": str(piece)}:
+                shown += piece
+            case "answer", {"status": "done", "content": text}:
+                done.append(text)
+            case _:
+                pass
+    assert (done, shown) == (["Tea [1]."], "Tea [1].")
+
+
+async def test_an_answer_from_the_trace_is_told_as_a_second_phase() -> None:
+    model = ScriptedModel([Call("w.look", text="tea"), "Tea.", "It is tea."])
+    bench = workbench(answer_mode="synthesize")
+    opened = Harness.open(bench, store="memory:", model=model, clock=FakeClock())
+    async with opened as harness:
+        records = heard("fim", await stream_of(harness.conversation("c")), TALK)
+    signal = [one.data for one in records].index({"type": "answer", "status": "start"})
+    later = [(one.event, one.data.get("status")) for one in records[signal:] if one.id]
+    assert later == [
+        ("step", "start"),
+        ("answer", "start"),
+        ("answer", "done"),
+        ("done", None),
+        ("end", None),
+    ]

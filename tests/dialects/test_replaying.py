@@ -1,0 +1,75 @@
+"""What follows from blocks alone: a replay is what was sent live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopline import LooplineError
+from loopline.events import Delta, DialectName, Event, dialect, replayed
+from tests.dialects.hearing import NAMES, heard, lasting, lines
+from tests.dialects.told import BLOCKS, EVENTS, TALK
+
+channels = st.sampled_from(["answer", "thinking", "notes", "tool", "tools", "canvas", "context"])
+deltas = st.builds(
+    Delta,
+    type=st.sampled_from(["delta", "reset", "progress", "compaction", "pending", "missed"]),
+    channel=channels,
+    text=st.text(max_size=3),
+    attempt=st.integers(1, 3),
+    total=st.integers(0, 20),
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Sequence[Event]:
+    """The blocks of the conversation with any deltas anywhere between them."""
+    stream = list[Event]()
+    for block in BLOCKS:
+        stream += [*draw(st.lists(deltas, max_size=2)), block]
+    return stream
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_replay_from_any_record_on_is_the_rest_of_what_was_sent_live(name: DialectName) -> None:
+    live = lasting(heard(name, EVENTS))
+    assert lines(replayed(name, TALK, BLOCKS)) == lines(live)
+    for sent, record in enumerate(live, start=1):
+        assert lines(replayed(name, TALK, BLOCKS, record.id)) == lines(live[sent:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30)
+@given(stream=streams())
+def test_what_lasts_does_not_depend_on_deltas(name: DialectName, stream: Sequence[Event]) -> None:
+    assert lines(lasting(heard(name, stream))) == lines(replayed(name, TALK, BLOCKS))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ids_rise_and_none_is_given_twice(name: DialectName) -> None:
+    ids = [record.id.split(".") for record in lasting(heard(name, EVENTS))]
+    places = [(int(seq), int(k)) for seq, k in ids]
+    assert places == sorted(set(places))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_that_is_heard_again_says_nothing(name: DialectName) -> None:
+    speaking = dialect(name, TALK)
+    for block in BLOCKS:
+        speaking.take(block)
+    assert [record for block in BLOCKS for record in speaking.take(block)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_delta_before_any_block_harms_nothing(name: DialectName) -> None:
+    early = [Delta(type="delta", channel="answer", text="A"), *EVENTS]
+    assert lines(lasting(heard(name, early))) == lines(replayed(name, TALK, BLOCKS))
+
+
+@pytest.mark.parametrize("after", ["x", "1", "1.", "-1.2", "1.2.3"])
+def test_what_is_no_id_of_a_record_is_refused(after: str) -> None:
+    with pytest.raises(LooplineError, match="is no id of a record"):
+        replayed("plain", TALK, BLOCKS, after)

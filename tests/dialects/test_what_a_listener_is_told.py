@@ -1,0 +1,143 @@
+"""What the vocabularies tell apart, and how a listener learns that what it showed is void."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from loopline.events import DialectName, Event, Wire
+from loopline.timeline import (
+    Completion,
+    Decision,
+    Exit,
+    Notice,
+    UserPrompt,
+    UserRecalled,
+    UserSteer,
+)
+from tests.dialects.hearing import NAMES, heard, lasting
+from tests.dialects.told import BLOCKS, EVENTS, HEADER, TALK, Told, begun, delta, events, reset
+
+CALLS: dict[DialectName, tuple[str, str]] = {
+    "fim": ("step", "call_id"),
+    "nadoo": ("agent_tool_result", "call_id"),
+    "chatcli": ("log", "call_id"),
+}
+
+
+def steps(records: Sequence[Wire], kind: str, status: str) -> list[Wire]:
+    """The steps of FIM of that type and status."""
+    found = [one for one in records if one.event == "step" and one.data["type"] == kind]
+    return [one for one in found if one.data["status"] == status]
+
+
+def test_parallel_calls_of_one_tool_can_be_told_apart() -> None:
+    for name, (event, key) in CALLS.items():
+        ended = [
+            one.data[key]
+            for one in heard(name, EVENTS)
+            if one.event == event and one.id in {"9.1", "11.1"}
+        ]
+        assert ended == ["c2", "c1"], name
+    steps_of_kdcube = [one for one in heard("kdcube", EVENTS) if one.id in {"9.1", "11.1"}]
+    calls = [one.data["data"] for one in steps_of_kdcube]
+    assert [call["call_id"] for call in calls if isinstance(call, dict)] == ["c2", "c1"]
+    messages = [one.data["value"] for one in heard("beakr", EVENTS) if one.id in {"9.1", "11.1"}]
+    assert [said["call_id"] for said in messages if isinstance(said, dict)] == ["c2", "c1"]
+
+
+def test_each_call_has_the_time_it_took_itself() -> None:
+    done = steps(heard("fim", EVENTS), "iteration", "done")
+    assert [one.data["iter_elapsed"] for one in done[:2]] == [1.23, 0.23]
+
+
+@pytest.mark.parametrize("name", [one for one in NAMES if one != "fim"])
+def test_after_a_reset_a_listener_is_told_that_what_it_showed_is_void(name: DialectName) -> None:
+    records = heard(name, events([(1, [*_asked(), delta("answer", "Ma"), reset()])]))
+    assert "reset" in [one.event for one in records]
+
+
+def test_after_a_reset_an_answer_begins_again() -> None:
+    records = heard("fim", events([(1, [*_asked(), delta("answer", "Ma"), reset()])]))
+    answers = [one.data for one in records if one.event == "answer"]
+    assert answers == [
+        {"status": "start"},
+        {"status": "delta", "content": "Ma"},
+        {"status": "start"},
+    ]
+
+
+@pytest.mark.parametrize("name", [one for one in NAMES if one != "plain"])
+def test_a_reset_of_what_was_never_shown_is_not_told(name: DialectName) -> None:
+    with_it, without = [*_asked(), reset()], _asked()
+    assert heard(name, events([(1, with_it)])) == heard(name, events([(1, without)]))
+
+
+def test_an_answer_of_the_decision_itself_is_signalled_once() -> None:
+    told = [*_asked(), Decision(model="m", stop_reason="stop"), Completion(text="Tea.")]
+    records = lasting(heard("fim", events([(1, [*told, Exit(reason="complete")])])))
+    assert [one.data for one in records][1:4] == [
+        {"type": "thinking", "status": "done", "iteration": 1, "reasoning": ""},
+        {"type": "answer", "status": "start"},
+        {"status": "done", "content": "Tea.", "flag": ""},
+    ]
+
+
+def test_a_reply_that_could_not_be_read_says_so_as_its_reasoning() -> None:
+    notice = Notice(code="malformed_reply", text="no JSON")
+    told = [*_asked(), Decision(model="m", stop_reason="stop", raw="Eh?"), notice]
+    (done,) = steps(heard("fim", events([(1, told)])), "thinking", "done")
+    assert done.data["reasoning"] == "(could not parse LLM output as JSON)"
+
+
+def test_a_forced_answer_is_no_further_iteration() -> None:
+    answer = Decision(model="m", stop_reason="stop", purpose="answer")
+    told = [*_asked(), answer, Completion(text="Tea.", flag="forced"), Exit(reason="complete")]
+    words = [one.event for one in heard("nadoo", events([(1, told)]))]
+    assert words == ["node_started", "llm_finished", "node_finished"]
+
+
+def test_what_was_taken_back_is_never_told_as_taken() -> None:
+    told = [*_asked(), UserSteer(text="Black!"), UserRecalled(said=4), begun(4)]
+    assert "inject" not in [one.event for one in heard("fim", events([(1, told)]))]
+
+
+def test_a_citation_is_told_as_it_was_heard_while_it_was_written() -> None:
+    told = [*_asked(), Completion(text="[[S:4]] and [[S:2-9]]", sources_used=(4, 2, 3))]
+    (answer,) = [one for one in heard("chatcli", events([(1, told)])) if one.event == "message"]
+    assert answer.data["text"] == "[1] and [2] [3] [1]"
+
+
+def test_the_deltas_of_a_channel_are_counted_to_their_end() -> None:
+    records = heard("kdcube", EVENTS)
+    answers = [one.data["delta"] for one in records if one.event == "chat_delta"]
+    counted = [
+        (one["index"], one["completed"])
+        for one in answers
+        if isinstance(one, dict) and one["marker"] == "answer"
+    ]
+    # what was begun and void each time begins at 0 again
+    assert counted == [(0, False), (0, False), (0, False), (1, False), (2, True), (0, False)]
+
+
+def test_an_envelope_says_whose_conversation_it_is() -> None:
+    (start, *_) = heard("kdcube", EVENTS)
+    assert start.data["service"] == {
+        "request_id": "tea:turn_1",
+        "tenant": TALK.tenant,
+        "project": TALK.project,
+        "user": TALK.user,
+        "user_type": "registered",
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vocabulary_may_begin_in_the_middle(name: DialectName) -> None:
+    for first in range(len(BLOCKS)):
+        stream: Sequence[Event] = BLOCKS[first:]
+        assert heard(name, stream)
+
+
+def _asked() -> list[Told]:
+    return [UserPrompt(text="Which tea?"), HEADER, begun(1)]
