@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loopline import Harness
+from loopline import Harness, LooplineError
 from loopline.testing import Call, FakeClock
 from loopline.timeline import Conversation, MemoryLog
 from tests.doors.command import Loopline
@@ -246,6 +246,14 @@ async def test_a_receiver_that_never_answers_holds_the_end_up_for_a_bounded_time
         await said("bottom")
         assert time.monotonic() - start < 9
     assert caplog.text.count("telemetry cannot be sent") == 1
+
+
+async def test_a_setting_that_cannot_be_used_is_told(
+    received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")
+    with pytest.raises(LooplineError, match=r"an OTEL_ variable cannot be used: .*soon"):
+        await said("bottom")
 
 
 def test_the_command_sends_by_the_environment(tmp_path: Path) -> None:

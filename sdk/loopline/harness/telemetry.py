@@ -44,7 +44,7 @@ async def observer_of(telemetry: Telemetry) -> Observer | None:
     """The observer, at work.
 
     Raises:
-        LooplineError: what it needs is not installed.
+        LooplineError: what it needs is not installed, or an `OTEL_*` variable is junk.
     """
     return await asyncio.to_thread(_otlp) if telemetry == "otlp" else telemetry
 
@@ -57,11 +57,14 @@ def _otlp() -> Otlp:
         if not (error.name or "").startswith("opentelemetry"):
             raise
         raise LooplineError("telemetry is not installed: pip install 'loopline[otel]'") from error
-    return Otlp(
-        content=os.environ.get(_CONTENT, "").strip().lower() in _WITH_CONTENT,
-        traces=_sent("OTEL_TRACES_EXPORTER"),
-        metrics=_sent("OTEL_METRICS_EXPORTER"),
-    )
+    try:
+        return Otlp(
+            content=os.environ.get(_CONTENT, "").strip().lower() in _WITH_CONTENT,
+            traces=_sent("OTEL_TRACES_EXPORTER"),
+            metrics=_sent("OTEL_METRICS_EXPORTER"),
+        )
+    except ValueError as error:
+        raise LooplineError(f"an OTEL_ variable cannot be used: {error}") from error
 
 
 def _sent(variable: str) -> bool:
