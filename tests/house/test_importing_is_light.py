@@ -8,7 +8,7 @@ from pathlib import Path
 
 HEAVY = {
     *{"aiosqlite", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "rich", "sqlalchemy"},
-    *{"sqlite3", "torch", "typer", "yaml"},
+    *{"opentelemetry", "sqlite3", "torch", "typer", "yaml"},
     *{"loopline.adapters", "loopline.cli", "loopline.testing"},
 }
 ASK_FOR_ALL = "import loopline; [getattr(loopline, name) for name in loopline.__all__]"

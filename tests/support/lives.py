@@ -16,7 +16,7 @@ from loopline import (
 )
 from loopline.adapters.sql import SqlLog
 from loopline.conversations import Talk
-from loopline.events import Event
+from loopline.events import Event, Observer
 from loopline.models import (
     Abilities,
     Json,
@@ -193,8 +193,9 @@ class LivingModel:
 class World:
     """What the model and the user share: the script, the conversation, what was sent."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Life, observer: Observer | None = None) -> None:
         self.lived = Lived(life)
+        self.observer = observer
         self.acts: list[Act] = []
         self.talk: Talk | None = None
         self.clock = FakeClock()
@@ -202,7 +203,9 @@ class World:
 
     def harness(self, log: TimelineLog) -> Harness:
         """A harness of this world, that is yet to be entered."""
-        return Harness.open(bundle, store=log, model=self._model, clock=self.clock)
+        return Harness.open(
+            bundle, store=log, model=self._model, clock=self.clock, telemetry=self.observer
+        )
 
     def begin(self, said: Said) -> None:
         """What the model is to say in the turn."""
@@ -341,20 +344,25 @@ def live(life: Life, store: str = "memory:") -> Lived:
 
 async def _lived(life: Life, store: str) -> Lived:
     world = World(life)
-    traced.set(world.lived.trace)
     log: TimelineLog = MemoryLog(world.clock)
     if store != "memory:":
         log = await SqlLog.open(store, clock=world.clock)
     async with aclosing_log(log):
-        left = list(life.turns)
-        while left:
-            await _session(world, log, left)
+        await live_in(world, log)
         async with world.harness(log) as harness:
             talk = harness.conversation("c")
             world.lived.blocks = list(await talk.blocks())
             world.lived.document = await talk.export()
             world.lived.last = await read(talk, list(world.lived.first))
     return world.lived
+
+
+async def live_in(world: World, log: TimelineLog) -> None:
+    """Live the world's life, in this log."""
+    traced.set(world.lived.trace)
+    left = list(world.lived.life.turns)
+    while left:
+        await _session(world, log, left)
 
 
 @asynccontextmanager

@@ -65,7 +65,9 @@ PropOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
-VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more, on stderr.")]
+VerboseOption = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Say more, on stderr; with --json in lines of JSON.")
+]
 
 app: typer.Typer = typer.Typer(
     name="loopline",
@@ -144,7 +146,7 @@ def run_command(
         picture=svg,
         answers=tuple(answer or ()),
     )
-    attend(lambda screen: run(asked, screen), verbose=verbose)
+    attend(lambda screen: run(asked, screen), verbose=verbose, as_json=as_json)
 
 
 @app.command("read")
@@ -170,7 +172,7 @@ def read_command(
         tenant=tenant,
         as_json=as_json,
     )
-    attend(lambda screen: read(refs, choices, screen), verbose=verbose)
+    attend(lambda screen: read(refs, choices, screen), verbose=verbose, as_json=as_json)
 
 
 @app.command("timeline")
@@ -233,7 +235,7 @@ def timeline_command(
         listed=listed,
         verify=verify,
     )
-    attend(partial(show, look, choices), verbose=verbose)
+    attend(partial(show, look, choices), verbose=verbose, as_json=as_json)
 
 
 @app.command("prompt")
@@ -263,7 +265,7 @@ def prompt_command(
     """Show exactly what a round asked its model, cache points marked."""
     choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
     which = Which(turn=turn, round=number, cache=cache)
-    attend(partial(prompt, which, choices), verbose=verbose)
+    attend(partial(prompt, which, choices), verbose=verbose, as_json=as_json)
 
 
 @app.command("export")
@@ -355,7 +357,7 @@ def chat_command(
         props=tuple(prop or ()),
         as_json=as_json,
     )
-    attend(partial(chat, bundle, choices), verbose=verbose)
+    attend(partial(chat, bundle, choices), verbose=verbose, as_json=as_json)
 
 
 @app.command("search")
@@ -372,7 +374,7 @@ def search_command(
 ) -> None:
     """Search a bundle's knowledge space."""
     choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
-    attend(partial(search, bundle, query, limit, choices), verbose=verbose)
+    attend(partial(search, bundle, query, limit, choices), verbose=verbose, as_json=as_json)
 
 
 @knowledge.command("build")
@@ -385,7 +387,7 @@ def build_command(
 ) -> None:
     """Have a knowledge space ready, and say what is in it."""
     choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
-    attend(partial(build, bundle, choices), verbose=verbose)
+    attend(partial(build, bundle, choices), verbose=verbose, as_json=as_json)
 
 
 @presetting.callback(invoke_without_command=True)
@@ -419,7 +421,7 @@ def check_command(
 ) -> None:
     """Say what a bundle is made of, and what is wrong with it."""
     choices = Choices(store=store, model=model, props=tuple(prop or ()), as_json=as_json)
-    attend(partial(check, bundle, choices), verbose=verbose)
+    attend(partial(check, bundle, choices), verbose=verbose, as_json=as_json)
 
 
 @app.command("tool")
@@ -439,7 +441,7 @@ def tool_command(
     """Call one tool of a bundle, outside any conversation."""
     choices = Choices(user=user, props=tuple(prop or ()), as_json=as_json)
     call = ToolCall(bundle=bundle, name=name, arguments=arguments)
-    attend(partial(tool, call, choices), verbose=verbose)
+    attend(partial(tool, call, choices), verbose=verbose, as_json=as_json)
 
 
 @app.command("new")
@@ -462,4 +464,4 @@ def new_command(
 @app.command("bundles")
 def bundles_command(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """List what can be opened by name."""
-    attend(partial(bundles, Choices(as_json=as_json)), verbose=verbose)
+    attend(partial(bundles, Choices(as_json=as_json)), verbose=verbose, as_json=as_json)

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import typer
 
+from loopline.cli.records import JsonLines
 from loopline.cli.screen import Screen
 from loopline.errors import LooplineError
 
@@ -29,13 +30,18 @@ class UsageError(LooplineError):
     """The command was called in a way that cannot work."""
 
 
-def attend(work: Callable[[Screen], Coroutine[None, None, int]], *, verbose: bool = False) -> None:
-    """Do the work of a command, and exit as it says.
+def attend(
+    work: Callable[[Screen], Coroutine[None, None, int]],
+    *,
+    verbose: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Do the work of a command, and exit as it says; what it logs is said if it is `verbose`.
 
     Raises:
         typer.Exit: always.
     """
-    _listen_to_log(verbose)
+    _listen_to_log(verbose, as_json)
     screen = Screen()
     try:
         code = asyncio.run(work(screen))
@@ -97,12 +103,13 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _listen_to_log(verbose: bool) -> None:
-    """Let the package's logger write to stderr, or keep it silent."""
+def _listen_to_log(verbose: bool, as_json: bool) -> None:
+    """Let the package's logger write to stderr, in lines of text or of JSON, or keep it silent."""
     handler: logging.Handler = logging.NullHandler()
     if verbose:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+        human = logging.Formatter("%(levelname)s %(name)s: %(message)s")
+        handler.setFormatter(JsonLines() if as_json else human)
         _logger.setLevel(logging.DEBUG)
     _logger.handlers[:] = [handler]
     _logger.propagate = False

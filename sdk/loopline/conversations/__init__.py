@@ -2,7 +2,17 @@
 
 from loopline.conversations.children import run_child
 from loopline.conversations.interrupts import InterruptQueue, Receipt
+from loopline.conversations.logs import InTurn
 from loopline.conversations.talk import Talk, WhenBusy
 from loopline.conversations.turns import Process, Turns
 
-__all__ = ["InterruptQueue", "Process", "Receipt", "Talk", "Turns", "WhenBusy", "run_child"]
+__all__ = [
+    "InTurn",
+    "InterruptQueue",
+    "Process",
+    "Receipt",
+    "Talk",
+    "Turns",
+    "WhenBusy",
+    "run_child",
+]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from loopline.clock import Clock
 from loopline.events import Listen
 from loopline.models import well_formed
 from loopline.timeline import (
+    Block,
     Conversation,
     Exit,
     ExitReason,
@@ -53,30 +54,32 @@ class Leading:
     ) -> None:
         self._log = log
         self._clock = clock
-        self._conversation = conversation
-        self._uid = uid
         self._term = term
         self._begun: dict[int, float] = {}
+        self.conversation = conversation
+        self.uid = uid
         self.timeline = timeline
 
-    def recorder(self, number: int, listen: Listen) -> Recorder:
+    def recorder(self, number: int, listen: Callable[[Block], None]) -> Recorder:
         """The pen of a turn; its time begins now."""
         self._begun[number] = self._clock.elapsed()
         return Recorder(
             self._log,
             self.timeline,
-            conversation=self._conversation,
-            uid=self._uid,
+            conversation=self.conversation,
+            uid=self.uid,
             turn=number,
             term=self._term,
             listener=listen,
         )
 
-    async def interrupt_others(self, chosen: int) -> None:
-        """End every turn that a runner began and left, save the chosen one."""
+    async def interrupt_others(
+        self, chosen: int, watched: Callable[[int, Listen], Callable[[Block], None]]
+    ) -> None:
+        """End every turn that a runner began and left, save the chosen one; no listener hears of it."""
         for turn in self.timeline.cut:
             if turn.number != chosen:
-                recorder = self.recorder(turn.number, lambda _: None)
+                recorder = self.recorder(turn.number, watched(turn.number, lambda _: None))
                 await settled(self.end(recorder, "interrupted"))
 
     async def end(

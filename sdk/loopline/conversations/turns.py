@@ -8,11 +8,14 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 from loopline.clock import Clock
 from loopline.conversations.leading import Leading, settled
+from loopline.conversations.logs import IN_TURN, in_turn
+from loopline.conversations.watching import logged, observed, observed_turn
 from loopline.errors import (
     BundleError,
     ConflictError,
@@ -21,7 +24,7 @@ from loopline.errors import (
     StoreError,
     StoreVersion,
 )
-from loopline.events import Event, Listen
+from loopline.events import Event, Listen, Observer
 from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
 from loopline.timeline import (
     Block,
@@ -92,11 +95,13 @@ class StoppedInQueue(LooplineError):
 
 
 class Turns:
-    """Runs the turns of a harness's conversations."""
+    """Runs the turns of a harness's conversations, and tells the observer of them."""
 
-    def __init__(self, log: TimelineLog, clock: Clock) -> None:
+    def __init__(self, log: TimelineLog, clock: Clock, observer: Observer | None = None) -> None:
+        _log.addFilter(IN_TURN)  # once, however many there are
         self._log = log
         self._clock = clock
+        self._observer = observer
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
         self._recorders: dict[Conversation, Recorder] = {}
@@ -264,29 +269,40 @@ class Turns:
         _replay(timeline, number, hear)
         if timeline.turn(number).exit is not None:
             return _ended(timeline, number)
-        recorder = lead.recorder(number, hear)
-        try:
-            await lead.interrupt_others(number)
-            for turn in [turn for turn in timeline.unbegun if turn.number < number]:
-                await self._run_for_another(asked, lead, turn.number)
-            return await self._bounded(asked, lead, recorder, hear)
-        except asyncio.CancelledError:
-            if recorder.turn.exit is None:
-                await settled(lead.end(recorder, "stopped", status="stopped"))
-            if not asked.stopping:
-                raise
-            _uncancel()
-            return _ended(timeline, number)
+        recorder = lead.recorder(number, self._watched(lead, number, hear))
+        with in_turn(recorder):
+            try:
+                await lead.interrupt_others(number, partial(self._watched, lead))
+                for turn in [turn for turn in timeline.unbegun if turn.number < number]:
+                    await self._run_for_another(asked, lead, turn.number)
+                return await self._bounded(asked, lead, recorder, hear)
+            except asyncio.CancelledError:
+                if recorder.turn.exit is None:
+                    await settled(lead.end(recorder, "stopped", status="stopped"))
+                if not asked.stopping:
+                    raise
+                _uncancel()
+                return _ended(timeline, number)
+
+    def _watched(self, lead: Leading, number: int, hear: Hear) -> Callable[[Block], None]:
+        """What the turn's recorder tells of each block, beside those who hear its events."""
+        heard = logged(lead.conversation.name, hear)
+        if self._observer is None:
+            return heard
+        turn = observed_turn(lead.conversation, lead.uid, number, self._recorders)
+        return observed(self._observer, turn, lead.timeline, heard)
 
     async def _run_for_another(self, asked: _Asked, lead: Leading, number: int) -> None:
         """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
         hear = self._telling(asked.request, None)
-        try:
-            await self._bounded(asked, lead, lead.recorder(number, hear), hear)
-        except StoreError:
-            raise
-        except LooplineError as error:
-            _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
+        recorder = lead.recorder(number, self._watched(lead, number, hear))
+        with in_turn(recorder):
+            try:
+                await self._bounded(asked, lead, recorder, hear)
+            except StoreError:
+                raise
+            except LooplineError as error:
+                _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
 
     async def _bounded(
         self, asked: _Asked, lead: Leading, recorder: Recorder, hear: Hear

@@ -2,15 +2,19 @@
 
 from loopline.events.dialects import DIALECTS, DialectName, dialect, replayed
 from loopline.events.events import Delta, Event, Listen
+from loopline.events.observer import Caller, ObservedTurn, Observer
 from loopline.events.wire import Dialect, Wire
 
 __all__ = [
     "DIALECTS",
+    "Caller",
     "Delta",
     "Dialect",
     "DialectName",
     "Event",
     "Listen",
+    "ObservedTurn",
+    "Observer",
     "Wire",
     "dialect",
     "replayed",

@@ -34,6 +34,7 @@ from loopline.harness.deciders import Chain, ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
 from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
+from loopline.harness.telemetry import Telemetry, chosen, observer_of
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.models import ClockedModel, ClosingModel, Model
 from loopline.react import (
@@ -68,6 +69,7 @@ class Harness(Conversing):
         properties: Mapping[str, Setting],
         clock: Clock,
         on_build: Progress | None,
+        telemetry: Telemetry,
     ) -> None:
         """Use `open`."""
         self._source = bundle
@@ -77,6 +79,7 @@ class Harness(Conversing):
         self._overrides = properties
         self._clock = clock
         self._on_build = on_build
+        self._telemetry: Telemetry = chosen(telemetry)
         self._models: list[Model] = []
         self._opened: Opened | None = None
         self._closing = AsyncExitStack()
@@ -91,17 +94,21 @@ class Harness(Conversing):
         properties: Mapping[str, Setting] | None = None,
         clock: Clock | None = None,
         on_build: Progress | None = None,
+        telemetry: Telemetry = None,
     ) -> Harness:
         """A harness that is yet to be entered.
 
         `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
-        `memory:`, or a log, which stays open; `model` a model string, a model, several of them as
-        a chain, or a function that gives one or several at the start of each run. `properties` go by dotted name. `on_build(done, total, what)` hears
-        of the knowledge space being built, from another thread.
+        `memory:`, or a log, which stays open; `model` a model string, a model, several of them as a chain, or
+        a function that gives one or several at the start of each run. `properties` go by dotted name.
+        `on_build(done, total, what)` hears of the knowledge space being built, from another thread.
+        `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
+        with the harness.
 
         Raises:
             StoreError: the store's URL is not one that works.
             ModelError: the model string is not one that works.
+            LooplineError: there is no telemetry of that name.
         """
         return cls(
             bundle,
@@ -110,6 +117,7 @@ class Harness(Conversing):
             properties=properties or {},
             clock=clock or SystemClock(),
             on_build=on_build,
+            telemetry=telemetry,
         )
 
     async def __aenter__(self) -> Self:
@@ -129,7 +137,10 @@ class Harness(Conversing):
             if space is not None:
                 stack.push_async_callback(space.close)
             await begin(loaded)
-            turns = Turns(log, self._clock)
+            observer = await observer_of(self._telemetry)
+            if observer is not None:
+                stack.push_async_callback(observer.close)
+            turns = Turns(log, self._clock, observer)
             stack.push_async_callback(turns.close)
             self._opened = Opened(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),

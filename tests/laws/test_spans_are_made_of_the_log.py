@@ -1,0 +1,26 @@
+"""The spans that are told while turns run are those that the log gives, each once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+
+from loopline.timeline import Conversation, MemoryLog
+from tests.support.drawn_lives import lives
+from tests.support.lives import Life, World, live_in
+from tests.support.watching import Watching, by_id, rebuilt
+from tests.support.wild_lives import wild_lives
+
+
+@given(lives | wild_lives)
+@settings(max_examples=25)
+def test_whatever_happens_every_span_is_told_once_and_the_log_gives_it_again(life: Life) -> None:
+    async def run() -> None:
+        watching = Watching()
+        world = World(life, watching)
+        log = MemoryLog(world.clock)
+        await live_in(world, log)
+        assert by_id(watching.spans) == by_id(await rebuilt(log, Conversation(name="c")))
+
+    asyncio.run(run())

@@ -1,0 +1,101 @@
+"""An OTLP receiver on this machine: an HTTP server that keeps what it is sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+Plain = str | int | float | bool | list[str]
+
+
+@dataclass
+class Received:
+    """What was sent, and where to send it; `fails` says that it is not taken."""
+
+    url: str = ""
+    fails: bool = False
+    requests: int = 0
+    spans: list[Span] = field(default_factory=list[Span])
+    metrics: dict[str, Metric] = field(default_factory=dict[str, Metric])
+    resource: dict[str, Plain] = field(default_factory=dict[str, Plain])
+    headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+
+    def take(self, path: str, body: bytes) -> None:
+        """Keep a request."""
+        if path == "/v1/traces":
+            traces = ExportTraceServiceRequest.FromString(body)
+            for sent in traces.resource_spans:
+                self.resource = values(list(sent.resource.attributes))
+                for scope in sent.scope_spans:
+                    self.spans.extend(scope.spans)
+        elif path == "/v1/metrics":
+            measured = ExportMetricsServiceRequest.FromString(body)
+            for metered in measured.resource_metrics:
+                for scope in metered.scope_metrics:
+                    self.metrics.update({metric.name: metric for metric in scope.metrics})
+
+    def span(self, name: str) -> Span:
+        """The one span of that name."""
+        (found,) = [span for span in self.spans if span.name == name]
+        return found
+
+
+def values(pairs: list[KeyValue]) -> dict[str, Plain]:
+    """Attributes as a dict."""
+    return {pair.key: _plain(pair.value) for pair in pairs}
+
+
+def _plain(value: AnyValue) -> Plain:
+    match value.WhichOneof("value"):
+        case "string_value":
+            return value.string_value
+        case "int_value":
+            return value.int_value
+        case "double_value":
+            return value.double_value
+        case "array_value":
+            return [one.string_value for one in value.array_value.values]
+        case other:
+            raise ValueError(f"no such value was sent before: {other}")
+
+
+@contextmanager
+def receiving() -> Generator[Received, None, None]:
+    """A receiver, at work on a port of its own."""
+    received = Received()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.requests += 1
+            received.headers.append(dict(self.headers))
+            if not received.fails:
+                received.take(self.path, body)
+            self.send_response(400 if received.fails else 200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        received.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield received
+        finally:
+            server.shutdown()
+            thread.join()

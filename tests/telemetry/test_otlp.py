@@ -1,0 +1,271 @@
+"""What is sent over OTLP arrives: spans in their tree, and metrics."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from loopline import Harness, LooplineError
+from loopline.testing import Call, FakeClock
+from loopline.timeline import Conversation, MemoryLog
+from tests.doors.command import Loopline
+from tests.support.kin import Cast, Line, bundle
+from tests.support.watching import by_id, rebuilt
+
+pytest.importorskip(
+    "opentelemetry.exporter.otlp.proto.http",
+    reason="telemetry is an extra: pip install 'loopline[otel]'",
+)
+if TYPE_CHECKING:
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, NumberDataPoint
+
+from tests.support.receiver import Plain, Received, receiving, values
+
+FAMILY: dict[str, list[Line]] = {
+    "top secret": [(Call("kin.ask", task="middle"), Call("play.fail", message="no")), "Top."],
+    "middle": [Call("kin.ask", task="bottom"), "Middle."],
+    "bottom": ["Bottom."],
+}
+
+
+@pytest.fixture
+def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
+    """A receiver to which telemetry is sent."""
+    with receiving() as receiver:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "tests")
+        yield receiver
+
+
+async def said(text: str, log: MemoryLog | None = None) -> MemoryLog:
+    kept = log or MemoryLog(FakeClock())
+    async with Harness.open(
+        bundle, store=kept, model=Cast(FAMILY), clock=FakeClock(), telemetry="otlp"
+    ) as harness:
+        assert (await harness.conversation("c").say(text)).ok
+    return kept
+
+
+async def test_what_arrives_are_the_spans_of_the_log_with_their_parents(
+    received: Received,
+) -> None:
+    log = await said("top secret")
+    made = by_id(await rebuilt(log, Conversation(name="c")))
+    sent = sorted(received.spans, key=lambda span: span.span_id)
+    assert [(one.trace_id.hex(), one.span_id.hex(), one.parent_span_id.hex()) for one in sent] == [
+        (span.trace_id, span.span_id, span.parent_id or "") for span in made
+    ]
+    assert [one.name for one in sent] == [span.name for span in made]
+    assert [(one.start_time_unix_nano, one.end_time_unix_nano) for one in sent] == [
+        (_nanoseconds(span.start.timestamp()), _nanoseconds(span.end.timestamp())) for span in made
+    ]
+    assert [values(list(one.attributes)) for one in sent] == [
+        {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in span.attributes.items()
+        }
+        for span in made
+    ]
+    assert [one.status.code == one.status.STATUS_CODE_ERROR for one in sent] == [
+        span.failed for span in made
+    ]
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1000) * 1_000_000
+
+
+async def test_a_child_of_a_child_is_in_the_trace_below_the_call_of_its_parent(
+    received: Received,
+) -> None:
+    await said("top secret")
+    agents = {
+        values(list(span.attributes))["gen_ai.conversation.id"]: span
+        for span in received.spans
+        if span.name == "invoke_agent kin"
+    }
+    calls = {span.span_id: span for span in received.spans if "kin.ask" in span.name}
+    assert set(agents) == {"c", "c~c1", "c~c1~c1"}
+    for name in ("c~c1~c1", "c~c1"):
+        call = calls[agents[name].parent_span_id]
+        assert call.parent_span_id == agents[name.removesuffix("~c1")].span_id
+    assert agents["c"].parent_span_id == b""
+
+
+async def test_who_sends_is_what_the_standard_variable_says(received: Received) -> None:
+    await said("bottom")
+    assert received.resource["service.name"] == "tests"
+
+
+async def test_without_a_name_the_service_is_loopline(
+    received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OTEL_SERVICE_NAME")
+    await said("bottom")
+    assert received.resource["service.name"] == "loopline"
+
+
+async def test_headers_are_those_of_the_standard_variable(
+    received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=k1")
+    await said("bottom")
+    assert {headers["x-key"] for headers in received.headers} == {"k1"}
+
+
+async def test_a_trace_that_is_not_sampled_is_not_sent(
+    received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
+    await said("top secret")
+    assert received.spans == []
+
+
+@pytest.mark.parametrize(("captured", "told"), [("", False), ("SPAN_ONLY", True)])
+async def test_what_was_said_is_sent_only_when_it_is_opted_in(
+    captured: str, told: bool, received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", captured)
+    await said("top secret")
+    assert any("secret" in str(values(list(one.attributes))) for one in received.spans) == told
+
+
+def counts(received: Received, name: str) -> dict[tuple[Plain, ...], int | float]:
+    """What a counter counted, by the values of its attributes."""
+    points: list[NumberDataPoint] = list(received.metrics[name].sum.data_points)
+    return {
+        tuple(values(list(one.attributes)).values()): one.as_double or one.as_int for one in points
+    }
+
+
+def measured(received: Received, name: str) -> list[HistogramDataPoint]:
+    return list(received.metrics[name].histogram.data_points)
+
+
+async def test_tokens_are_measured_by_model_and_kind(received: Received) -> None:
+    await said("bottom")
+    points = measured(received, "gen_ai.client.token.usage")
+    told = {values(list(one.attributes))["gen_ai.token.type"]: one for one in points}
+    assert {kind: (one.count, one.sum) for kind, one in told.items()} == {
+        "input": (1, 10),
+        "output": (1, 5),
+    }
+    assert list(told["input"].explicit_bounds) == [4.0**power for power in range(14)]
+    assert values(list(told["input"].attributes)) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "loopline",
+        "gen_ai.request.model": "cast",
+        "gen_ai.response.model": "cast",
+        "gen_ai.token.type": "input",
+    }
+    assert received.metrics["gen_ai.client.token.usage"].unit == "{token}"
+
+
+async def test_tokens_are_counted_by_the_names_that_come_next(received: Received) -> None:
+    await said("bottom")
+    used = {
+        kind: sum(counts(received, f"gen_ai.client.inference.usage.{kind}").values())
+        for kind in (
+            *("input_tokens", "output_tokens"),
+            *("cache_read.input_tokens", "cache_write.input_tokens"),
+        )
+    }
+    assert list(used.values()) == [10, 5, 0, 0]
+
+
+async def test_durations_are_measured_in_seconds(received: Received) -> None:
+    await said("top secret")
+    names = [
+        *("gen_ai.client.operation.duration", "gen_ai.client.inference.duration"),
+        *("gen_ai.invoke_agent.duration", "gen_ai.execute_tool.duration"),
+    ]
+    assert {received.metrics[name].unit for name in names} == {"s"}
+    assert [sum(one.count for one in measured(received, name)) for name in names] == [5, 5, 3, 3]
+    bounds = measured(received, names[0])[0].explicit_bounds
+    assert (bounds[0], bounds[-1], len(bounds)) == (0.01, 81.92, 14)
+
+
+async def test_a_failed_call_is_measured_as_such(received: Received) -> None:
+    await said("top secret")
+    points = measured(received, "gen_ai.execute_tool.duration")
+    told = [values(list(one.attributes)) for one in points]
+    assert [one["gen_ai.tool.name"] for one in told if "error.type" in one] == ["play.fail"]
+
+
+async def test_cost_is_counted_once_although_children_are_their_parents_too(
+    received: Received,
+) -> None:
+    await said("top secret")
+    assert sum(counts(received, "loopline.cost").values()) == pytest.approx(5 * 20 / 1_000_000)
+    assert received.metrics["loopline.cost"].unit == "USD"
+
+
+async def test_rounds_are_measured_for_each_turn(received: Received) -> None:
+    await said("top secret")
+    (point,) = measured(received, "loopline.rounds")
+    assert (point.count, point.sum) == (3, 5)
+
+
+async def test_metrics_alone_or_spans_alone_can_be_sent(
+    received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    await said("bottom")
+    assert (len(received.spans), received.metrics) == (2, {})
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "otlp")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    await said("bottom")
+    assert (len(received.spans), "loopline.cost" in received.metrics) == (2, True)
+
+
+async def test_a_receiver_that_refuses_harms_no_turn_and_is_told_of_once(
+    received: Received, caplog: pytest.LogCaptureFixture
+) -> None:
+    received.fails = True
+    await said("bottom")
+    assert received.requests == 2
+    assert [(one.name, one.levelno) for one in caplog.records] == [("loopline", logging.WARNING)]
+    assert "telemetry cannot be sent" in caplog.text
+
+
+async def test_a_receiver_that_never_answers_holds_the_end_up_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv(
+            "OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}"
+        )
+        start = time.monotonic()
+        await said("bottom")
+        assert time.monotonic() - start < 9
+    assert caplog.text.count("telemetry cannot be sent") == 1
+
+
+async def test_a_setting_that_cannot_be_used_is_told(
+    received: Received, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
+    with pytest.raises(LooplineError, match=r"an OTEL_ variable cannot be used: max_queue_size"):
+        await said("bottom")
+
+
+def test_the_command_sends_by_the_environment(tmp_path: Path) -> None:
+    with receiving() as receiver:
+        settings = {
+            "LOOPLINE_TELEMETRY": "otlp",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+            "LOOPLINE_STORE": "memory:",
+        }
+        loopline = Loopline(tmp_path, settings)
+        assert loopline("new", "shop").code == 0
+        assert loopline("run", "shop", "Hello?").code == 0
+        assert receiver.span("invoke_agent shop").parent_span_id == b""
+        refused = Loopline(tmp_path, {**settings, "LOOPLINE_TELEMETRY": "x"})("run", "shop", "Hi")
+        assert "LOOPLINE_TELEMETRY is 'x'" in refused.err

@@ -1,0 +1,234 @@
+"""Spans are a fold over the blocks of a turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import get_args
+
+import pytest
+
+from loopline.events import Caller, ObservedTurn, genai
+from loopline.events.spans import FAILED, SpanMade, spans_of, trace_id
+from loopline.models import Usage
+from loopline.timeline import (
+    Block,
+    Body,
+    Completion,
+    Conversation,
+    Decision,
+    Exit,
+    ExitReason,
+    Notice,
+    ResultStatus,
+    RoundStart,
+    ToolCalled,
+    ToolPending,
+    ToolResult,
+    ToolStarted,
+    TurnHeader,
+    UserPrompt,
+)
+
+TURN = ObservedTurn(conversation=Conversation(name="talk"), uid="u1", turn=1)
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+PROMPT = UserPrompt(text="the secret question")
+HEADER = TurnHeader(bundle="guide", model="openai:gpt-5", protocol="native")
+ROUND = RoundStart(
+    saw=1,
+    takes=(1,),
+    epoch=1,
+    opened_by="first",
+    model="openai:gpt-5",
+    protocol="native",
+    renderer=1,
+    system_sha256="",
+    tools_sha256="",
+    stable_sha256="",
+)
+USED = Usage(input_tokens=100, output_tokens=7, cache_read_tokens=60, cache_write_tokens=30)
+DECIDED = Decision(model="openai:gpt-5", stop_reason="tool_use", calls=1, usage=USED, cost=0.5)
+CALLED = ToolCalled(call_id="c1", tool="desk.look", arguments={"text": "secret"})
+SEEN = ToolResult(call_id="c1", tool="desk.look", text="a secret", elapsed_ms=250)
+ANSWERED = Completion(text="the secret answer")
+DONE = Exit(reason="complete", rounds=1)
+
+
+def blocks(*bodies: Body, turn: int = 1) -> list[Block]:
+    """These bodies, a second apart, in the first round."""
+    return [
+        Block(
+            seq=seq,
+            turn=turn,
+            round=1,
+            n=1,
+            ts=START + timedelta(seconds=seq),
+            term=1,
+            body=body,
+        )
+        for seq, body in enumerate(bodies, start=1)
+    ]
+
+
+def spans(*bodies: Body, turn: ObservedTurn = TURN, content: bool = False) -> list[SpanMade]:
+    return spans_of(turn, blocks(*bodies), content=content)
+
+
+def at(seq: int) -> datetime:
+    return START + timedelta(seconds=seq)
+
+
+def test_a_turn_is_an_agent_with_its_requests_and_calls_below_it() -> None:
+    chat, call, agent = spans(PROMPT, HEADER, ROUND, DECIDED, CALLED, SEEN, ANSWERED, DONE)
+    assert [chat.name, call.name, agent.name] == [
+        "chat gpt-5",
+        "execute_tool desk.look",
+        "invoke_agent guide",
+    ]
+    assert (chat.parent_id, call.parent_id, agent.parent_id) == (agent.span_id, agent.span_id, None)
+    assert {chat.trace_id, call.trace_id, agent.trace_id} == {trace_id(TURN)}
+    assert (chat.start, chat.end) == (at(3), at(4))
+    assert (agent.start, agent.end) == (at(2), at(8))
+    assert not any(span.failed for span in (chat, call, agent))
+
+
+def test_ids_are_of_the_length_that_tracers_want() -> None:
+    (agent,) = spans(HEADER, DONE)
+    assert (len(bytes.fromhex(agent.trace_id)), len(bytes.fromhex(agent.span_id))) == (16, 8)
+
+
+def test_a_request_says_what_it_used_and_why_it_ended() -> None:
+    (chat,) = spans(ROUND, DECIDED)
+    assert chat.kind == "client"
+    assert chat.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "gpt-5",
+        "gen_ai.response.model": "gpt-5",
+        "gen_ai.conversation.id": "talk",
+        "gen_ai.response.finish_reasons": ("tool_use",),
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 7,
+        "gen_ai.usage.cache_read.input_tokens": 60,
+        "gen_ai.usage.cache_write.input_tokens": 30,
+        "loopline.turn_id": "turn_1",
+        "loopline.round": 1,
+        "loopline.purpose": "decision",
+        "loopline.cost": 0.5,
+    }
+
+
+def test_a_model_whose_name_tells_of_no_provider_runs_here() -> None:
+    (chat,) = spans(replace(ROUND, model="offline"), replace(DECIDED, model="offline"))
+    assert (chat.kind, chat.attributes[genai.PROVIDER]) == ("internal", "loopline")
+
+
+def test_a_call_began_its_elapsed_time_before_its_result() -> None:
+    (call,) = spans(CALLED, SEEN)
+    assert (call.start, call.end) == (at(2) - timedelta(milliseconds=250), at(2))
+
+
+def test_a_call_that_was_started_began_then() -> None:
+    call, _ = spans(HEADER, CALLED, ToolStarted(call_id="c1", effect="write"), SEEN, DONE)
+    assert (call.start, call.end) == (at(3), at(4))
+
+
+@pytest.mark.parametrize("status", [one for one in get_args(ResultStatus) if one != "ok"])
+def test_a_call_without_an_outcome_has_failed_and_says_how(status: ResultStatus) -> None:
+    (call,) = spans(CALLED, replace(SEEN, status=status))
+    assert (call.failed, call.attributes[genai.ERROR]) == (True, status)
+
+
+@pytest.mark.parametrize("reason", get_args(ExitReason))
+def test_a_turn_has_failed_if_it_broke_or_was_left(reason: ExitReason) -> None:
+    (agent,) = spans(HEADER, Exit(reason=reason))
+    assert agent.failed == (reason in FAILED)
+    assert (agent.attributes.get(genai.ERROR) == reason) == agent.failed
+    assert agent.attributes["loopline.exit_reason"] == reason
+
+
+def test_a_request_that_the_model_could_not_answer_has_failed() -> None:
+    (chat,) = spans(ROUND, Notice(code="model_error", text="secret"))
+    assert (chat.failed, chat.attributes[genai.ERROR]) == (True, "model_error")
+    assert chat.attributes[genai.FINISH_REASONS] == ("error",)
+    assert genai.INPUT_TOKENS not in chat.attributes
+
+
+def test_a_request_that_was_begun_anew_was_cut_off() -> None:
+    first, second = spans(ROUND, ROUND, DECIDED)
+    assert (first.attributes[genai.ERROR], second.failed) == ("cut_off", False)
+    assert first.span_id != second.span_id
+
+
+def test_a_request_that_the_end_of_the_turn_finds_open_ends_with_it() -> None:
+    chat, agent = spans(HEADER, ROUND, Exit(reason="stopped"))
+    assert (chat.end, chat.attributes[genai.ERROR]) == (agent.end, "stopped")
+
+
+def test_an_answer_without_a_model_is_no_request() -> None:
+    without = replace(DECIDED, model="")
+    assert spans(replace(ROUND, model=""), without) == []
+
+
+def test_a_turn_that_waits_is_not_over() -> None:
+    asks = ToolPending(call_id="c1", kind="question", question="Which?", digest="")
+    assert [span.name for span in spans(HEADER, ROUND, DECIDED, CALLED, asks)] == ["chat gpt-5"]
+
+
+def test_a_turn_that_never_began_lasted_as_long_as_it_says() -> None:
+    (agent,) = spans(PROMPT, Exit(reason="stopped", elapsed_ms=500))
+    assert (agent.name, agent.end - agent.start) == ("invoke_agent", timedelta(milliseconds=500))
+
+
+def test_no_span_ends_before_it_begins_though_the_clock_was_set_back() -> None:
+    first, second = blocks(HEADER, DONE)
+    (agent,) = spans_of(TURN, [first, replace(second, ts=at(-60))])
+    assert agent.start == agent.end == at(-60)
+
+
+def test_blocks_of_other_turns_are_passed_over() -> None:
+    assert spans_of(TURN, blocks(HEADER, ROUND, DECIDED, SEEN, DONE, turn=2)) == []
+
+
+def test_the_agent_says_what_the_turn_used_that_of_its_children_included() -> None:
+    agent = spans(HEADER, ROUND, DECIDED, ROUND, DECIDED, replace(DONE, rounds=2))[-1]
+    assert agent.attributes == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.name": "guide",
+        "gen_ai.request.model": "gpt-5",
+        "gen_ai.conversation.id": "talk",
+        "gen_ai.usage.input_tokens": 200,
+        "gen_ai.usage.output_tokens": 14,
+        "loopline.turn_id": "turn_1",
+        "loopline.exit_reason": "complete",
+        "loopline.rounds": 2,
+        "loopline.cost": 1.0,
+    }
+
+
+def test_nothing_that_was_said_is_told_unless_it_is_asked_for() -> None:
+    said = (PROMPT, HEADER, ROUND, DECIDED, CALLED, SEEN, ANSWERED, DONE)
+    assert "secret" not in str(spans(*said))
+    _, call, agent = spans(*said, content=True)
+    assert call.attributes[genai.ARGUMENTS] == '{"text":"secret"}'
+    assert call.attributes[genai.RESULT] == "a secret"
+    assert "the secret question" in str(agent.attributes[genai.INPUT_MESSAGES])
+    assert "the secret answer" in str(agent.attributes[genai.OUTPUT_MESSAGES])
+
+
+def test_a_child_run_stands_below_the_call_that_began_it_in_the_same_trace() -> None:
+    call = spans(CALLED, SEEN)[0]
+    child = ObservedTurn(
+        conversation=Conversation(name="talk~c1"), uid="u2", turn=1, caller=Caller(TURN, "c1")
+    )
+    (agent,) = spans(HEADER, DONE, turn=child)
+    assert (agent.parent_id, agent.trace_id) == (call.span_id, call.trace_id)
+
+
+def test_the_same_blocks_have_the_same_ids_and_other_turns_others() -> None:
+    ids = [
+        spans(HEADER, DONE, turn=turn)[0].span_id if turn.turn == 1 else trace_id(turn)
+        for turn in (TURN, TURN, replace(TURN, uid="u2"), replace(TURN, turn=2))
+    ]
+    assert ids[0] == ids[1]
+    assert len({*ids, trace_id(TURN)}) == 4
