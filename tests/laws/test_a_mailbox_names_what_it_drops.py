@@ -15,7 +15,7 @@ from loopline import Block, LooplineError
 from loopline.events import HELD_EVENTS, Delta, Event, Mailbox
 from loopline.timeline import Exit, Notes
 
-CHANNELS = ("answer", "notes")
+CHANNELS: tuple[str, ...] = ("answer", "notes")
 ENOUGH = 7
 """Room for a text and a reset of each channel, one progress, what was missed, and a block."""
 
