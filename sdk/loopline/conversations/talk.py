@@ -12,7 +12,7 @@ from loopline.conversations.children import check_own
 from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
-from loopline.events import Event
+from loopline.events import Event, Mailbox
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
@@ -83,7 +83,8 @@ class Talk:
     ) -> AsyncIterator[Event]:
         """Say something and hear what happens; the last event is the turn's `react.exit` block.
 
-        Leaving the iteration leaves the turn running.
+        Leaving the iteration leaves the turn running. Whoever is slow does not slow it, and is told by a
+        `missed` which blocks went by; they can be read with `blocks`.
         """
         async for event in self._watch(lambda hear: self._say(text, when_busy, limits, hear)):
             yield event
@@ -91,12 +92,13 @@ class Talk:
     async def listen(self) -> AsyncGenerator[Event, None]:
         """Hear every turn of the conversation that runs in this process, from now on.
 
-        Any number may listen, beside whoever has said something; the iteration ends when it is left.
+        Any number may listen, beside whoever has said something, each as slow as they are; the iteration
+        ends when it is left.
         """
-        heard = asyncio.Queue[Event]()
-        with self._turns.listening(self.conversation, heard.put_nowait):
-            while True:
-                yield await heard.get()
+        heard = Mailbox()
+        with self._turns.listening(self.conversation, heard.put):
+            async for event in heard:
+                yield event
 
     async def resume(
         self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
@@ -344,12 +346,12 @@ class Talk:
     async def _watch(
         self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult]]
     ) -> AsyncIterator[Event]:
-        heard = asyncio.Queue[Event | None]()
-        task = asyncio.ensure_future(start(heard.put_nowait))
+        heard = Mailbox()
+        task = asyncio.ensure_future(start(heard.put))
         self._watched.add(task)
-        task.add_done_callback(lambda _: heard.put_nowait(None))
+        task.add_done_callback(lambda _: heard.close())
         task.add_done_callback(self._forget)
-        while (event := await heard.get()) is not None:
+        async for event in heard:
             yield event
         await task
 

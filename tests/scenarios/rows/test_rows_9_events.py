@@ -15,7 +15,7 @@ from loopline.timeline import Exit
 from tests.dialects.hearing import heard as told
 from tests.support.workbench import at_work, heard
 
-SCRIPT: Sequence[Entry] = [Say("", Call("w.look"), usage=Usage(input_tokens=7)), "Tea."]
+SCRIPT: list[Entry] = [Say("", Call("w.look"), usage=Usage(input_tokens=7)), "Tea."]
 
 
 async def lasting(name: DialectName) -> list[Wire]:

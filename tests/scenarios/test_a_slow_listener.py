@@ -1,0 +1,73 @@
+"""A listener who is slow slows nobody, and can read what went by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from loopline import Block
+from loopline.conversations import Talk
+from loopline.events import HELD_EVENTS, Delta, Event
+from loopline.testing import Call, Say
+from loopline.timeline import Exit
+from tests.support.talking import talking
+
+ROUNDS = 260
+"""With five blocks each, more than a listener is held."""
+SCRIPT = [*(Say("I look.", Call("play.look", text=f"{n}")) for n in range(ROUNDS)), Say("Done.")]
+
+
+async def ending(events: AsyncIterator[Event], into: list[Event]) -> None:
+    """Hear until a turn ends."""
+    async for event in events:
+        into.append(event)
+        if isinstance(event, Block) and isinstance(event.body, Exit):
+            return
+
+
+async def listened(talk: Talk, into: list[Event]) -> None:
+    async with aclosing(talk.listen()) as heard:
+        await ending(heard, into)
+
+
+async def test_a_turn_ends_while_nobody_takes_what_it_tells() -> None:
+    async with talking(SCRIPT) as talk:
+        quick = list[Event]()
+        listening = asyncio.ensure_future(listened(talk, quick))
+        await asyncio.sleep(0)
+        sleeping = talk.stream("go", max_iterations=ROUNDS + 1)
+        first = await anext(sleeping)
+        await listening
+        late = [first, *[event async for event in sleeping]]
+        blocks = await talk.blocks()
+
+    heard = [event for event in late if isinstance(event, Block)]
+    [missed] = [event for event in late if isinstance(event, Delta) and event.type == "missed"]
+    unheard = [block for block in blocks if block not in heard]
+    assert blocks[-1] == late[-1]
+    assert len(late) <= HELD_EVENTS + 1
+    assert len(blocks) > HELD_EVENTS
+    assert unheard == list(blocks[missed.after : missed.through])
+    assert [event for event in quick if isinstance(event, Block)] == list(blocks)
+
+
+async def test_what_was_missed_is_what_is_read_after_it() -> None:
+    async with talking(SCRIPT) as talk:
+        sleeping = talk.listen()
+        beginning = asyncio.ensure_future(anext(sleeping))
+        await asyncio.sleep(0)
+        await talk.say("go", max_iterations=ROUNDS + 1)
+        late = [await beginning]
+        await ending(sleeping, late)
+        await sleeping.aclose()
+        [missed] = [event for event in late if isinstance(event, Delta) and event.type == "missed"]
+        count = missed.through - missed.after
+        read = await talk.blocks(after=missed.after, limit=count)
+        blocks = await talk.blocks()
+
+    at = late.index(missed)
+    before = [event for event in late[:at] if isinstance(event, Block)]
+    behind = [event for event in late[at:] if isinstance(event, Block)]
+    assert [*before, *read, *behind] == list(blocks)
+    assert missed.text.endswith(f"talk.blocks(after={missed.after}, limit={count}) has them")
