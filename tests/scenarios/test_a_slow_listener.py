@@ -71,3 +71,34 @@ async def test_what_was_missed_is_what_is_read_after_it() -> None:
     behind = [event for event in late[at:] if isinstance(event, Block)]
     assert [*before, *read, *behind] == list(blocks)
     assert missed.text.endswith(f"talk.blocks(after={missed.after}, limit={count}) has them")
+
+
+async def test_a_listener_from_a_place_on_hears_every_block_once_however_slow() -> None:
+    async with talking([*SCRIPT, "More."]) as talk:
+        await talk.say("go", max_iterations=ROUNDS + 1)
+        before = await talk.blocks()
+        async with aclosing(talk.listen(after=7)) as heard:
+            events = [await anext(heard)]
+            await talk.say("and", max_iterations=1)
+            await talk.feedback("turn_1", "ok")
+            blocks = await talk.blocks()
+            while not events or events[-1] != blocks[-2]:
+                events.append(await anext(heard))
+    assert len(before) > HELD_EVENTS
+    assert [one for one in events if isinstance(one, Block)] == list(blocks[7:-1])
+    assert not [one for one in events if isinstance(one, Delta) and one.type == "missed"]
+
+
+async def test_what_it_was_too_slow_for_is_read_from_the_log_in_its_place() -> None:
+    async with talking(SCRIPT) as talk:
+        sleeping = talk.listen(after=0)
+        beginning = asyncio.ensure_future(anext(sleeping))
+        await asyncio.sleep(0)
+        await talk.say("go", max_iterations=ROUNDS + 1)
+        events = [await beginning]
+        blocks = await talk.blocks()
+        while events[-1] != blocks[-1]:
+            events.append(await anext(sleeping))
+        await sleeping.aclose()
+    assert len(blocks) > HELD_EVENTS
+    assert [one for one in events if isinstance(one, Block)] == list(blocks)

@@ -22,12 +22,16 @@ class Spoken:
             case _:
                 return []
 
+    def close(self) -> Sequence[Wire]:
+        return [Wire(event="over")]
+
 
 def said(text: str, channel: str = "answer") -> Delta:
     return Delta(type="delta", channel=channel, text=text)
 
 
 NOTHING = Delta(type="progress", channel="tool")
+OVER = b"event: over\ndata: {}\n\n"
 SAID_A = b'event: said\ndata: {"text":"a"}\n\n'
 
 
@@ -69,7 +73,8 @@ async def test_the_first_frame_says_when_to_come_back_and_the_last_is_the_last_r
     source = Source()
     source.mailbox.put(said("a"))
     source.mailbox.close()
-    assert [frame async for frame in streamed(source, FakeClock())] == [b"retry: 100\n\n", SAID_A]
+    frames = [frame async for frame in streamed(source, FakeClock())]
+    assert frames == [b"retry: 100\n\n", SAID_A, OVER]
     assert source.closed
 
 

@@ -44,6 +44,9 @@ class Plain:
             case Delta():
                 return []
 
+    def close(self) -> Sequence[Wire]:
+        return []
+
 
 def records(blocks: Sequence[Block]) -> list[Wire]:
     """What `Plain` says of the blocks of a conversation."""

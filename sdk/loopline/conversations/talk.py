@@ -12,7 +12,7 @@ from loopline.conversations.children import check_own
 from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
-from loopline.events import Event, Mailbox
+from loopline.events import Delta, Event, Mailbox
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
@@ -89,16 +89,37 @@ class Talk:
         async for event in self._watch(lambda hear: self._say(text, when_busy, limits, hear)):
             yield event
 
-    async def listen(self) -> AsyncGenerator[Event, None]:
+    async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
         """Hear every turn of the conversation that runs in this process, from now on.
 
         Any number may listen, beside whoever has said something, each as slow as they are; the iteration
-        ends when it is left.
+        ends when it is left. With `after`, a seq, every block behind it is heard, each once and in its
+        place: those that are in the log already, and those that a slow listener would have missed.
         """
         heard = Mailbox()
         with self._turns.listening(self.conversation, heard.put):
-            async for event in heard:
+            events = heard if after is None else self._whole(heard, after)
+            async for event in events:
                 yield event
+
+    async def _whole(self, heard: Mailbox, after: int) -> AsyncGenerator[Event, None]:
+        """What is heard, with the blocks behind `after` that are missing in it from the log."""
+        newest = after
+        for block in await self.blocks(after=after):
+            newest = block.seq
+            yield block
+        async for event in heard:
+            match event:
+                case Block(seq=through) | Delta(type="missed", through=through):
+                    if through > newest + 1 or not isinstance(event, Block):
+                        missing = max(through - newest, 0)
+                        for block in await self.blocks(after=newest, limit=missing):
+                            yield block
+                    elif through > newest:
+                        yield event
+                    newest = max(newest, through)
+                case Delta():
+                    yield event
 
     async def resume(
         self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]

@@ -7,24 +7,30 @@ UTF-8 without a byte order mark, with line feeds alone, and every piece ends wit
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError
 from loopline.events.events import Event
-from loopline.events.wire import Dialect, Wire
+from loopline.events.wire import START, Dialect, Wire, place
 from loopline.models import dumps, well_formed, well_formed_object
+
+__all__ = [
+    "KEEP_ALIVE",
+    "KEEP_ALIVE_SECONDS",
+    "RETRY_MS",
+    "START",
+    "encode",
+    "frames",
+    "place",
+    "retry",
+]
 
 KEEP_ALIVE = b":\n\n"
 """A comment, which no client sees, so that nobody between takes the connection for dead."""
 KEEP_ALIVE_SECONDS = 15.0
 RETRY_MS = 2_000
 """How long a client waits before it connects again."""
-START = (0, 0)
-"""The place before every record."""
-
-_ID = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 
 
 def encode(wire: Wire) -> bytes:
@@ -49,20 +55,6 @@ def retry(milliseconds: int) -> bytes:
     if milliseconds < 0:
         raise LooplineError(f"nobody waits {milliseconds} ms: 0 or more")
     return b"retry: %d\n\n" % milliseconds
-
-
-def place(last_event_id: str) -> tuple[int, int]:
-    """The seq and the k of a record's id, which sort as the records do; an empty one is `START`.
-
-    Raises:
-        LooplineError: it is the id of no record.
-    """
-    if not last_event_id:
-        return START
-    found = _ID.fullmatch(last_event_id)
-    if found is None:
-        raise LooplineError(f"no record has the id {last_event_id[:40]!r}: ids are <seq>.<k>")
-    return int(found[1]), int(found[2])
 
 
 async def frames(
@@ -109,6 +101,8 @@ async def _records(
         for wire in dialect.take(event):
             if not wire.id or place(wire.id) > after:
                 yield encode(wire)
+    for wire in dialect.close():
+        yield encode(wire)
 
 
 async def _comes(coming: asyncio.Future[bytes | None], clock: Clock, seconds: float) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from loopline.errors import LooplineError
 from loopline.events.events import Event
 from loopline.models import JsonObject
+
+START = (0, 0)
+"""The place before every record."""
+
+_ID = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,3 +46,17 @@ class Dialect(Protocol):
         Such a turn waits for the user while calls stand behind the one that asks, or was left by its runner.
         """
         ...
+
+
+def place(record_id: str) -> tuple[int, int]:
+    """The seq and the k of a record's id, which sort as the records do; an empty one is `START`.
+
+    Raises:
+        LooplineError: it is the id of no record.
+    """
+    if not record_id:
+        return START
+    found = _ID.fullmatch(record_id)
+    if found is None:
+        raise LooplineError(f"no record has the id {record_id[:40]!r}: ids are <seq>.<k>")
+    return int(found[1]), int(found[2])

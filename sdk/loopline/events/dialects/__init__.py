@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
-from loopline.errors import LooplineError
 from loopline.events.dialects.beakr import Beakr
 from loopline.events.dialects.chatcli import ChatCli
 from loopline.events.dialects.fim import Fim
@@ -14,7 +12,7 @@ from loopline.events.dialects.kdcube import KdCube
 from loopline.events.dialects.nadoo import Nadoo
 from loopline.events.dialects.plain import Plain
 from loopline.events.dialects.speaking import Speaking
-from loopline.events.wire import Dialect, Wire
+from loopline.events.wire import Dialect, Wire, place
 from loopline.timeline import Block, Conversation
 
 DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube"]
@@ -28,8 +26,6 @@ DIALECTS: Mapping[DialectName, str] = {
     "kdcube": "KDCube: events in envelopes, each on its route",
 }
 """The vocabularies by name, each in a line."""
-
-_ID = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
 def dialect(name: DialectName, conversation: Conversation) -> Dialect:
@@ -63,19 +59,10 @@ def replayed(
     Raises:
         LooplineError: `after` is neither empty nor the id of a record.
     """
-    since = _place(after) if after else (0, 0)
+    since = place(after)
     speaking = dialect(name, conversation)
     records = (record for block in blocks for record in speaking.take(block))
-    return (record for record in records if record.id and _place(record.id) > since)
-
-
-def _place(record_id: str) -> tuple[int, int]:
-    found = _ID.fullmatch(record_id)
-    if found is None:
-        raise LooplineError(
-            f"{record_id!r} is no id of a record: these are `<seq>.<k>`, such as 12.1"
-        )
-    return int(found[1]), int(found[2])
+    return (record for record in records if record.id and place(record.id) > since)
 
 
 __all__ = ["DIALECTS", "DialectName", "dialect", "replayed"]
