@@ -23,6 +23,7 @@ from loopline.cli.reading import read
 from loopline.cli.running import Asked, run
 from loopline.cli.timelines import Wanted
 from loopline.cli.tooling import ToolCall, tool
+from loopline.events import DialectName
 from loopline.react import Limits
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
@@ -203,6 +204,12 @@ def timeline_command(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the answers with the sources they cite.")
     ] = False,
+    dialect: Annotated[
+        DialectName | None,
+        typer.Option(
+            help="Instead, what a listener was sent, in this vocabulary.", show_default=False
+        ),
+    ] = None,
     listed: Annotated[
         bool, typer.Option("--list", "--all", help="List the conversations instead.")
     ] = False,
@@ -234,6 +241,7 @@ def timeline_command(
         active=Active(after=active_after, before=active_before, limit=limit),
         listed=listed,
         verify=verify,
+        dialect=dialect,
     )
     attend(partial(show, look, choices), verbose=verbose, as_json=as_json)
 

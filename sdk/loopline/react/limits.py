@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Literal, TypedDict, cast, get_args
 
 from loopline.errors import LooplineError
+from loopline.events import DialectName
 from loopline.timeline import LimitValue
 
 ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
@@ -17,7 +18,6 @@ OnExhausted = Literal["force", "summary", "partial"]
 Effort = Literal["low", "medium", "high", "max"]
 ChainUse = Literal["first", "next"]
 UnknownEffect = Literal["exclusive", "read"]
-Vocabulary = Literal["plain", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
 
 
 class Limits(TypedDict, total=False):
@@ -79,7 +79,7 @@ class Limits(TypedDict, total=False):
     answer_mode: AnswerMode
     chain: ChainUse
     reasoning_effort: Effort | None
-    dialect: Vocabulary
+    dialect: DialectName
     cache_ttl_seconds: int
     keep_recent_turns: int
     keep_recent_intact_turns: int
@@ -167,7 +167,7 @@ _CHECKS: Mapping[str, Check] = {
     "answer_mode": _one_of(AnswerMode),
     "chain": _one_of(ChainUse),
     "reasoning_effort": _or_none(_one_of(Effort)),
-    "dialect": _one_of(Vocabulary),
+    "dialect": _one_of(DialectName),
     "cache_ttl_seconds": _whole(0),
     "keep_recent_turns": _whole(1),
     "keep_recent_intact_turns": _whole(1),

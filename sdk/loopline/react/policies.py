@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from loopline.errors import LooplineError
+from loopline.events import DialectName
 from loopline.models import Abilities, Model
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
@@ -25,7 +26,6 @@ from loopline.react.limits import (
     ProtocolChoice,
     TextProtocol,
     UnknownEffect,
-    Vocabulary,
     checked,
 )
 from loopline.timeline import RESULT_CHARACTERS, LimitValue
@@ -60,7 +60,7 @@ class Policies:
     answer_mode: AnswerMode = "direct"
     chain: ChainUse = "next"
     reasoning_effort: Effort | None = None
-    dialect: Vocabulary = "plain"
+    dialect: DialectName = "plain"
     cache_ttl_seconds: int = 300
     keep_recent_turns: int = KEEP_TURNS
     keep_recent_intact_turns: int = KEEP_INTACT_TURNS
