@@ -15,6 +15,8 @@ from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.react import GROUPS, PRESETS, Preset, named_preset, presets_diff
 
+WIDE = 108
+"""The columns that the table of all presets takes."""
 OTHERWISE = "yellow"
 """The style of a policy that is not that of the first preset shown."""
 
@@ -25,7 +27,11 @@ async def presets(choices: Choices, screen: Screen) -> int:
     if choices.as_json:
         screen.raw(dumps([_document(one) for one in shown]))
         return ANSWERED
-    _print(shown, list(_names()), screen)
+    if 0 < screen.width < WIDE:
+        for one in shown:
+            screen.answer(_short(one))
+    else:
+        _print(shown, list(_names()), screen)
     for one in shown:
         for variable in one.variables:
             screen.note(Text(f"{one.name} heeds {variable}", style=QUIET))
@@ -47,6 +53,15 @@ async def diff(one: str, other: str, choices: Choices, screen: Screen) -> int:
     else:
         screen.note(Text(f"{first.name} and {second.name} are alike", style=QUIET))
     return ANSWERED
+
+
+def _short(one: Preset) -> Text:
+    """The preset in a few lines: what it has otherwise than the engine itself."""
+    bare = PRESETS["bare"].policies
+    text = Text.assemble((one.name, "bold"), (f" — {one.about}", QUIET))
+    for name, value in one.policies.apart_from(bare).items():
+        text.append(f"\n  {name} ").append(worded(value), style=OTHERWISE)
+    return text
 
 
 def _names() -> Iterator[str]:
