@@ -19,6 +19,7 @@ from loopline.timeline import (
     Decision,
     Exit,
     ExitReason,
+    ModelSwitched,
     Notice,
     ResultStatus,
     RoundStart,
@@ -110,7 +111,7 @@ def test_a_request_says_what_it_used_and_why_it_ended() -> None:
         "gen_ai.usage.input_tokens": 100,
         "gen_ai.usage.output_tokens": 7,
         "gen_ai.usage.cache_read.input_tokens": 60,
-        "gen_ai.usage.cache_write.input_tokens": 30,
+        "gen_ai.usage.cache_creation.input_tokens": 30,
         "loopline.turn_id": "turn_1",
         "loopline.round": 1,
         "loopline.purpose": "decision",
@@ -152,6 +153,23 @@ def test_a_request_that_the_model_could_not_answer_has_failed() -> None:
     assert (chat.failed, chat.attributes[genai.ERROR]) == (True, "model_error")
     assert chat.attributes[genai.FINISH_REASONS] == ("error",)
     assert genai.INPUT_TOKENS not in chat.attributes
+
+
+def test_a_request_that_was_refused_ended_so_and_one_that_could_not_be_made_has_failed() -> None:
+    used = Usage(input_tokens=9, output_tokens=1)
+    refused = ModelSwitched(model="openai:gpt-5", to="b", why="refusal", usage=used)
+    gone = ModelSwitched(model="b", to="c", why="unavailable", text="secret")
+    first, second, third = spans(ROUND, refused, ROUND, gone, ROUND, DECIDED)
+    assert (first.failed, first.attributes[genai.FINISH_REASONS]) == (False, ("refusal",))
+    assert first.attributes[genai.INPUT_TOKENS] == 9
+    assert (second.failed, second.attributes[genai.ERROR]) == (True, "unavailable")
+    assert not third.failed
+
+
+def test_a_turn_began_when_its_header_says() -> None:
+    began = at(-3)
+    (agent,) = spans(replace(HEADER, began=began), DONE)
+    assert agent.start == began
 
 
 def test_a_request_that_was_begun_anew_was_cut_off() -> None:

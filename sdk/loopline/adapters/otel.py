@@ -245,34 +245,15 @@ class _Metrics:
         self._tokens = self._histogram(genai.TOKEN_USAGE, "{token}", genai.TOKENS)
         self._rounds = self._histogram(genai.ROUNDS, "{round}", genai.CALLS)
         self._operations = self._histogram(genai.OPERATION_DURATION, "s", genai.SECONDS)
-        self._durations = {
-            genai.CHAT: self._histogram(genai.INFERENCE_DURATION, "s", genai.SECONDS),
-            genai.INVOKE_AGENT: self._histogram(
-                genai.INVOKE_AGENT_DURATION, "s", genai.AGENT_SECONDS
-            ),
-            genai.EXECUTE_TOOL: self._histogram(genai.EXECUTE_TOOL_DURATION, "s", genai.SECONDS),
-        }
         self._cost = self._meter.create_counter(genai.COST, "USD")
-        self._used = {
-            name: self._meter.create_counter(
-                name.replace("gen_ai.usage", genai.INFERENCE_USAGE), "{token}"
-            )
-            for name in (
-                *(genai.INPUT_TOKENS, genai.OUTPUT_TOKENS),
-                *(genai.CACHE_READ_TOKENS, genai.CACHE_WRITE_TOKENS),
-            )
-        }
 
     def take(self, span: SpanMade) -> None:
         """Measure the span."""
         said = span.attributes
         dimensions = {name: said[name] for name in _DIMENSIONS if name in said}
-        operation = str(said[genai.OPERATION])
-        seconds = (span.end - span.start).total_seconds()
-        self._durations[operation].record(seconds, dimensions)
-        match operation:
+        self._operations.record((span.end - span.start).total_seconds(), dimensions)
+        match said[genai.OPERATION]:
             case genai.CHAT:
-                self._operations.record(seconds, dimensions)
                 self._take_used(span, dimensions)
             case genai.INVOKE_AGENT:
                 ended = {**dimensions, genai.EXIT_REASON: said[genai.EXIT_REASON]}
@@ -281,10 +262,8 @@ class _Metrics:
                 pass
 
     def _take_used(self, span: SpanMade, dimensions: dict[str, Any]) -> None:
-        if span.failed:
+        if genai.INPUT_TOKENS not in span.attributes:
             return  # nobody told what it used
-        for name, counter in self._used.items():
-            counter.add(_number(span, name), dimensions)
         for kind, name in (("input", genai.INPUT_TOKENS), ("output", genai.OUTPUT_TOKENS)):
             self._tokens.record(_number(span, name), {**dimensions, genai.TOKEN_TYPE: kind})
         if genai.COST in span.attributes:

@@ -17,6 +17,7 @@ from loopline.timeline import (
     Decision,
     Exit,
     KnowledgeCommit,
+    ModelSwitched,
     Plan,
     PlanAck,
     RoundStart,
@@ -54,7 +55,7 @@ def style_of(kind: str) -> str:
 def summary_of(block: Block) -> str:
     """What a block says, on one line of any length."""
     match block.body:
-        case TurnHeader() | RoundStart() | Decision() | Exit():
+        case TurnHeader() | RoundStart() | Decision() | ModelSwitched() | Exit():
             return _lifecycle(block)
         case ToolCalled() | ToolStarted() | ToolResult() | RunChild():
             return _call(block)
@@ -90,6 +91,8 @@ def _lifecycle(block: Block) -> str:
         case Decision() as decision:
             tokens = f"{decision.usage.input_tokens:,} → {decision.usage.output_tokens:,} tokens"
             return f"{decision.stop_reason} · {counted(decision.calls, 'call')} · {tokens}"
+        case ModelSwitched(model=model, to=to, why=why, text=text):
+            return " · ".join([f"{model} gives way to {to}", why, *text.split("\n")[:1]])
         case Exit() as ended:
             error = f" · {ended.error}" if ended.error else ""
             rounds = counted(ended.rounds, "round")

@@ -12,6 +12,7 @@ from loopline.timeline import (
     Block,
     Decision,
     Exit,
+    ModelSwitched,
     Recorder,
     ToolPending,
     ToolResult,
@@ -82,6 +83,9 @@ def _said(block: Block) -> Said | None:
             tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
             values: Values = {"model": model, "stop_reason": why, "calls": calls}
             return Said(f"round {block.round}: {why}, {calls} calls, {tokens}", values)
+        case ModelSwitched(model=model, to=to, why=why):
+            text = f"round {block.round}: {model} gives way to {to}: {why}"
+            return Said(text, {"model": model, "to": to, "why": why})
         case ToolPending(call_id=call_id, kind=kind):
             return Said(f"{call_id} waits for the user: {kind}", {"call_id": call_id})
         case ToolResult(call_id=call_id, tool=tool, status=status, elapsed_ms=elapsed):

@@ -1,7 +1,6 @@
 """Names that spans and metrics go by: OpenTelemetry's conventions for GenAI, and Loopline's own beside them.
 
-Those of spans are the conventions' main branch, which has had no release. Their last release, v1.41.0,
-still knows `TOKEN_USAGE` and `OPERATION_DURATION`.
+They are those of v1.41.0, the last release of the conventions; what has been renamed since has had none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 CACHE_READ_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
-CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
+CACHE_WRITE_TOKENS: Final = "gen_ai.usage.cache_creation.input_tokens"
 TOOL: Final = "gen_ai.tool.name"
 TOOL_TYPE: Final = "gen_ai.tool.type"
 CALL_ID: Final = "gen_ai.tool.call.id"
@@ -43,18 +42,12 @@ COST: Final = "loopline.cost"
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"
 TOKEN_TYPE: Final = "gen_ai.token.type"
 OPERATION_DURATION: Final = "gen_ai.client.operation.duration"
-INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"
-INFERENCE_USAGE: Final = "gen_ai.client.inference.usage"
-INVOKE_AGENT_DURATION: Final = "gen_ai.invoke_agent.duration"
-EXECUTE_TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 
 SECONDS: Final = (
     *(0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64),
     *(1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92),
 )
-"""Upper bounds of the buckets of a model call's and a tool's duration."""
-AGENT_SECONDS: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6)
-"""Upper bounds of the buckets of an agent's duration."""
+"""Upper bounds of the buckets of durations."""
 CALLS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 """Upper bounds of the buckets of what is counted in a turn."""
 TOKENS: Final = tuple(float(4**power) for power in range(14))

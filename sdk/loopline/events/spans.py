@@ -10,17 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from loopline.events import genai
 from loopline.events.observer import ObservedTurn
-from loopline.models import JsonObject, dumps
+from loopline.models import JsonObject, Usage, dumps
 from loopline.timeline import (
     Block,
     Completion,
     Decision,
     Exit,
     ExitReason,
+    ModelSwitched,
     Notice,
     RoundStart,
     ToolCalled,
@@ -59,6 +60,15 @@ class SpanMade:
     failed: bool = False
 
 
+class _Reply(NamedTuple):
+    """What came back of a request, and what that used."""
+
+    model: str
+    stop_reason: str
+    usage: Usage
+    cost: float | None
+
+
 @dataclass(slots=True)
 class TurnSpans:
     """The spans of one turn: give it the turn's blocks in their order.
@@ -87,14 +97,14 @@ class TurnSpans:
         self._turn.take(block)
         match block.body:
             case TurnHeader():
-                self._begun = self._begun or block.ts
+                self._begun = self._turn.begun
             case UserPrompt(text=text):
                 self._said = text
             case ToolCalled(call_id=call_id, arguments=arguments):
                 self._called[call_id] = arguments
             case ToolStarted(call_id=call_id):
                 self._started[call_id] = block.ts
-            case RoundStart() | Decision() | Notice():
+            case RoundStart() | Decision() | ModelSwitched() | Notice():
                 return self._take_round(block, block.body)
             case ToolResult() as result:
                 return [self._execute_tool(block, result)]
@@ -104,34 +114,40 @@ class TurnSpans:
                 pass
         return ()
 
-    def _take_round(self, block: Block, body: RoundStart | Decision | Notice) -> Sequence[SpanMade]:
+    def _take_round(
+        self, block: Block, body: RoundStart | Decision | ModelSwitched | Notice
+    ) -> Sequence[SpanMade]:
         match body:
             case RoundStart(model=model):
                 cut = self._given_up(block, CUT_OFF)
                 self._round = (block, body) if model else None
                 return cut
-            case Decision():
-                return self._chat(block, body)
+            case Decision(model=model, stop_reason=reason, usage=usage, cost=cost):
+                return self._chat(block, _Reply(model, reason, usage, cost))
+            case ModelSwitched(model=model, why="refusal" as reason, usage=usage, cost=cost):
+                return self._chat(block, _Reply(model, reason, usage, cost))
+            case ModelSwitched(why=why):
+                return self._given_up(block, why)
             case Notice(code="model_error" as code):
                 return self._given_up(block, code)
             case _:
                 return ()
 
-    def _chat(self, end: Block, decision: Decision) -> Sequence[SpanMade]:
+    def _chat(self, end: Block, reply: _Reply) -> Sequence[SpanMade]:
         if self._round is None:
             return ()
         (start, begun), self._round = self._round, None
-        usage = decision.usage
+        usage = reply.usage
         attributes: dict[str, Value] = {
-            genai.RESPONSE_MODEL: _model(decision.model)[1],
-            genai.FINISH_REASONS: (decision.stop_reason,),
+            genai.RESPONSE_MODEL: _model(reply.model)[1],
+            genai.FINISH_REASONS: (reply.stop_reason,),
             genai.INPUT_TOKENS: usage.input_tokens,
             genai.OUTPUT_TOKENS: usage.output_tokens,
             genai.CACHE_READ_TOKENS: usage.cache_read_tokens,
             genai.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
         }
-        if decision.cost is not None:
-            attributes[genai.COST] = decision.cost
+        if reply.cost is not None:
+            attributes[genai.COST] = reply.cost
         return [self._request(start, begun, end, attributes)]
 
     def _given_up(self, end: Block, why: str) -> Sequence[SpanMade]:
