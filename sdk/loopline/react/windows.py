@@ -1,0 +1,266 @@
+"""Windows: what the prompts of a round show of the past, and how room is made when that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from loopline.clock import Clock
+from loopline.errors import ModelError
+from loopline.events import Delta, Listen
+from loopline.models import Model, Options, Prompt, Reply, TextDelta, well_formed
+from loopline.models.tokens import estimate
+from loopline.prompt import (
+    RENDERER,
+    TARGET,
+    TRIGGER,
+    Answer,
+    Budget,
+    Covered,
+    DecisionProtocol,
+    Rendering,
+    View,
+    Written,
+    aged,
+    hint_named,
+    instructions,
+    lightened,
+    needed,
+    place_to_cut,
+    shortened,
+    summarized,
+)
+from loopline.react.asking import ask
+from loopline.react.offering import Offer
+from loopline.react.policies import Policies
+from loopline.timeline import (
+    Body,
+    PlanHistory,
+    RangeSummary,
+    Recorder,
+    SystemMessage,
+    Window,
+    plan,
+)
+
+PRUNE_BUFFER_SECONDS = 10
+"""So long before the provider's cache is cold it counts as cold."""
+SUMMARY_OUTPUT_LIMIT = 1_600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Chooses the window of a round that is about to be opened; what it drops it says in the log."""
+
+    recorder: Recorder
+    model: Model
+    protocol: DecisionProtocol
+    view: View
+    offer: Offer
+    policies: Policies
+    clock: Clock
+    listen: Listen
+
+    async def choose(self, budget: Budget) -> tuple[Window, list[str]]:
+        """The window of the round, and what opens an epoch with it, if anything does."""
+        view = self.view
+        window, causes = view.window, self._changes()
+        if causes == ["start"]:
+            window = replace(window, result_limit=self.policies.result_characters)
+        elif causes:
+            window = self._aged(window)
+        hidden = view.facts.last_hide
+        if hidden > window.hides:
+            window, causes = replace(window, hides=hidden), [*causes, "hide"]
+        if self._cold() and not causes:
+            pruned = self._aged(window)
+            if self._is_worth_it(pruned):
+                window, causes = pruned, ["prune"]
+        now = view.now if window == view.window else view.under(window)
+        if budget.over(now, TRIGGER):
+            smaller = await self._compacted(window, budget)
+            if smaller != window:
+                window, causes = smaller, [*causes, "compaction"]
+        elif causes == ["prune"]:
+            await self._tell_pruned(window)
+        return window, causes
+
+    async def _tell_pruned(self, window: Window) -> None:
+        """Say that something is no longer shown, if so: feedback alone takes nothing away."""
+        before = self.view.window
+        alike = replace(window, feedback=before.feedback)
+        if self.view.under(alike).tokens < self.view.now.tokens:
+            text = (
+                "The provider's cache was cold, so what old turns looked up is now only named: "
+                "each line says which ref react.read restores."
+            )
+            await self._tell([SystemMessage(code="prune", text=text)])
+
+    def _changes(self) -> list[str]:
+        """What makes this prompt another one than that of the round before, from its beginning."""
+        before = self.recorder.timeline.last_round
+        if before is None:
+            return ["start"]
+        causes = {
+            "model": before.model != self.model.name,
+            "protocol": before.protocol != self.protocol.name,
+            "renderer": before.renderer != RENDERER,
+            "instructions": before.system_sha256 != self.offer.system_sha256,
+            "tools": before.tools_sha256 != self.offer.tools_sha256,
+        }
+        return [cause for cause, is_one in causes.items() if is_one]
+
+    def _aged(self, window: Window) -> Window:
+        newest, most = self.recorder.timeline.reactions.newest, self.policies.result_characters
+        return aged(
+            replace(window, result_limit=min(window.result_limit, most)),
+            self.recorder.number,
+            self.policies.keep_recent_turns,
+            self.policies.keep_recent_intact_turns,
+            newest,
+        )
+
+    def _cold(self) -> bool:
+        """Whether the provider has forgotten the prompt of the round before."""
+        last = self.recorder.timeline.last_asked
+        ttl = self.policies.cache_ttl_seconds
+        if last is None or not ttl:
+            return False
+        return self.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
+
+    def _is_worth_it(self, pruned: Window) -> bool:
+        """Whether the window makes the prompt smaller, or puts feedback where it belongs."""
+        if pruned == self.view.window:
+            return False
+        smaller = self.view.under(pruned).tokens < self.view.now.tokens
+        return smaller or pruned.feedback > self.view.window.feedback
+
+    async def _compacted(self, given: Window, budget: Budget) -> Window:
+        """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
+        view, window = self.view, self._aged(given)
+        before = budget.cost(view.now)
+        self.listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
+        smaller, enough = lightened(view, window, budget)
+        if enough:
+            named = "what older calls gave is now only named: each line says which ref restores it"
+            await self._tell([self._made_room(before, view.under(smaller), budget, named)])
+            return smaller
+        summed = await self._summed_up(window, budget, before)
+        window = window if summed is None else summed
+        if budget.over(view.under(window), TRIGGER):
+            window, _ = lightened(view, window, budget)
+        smaller = shortened(view, window, budget)
+        if summed is None and smaller != given:
+            named = "what calls gave is now only named, and long texts are cut: refs restore them"
+            await self._tell([self._made_room(before, view.under(smaller), budget, named)])
+            smaller = shortened(view, smaller, budget)
+        return smaller
+
+    async def _summed_up(self, window: Window, budget: Budget, before: int) -> Window | None:
+        """The window under which a new summary stands for all but the newest rounds.
+
+        One that was recorded before a cut, and never used, is used first.
+        """
+        view, timeline = self.view, self.recorder.timeline
+        unused = view.unused_summary(window)
+        if unused is not None and not budget.over(view.under(unused), TARGET):
+            return unused
+        window = unused or window
+        now = view.under(window)
+        covered = self._to_cover(window, now, budget)
+        if covered is None:
+            return unused
+        cut = covered.cut
+        usual = "general" if cut.opens_turn else "react_iteration"
+        hint = hint_named(self.policies.summary_hint or usual)
+        written = await self._written(now, cut.messages, instructions(hint), budget)
+        summary = replace(
+            summarized(covered, written, hint, timeline),
+            messages_before=len(now.messages),
+            messages_after=len(now.messages) - cut.messages + 1,
+        )
+        history = plan.history(timeline.plans)
+        told: list[Body] = [summary, *([PlanHistory(text=history)] if history else [])]
+        named = f"{summary.covered_turn_ids[0]} to {summary.covered_turn_ids[-1]} are summed up"
+        await self._tell([*told, self._made_room(before, None, budget, named)])
+        recorded = view.facts.newest_summary
+        return replace(window, summary=recorded.seq if recorded else 0, start=cut.seq)
+
+    def _to_cover(self, window: Window, now: Rendering, budget: Budget) -> Covered | None:
+        """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
+        view, room = self.view, budget.room(now)
+        if not now.cuts:
+            return None
+        earlier = view.facts.summaries.get(window.summary)
+        known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
+        cut = place_to_cut(
+            now,
+            room,
+            needed(view.covered(window, now.cuts[-1].seq), known, room),
+            covers_something=now.cuts[0].messages,
+        )
+        if cut is None:
+            return None
+        plans = self.recorder.timeline.plans.open
+        return Covered(
+            blocks=view.covered(window, cut.seq),
+            cut=cut,
+            before=known,
+            before_ref=earlier.ref if earlier else "",
+            later=[
+                *map(str, now.messages[cut.messages :]),
+                *(step for one in plans for step in one.steps),
+            ],
+            room=room,
+        )
+
+    async def _written(self, now: Rendering, messages: int, asked: str, budget: Budget) -> Written:
+        """What the model writes for a summary of so many messages.
+
+        They are the beginning of the last request, so that most of it is read from the provider's cache.
+        """
+        if not budget.holds(now.cost(messages) + estimate(asked)):
+            return Written(why="what is to be summed up is longer than the model's window")
+        prompt = Prompt(
+            system=self.offer.system,
+            tools=self.offer.specs,
+            messages=tuple(now.messages[:messages]),
+            tail=asked,
+            options=Options(
+                allow_calls=False,
+                output_limit=min(SUMMARY_OUTPUT_LIMIT, self.model.abilities.output_limit),
+            ),
+            purpose="summary",
+        )
+        try:
+            reply = await ask(self.model, prompt, _unheard)
+        except ModelError as error:
+            return Written(why=str(error))
+        text = well_formed(self._said(reply)).strip()
+        if reply.stop_reason == "refusal" or not text:
+            return Written(usage=reply.usage, why="the model wrote no summary")
+        return Written(text=text, usage=reply.usage)
+
+    def _said(self, reply: Reply) -> str:
+        """The words of a summary, from a model that may keep to the protocol of its decisions."""
+        match self.protocol.decode(reply):
+            case Answer(text=text):
+                return text
+            case _:
+                return reply.text
+
+    def _made_room(
+        self, before: int, now: Rendering | None, budget: Budget, named: str
+    ) -> SystemMessage:
+        after = "" if now is None else f" to {budget.cost(now)}"
+        text = f"To make room, from about {before} tokens{after}, {named}."
+        return SystemMessage(code="compaction", text=text)
+
+    async def _tell(self, bodies: Sequence[Body]) -> None:
+        await self.recorder.record(*bodies)
+        self.view.extend(self.recorder.timeline.after(self.view.seq))
+
+
+def _unheard(piece: TextDelta) -> None:
+    """Nobody listens to a summary being written."""
