@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
-from loopline.timeline import Timeline
+from loopline.react import PRESETS
+from loopline.timeline import RoundStart, Timeline
 
 SESSIONS = """Sessions
 ========
@@ -114,9 +115,40 @@ async def test_what_the_repository_does_not_say_is_declined(repository: Path) ->
     assert "no answer" in result.answer
 
 
-async def test_the_json_protocol_is_refused_in_so_many_words() -> None:
-    bundle = Bundle(id="empty", workflow=BaseWorkflow)
+async def test_it_decides_by_native_calls_whatever_protocol_is_asked_for(repository: Path) -> None:
+    async with guide(repository) as harness:
+        talk = harness.conversation("c")
+        result = await talk.say("When is the session saved?", protocol="json")
+        begun = [block.body for block in await talk.blocks(types="react.round.start")]
+    assert result.ok
+    assert {one.protocol for one in begun if isinstance(one, RoundStart)} == {"native"}
+
+
+@pytest.mark.parametrize("preset", [*PRESETS])
+async def test_in_every_preset_the_question_is_answered_from_the_repository(
+    repository: Path, preset: str
+) -> None:
+    bundle = Bundle(
+        id="guide",
+        workflow=Guide,
+        configuration={"knowledge": {"repo": str(repository)}, "react": {"preset": preset}},
+    )
     async with Harness.open(bundle, store="memory:", model="offline") as harness:
-        result = await harness.conversation("c").say("What is tea?", protocol="json")
-    assert result.exit_reason == "error"
-    assert "native calls" in result.error
+        result = await harness.conversation("c").say("When is the session saved?")
+    assert result.ok
+    assert "saved only when one of its keys has been assigned or deleted" in result.answer
+    assert [source.path for source in result.sources] == ["docs/sessions.rst"]
+
+
+async def test_when_the_rounds_are_over_the_trace_is_told_instead(repository: Path) -> None:
+    bundle = Bundle(
+        id="guide",
+        workflow=Guide,
+        configuration={"knowledge": {"repo": str(repository)}, "react": {"preset": "fim"}},
+    )
+    async with Harness.open(bundle, store="memory:", model="offline") as harness:
+        talk = harness.conversation("c")
+        result = await talk.say("When is the session saved?", max_iterations=2)
+    assert result.exit_reason == "max_iterations"
+    assert "The work ended before there was an answer" in result.answer
+    assert "react.search_knowledge (ok)" in result.answer

@@ -33,10 +33,14 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """Facts about a model. `tool_choice`: it can be made to call a tool. Sizes are in tokens."""
+    """Facts about a model. `tool_choice`: it can be made to call a tool. Sizes are in tokens.
+
+    One that does not `write_decisions` decides by calls of its own and in no form of text.
+    """
 
     tool_call: bool = True
     tool_choice: bool = True
+    write_decisions: bool = True
     json_mode: bool = False
     vision: bool = False
     thinking: bool = False

@@ -153,11 +153,12 @@ GROUPS: Mapping[str, Iterable[str]] = {
 
 def chosen_protocol(policies: Policies, model: Model) -> DecisionProtocol:
     """The protocol that is asked for, unless the model cannot keep it; "auto" is the best it can."""
+    abilities = model.abilities
     match policies.protocol:
-        case "auto" | "native":
-            return protocol(_best(model.abilities, policies.text_protocol))
-        case name:
+        case "json" | "tagged" | "thought_action" as name if abilities.write_decisions:
             return protocol(name)
+        case _:
+            return protocol(_best(abilities, policies.text_protocol))
 
 
 def _best(abilities: Abilities, text: TextProtocol) -> ProtocolName:

@@ -13,6 +13,7 @@ from loopline.adapters.offline.evidence import Evidence, weigh
 from loopline.adapters.offline.findings import gather, readable
 from loopline.adapters.offline.question import Question, follow
 from loopline.adapters.offline.searching import again, forms, key_terms
+from loopline.adapters.offline.tracing import traced
 from loopline.adapters.offline.turn import Done, Turn, read
 from loopline.errors import ModelError
 from loopline.models import Abilities, Json, Prompt, Reply, StopReason, TextDelta, ToolCall, Usage
@@ -43,7 +44,9 @@ class OfflineModel:
     @property
     def abilities(self) -> Abilities:
         """Tool calls, and a window that fits whatever there is to read."""
-        return Abilities(tool_call=True, window=1_000_000, output_limit=8_000)
+        return Abilities(
+            tool_call=True, write_decisions=False, window=1_000_000, output_limit=8_000
+        )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The reply, an answer sentence by sentence.
@@ -74,6 +77,8 @@ def next_move(prompt: Prompt) -> Move:
             return Move((_title(turn),))
         case "summary" | "selection":
             return Move(())  # whoever asks for one has a mechanical way of their own
+        case "answer" if told := traced(prompt):
+            return Move((told,))
         case "decision" | "answer":
             return _Reader(prompt, turn).move()
 
