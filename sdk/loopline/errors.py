@@ -3,7 +3,16 @@
 * LooplineError
   - RefError          the text is not a ref, or nothing answers to it
   - ToolError         a tool refused; the model reads the message and may try again
-  - ModelError        the model could not be asked, or refused
+  - ModelError        the model could not be asked, or did not answer
+      - ModelUnavailable  it may answer later, or another one now: rate limits, overload, silence
+          - ModelRateLimited    too many requests; `retry_after` says for how long, where that is known
+          - ModelOverloaded     its server cannot take the request now
+          - ModelTimedOut       nothing came for too long
+          - ModelUnreachable    no connection could be made
+          - ModelStreamBroken   the reply ended in the middle
+      - ModelOverflow     the request is longer than the model's window
+      - ModelRequestError the request is wrong: the message names the part
+      - ModelAccessError  the key is missing or refused: the message names its variable
   - KnowledgeError    a knowledge space could not be built or read
   - BundleError       a bundle is wrong: its author should look at the file and line named
   - PropertyError     a property or setting is unknown or has the wrong type
@@ -32,6 +41,50 @@ class ToolError(LooplineError):
 
 class ModelError(LooplineError):
     """The model could not be asked, or did not answer."""
+
+
+class ModelUnavailable(ModelError):
+    """The model may answer later; `retry_after` is in seconds, None where nobody said when."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ModelRateLimited(ModelUnavailable):
+    """Too many requests, or too many tokens of them."""
+
+
+class ModelOverloaded(ModelUnavailable):
+    """The model's server cannot take the request now."""
+
+
+class ModelTimedOut(ModelUnavailable):
+    """Nothing came from the model for too long."""
+
+
+class ModelUnreachable(ModelUnavailable):
+    """No connection to the model's server could be made."""
+
+
+class ModelStreamBroken(ModelUnavailable):
+    """The reply ended in the middle, or could not be read."""
+
+
+class ModelOverflow(ModelError):
+    """The request is longer than the model's window, of `window` tokens if the server said so."""
+
+    def __init__(self, message: str, *, window: int | None = None) -> None:
+        super().__init__(message)
+        self.window = window
+
+
+class ModelRequestError(ModelError):
+    """The model's server finds the request wrong; the message names the part."""
+
+
+class ModelAccessError(ModelError):
+    """The key is missing or refused, or may not use the model; the message names its variable."""
 
 
 class KnowledgeError(LooplineError):

@@ -22,6 +22,7 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
     "on_exhausted": (["force", "summary", "partial"], ["stop", "", 1, None]),
     "repairs": ([None, 0, 2], [-1, 1.5, True, "3"]),
     "output_escalations": ([0, 2], [-1, *NO_NUMBER]),
+    "model_retries": ([0, 3], [-1, *NO_NUMBER]),
     "stagnation_rounds": ([0, 2, 3], [1, -1, *NO_NUMBER]),
     "cycle_warning_rounds": ([0, 2, 3], [1, -1, *NO_NUMBER]),
     "self_check_rounds": ([0, 1, 6], [-1, *NO_NUMBER]),

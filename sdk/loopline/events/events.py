@@ -13,7 +13,7 @@ from loopline.timeline import Block
 class Delta:
     """Something on its way. A completed block stands for the deltas before it.
 
-    Channels are `answer`, `notes`, `thinking`, `tool`, `knowledge`, `context`, and those that a model opens
+    Channels are `answer`, `notes`, `thinking`, `tool`, `tools`, `model`, `knowledge`, `context`, and those that a model opens
     itself in a protocol with channels, such as `canvas`.
 
     `pending` says what a call asks the user, before the turn pauses.

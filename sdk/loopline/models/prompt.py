@@ -40,9 +40,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
-    """Something said to the model from the user's side."""
+    """Something said to the model from the user's side.
+
+    `wire` holds the bytes of a message by the wire that made them; it is no part of what is said.
+    """
 
     text: str
+    wire: dict[str, bytes] = field(
+        init=False, repr=False, compare=False, default_factory=dict[str, bytes]
+    )
 
     def __str__(self) -> str:
         return f"user: {self.text}"
@@ -54,6 +60,9 @@ class AssistantMessage:
 
     text: str
     calls: tuple[ToolCall, ...] = ()
+    wire: dict[str, bytes] = field(
+        init=False, repr=False, compare=False, default_factory=dict[str, bytes]
+    )
 
     def __str__(self) -> str:
         said = [self.text, *map(str, self.calls)] if self.text else [str(c) for c in self.calls]
@@ -68,6 +77,9 @@ class ToolMessage:
     name: str
     text: str
     ok: bool = True
+    wire: dict[str, bytes] = field(
+        init=False, repr=False, compare=False, default_factory=dict[str, bytes]
+    )
 
     def __str__(self) -> str:
         return f"tool {self.name}: {self.text}"
@@ -139,13 +151,15 @@ StopReason = Literal["stop", "tool_use", "length", "refusal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back, whole."""
+    """What came back, whole, at which attempt; `problem` says what of it could not be read."""
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     thinking: str = ""
+    problem: str = ""
     stop_reason: StopReason = "stop"
     usage: Usage = field(default_factory=Usage)
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

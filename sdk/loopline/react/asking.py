@@ -1,19 +1,69 @@
-"""Asking: one request to a model, whole or not at all."""
+"""Asking: one request to a model, whole or not at all, and again where that may help."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from loopline.errors import ModelError, StoreError
+from loopline.clock import Clock
+from loopline.errors import ModelError, ModelUnavailable, StoreError
 from loopline.models import Model, Prompt, Reply, TextDelta
 
+FIRST_WAIT_SECONDS = 1.0
+LONGEST_WAIT_SECONDS = 60.0
 
-async def ask(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None]) -> Reply:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often a request is made again, when the model may answer later.
+
+    It waits a part of a second drawn by lot, then up to twice and four times as long, and never less than the server
+    asks for; a server that asks for more than a minute is not waited for. `again` hears of each attempt
+    that is given up: its number, why, and the seconds until the next.
+    """
+
+    clock: Clock
+    retries: int
+    again: Callable[[int, ModelUnavailable, float], None] = lambda *_: None
+    draw: Callable[[], float] = random.random
+
+    def wait(self, attempt: int, error: ModelUnavailable) -> float | None:
+        """The seconds until the attempt after this one; None when there is to be none."""
+        if attempt > self.retries:
+            return None
+        wanted = error.retry_after or 0.0
+        if wanted > LONGEST_WAIT_SECONDS:
+            return None
+        most = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
+        return max(wanted, self.draw() * most)
+
+
+async def ask(
+    model: Model,
+    prompt: Prompt,
+    hear: Callable[[TextDelta], None],
+    patience: Patience | None = None,
+) -> Reply:
     """The model's reply; `hear` gets its pieces on the way.
 
     Raises:
         ModelError: it could not be asked, broke off, or ended without a reply.
     """
+    attempt = 1
+    while True:
+        try:
+            return replace(await _once(model, prompt, hear), attempt=attempt)
+        except ModelUnavailable as error:
+            seconds = patience.wait(attempt, error) if patience else None
+            if patience is None or seconds is None:
+                raise
+            patience.again(attempt, error, seconds)
+            await patience.clock.sleep(seconds)
+        attempt += 1
+
+
+async def _once(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None]) -> Reply:
     reply: Reply | None = None
     try:
         async for piece in model.stream(prompt):

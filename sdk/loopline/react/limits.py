@@ -29,7 +29,8 @@ class Limits(TypedDict, total=False):
     beginning; `max_tokens` are those of all its requests, `max_cost` is in US dollars; both stop before the
     request that would break them; None is no such limit. `on_exhausted` says what stands in for an answer
     then. `repairs` are requests in a row to write a reply anew that could not be read, None for as many as
-    there are rounds. A reply that was cut off is continued `output_escalations` times.
+    there are rounds. A reply that was cut off is continued `output_escalations` times, and a request that may
+    be answered later made `model_retries` times more.
 
     So many `stagnation_rounds` in a row, two at least, with the same calls end the turn, and after
     `cycle_warning_rounds` it is warned; `self_check_rounds` says after how many rounds with calls it is to
@@ -64,6 +65,7 @@ class Limits(TypedDict, total=False):
     on_exhausted: OnExhausted
     repairs: int | None
     output_escalations: int
+    model_retries: int
     stagnation_rounds: int
     cycle_warning_rounds: int
     self_check_rounds: int
@@ -152,6 +154,7 @@ _CHECKS: Mapping[str, Check] = {
     "on_exhausted": _one_of(OnExhausted),
     "repairs": _or_none(_whole(0)),
     "output_escalations": _whole(0),
+    "model_retries": _whole(0),
     "stagnation_rounds": _zero_or(2),
     "cycle_warning_rounds": _zero_or(2),
     "self_check_rounds": _whole(0),

@@ -45,6 +45,7 @@ class Policies:
     on_exhausted: OnExhausted = "force"
     repairs: int | None = 1
     output_escalations: int = 2
+    model_retries: int = 3
     stagnation_rounds: int = 0
     cycle_warning_rounds: int = 0
     self_check_rounds: int = 0
@@ -125,7 +126,7 @@ GROUPS: Mapping[str, Iterable[str]] = {
     ),
     "protocol": ("protocol", "text_protocol", "reasoning_effort"),
     "chain": ("chain",),
-    "repair": ("repairs", "output_escalations"),
+    "repair": ("repairs", "output_escalations", "model_retries"),
     "schedule": ("parallel_tools", "tool_timeout_seconds", "unknown_effect"),
     "answer": ("answer_mode",),
     "view": (

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from loopline.clock import Clock
-from loopline.errors import ModelError
+from loopline.errors import ModelAccessError, ModelError, ModelRequestError
 from loopline.events import Delta, Listen
 from loopline.models import Model, Reply, ToolCall, Usage, well_formed
 from loopline.prompt import Answer, Calls, Decided, Malformed
 from loopline.react.acting import Actor, Hands
 from loopline.react.answering import Collected, completion, fallback
 from loopline.react.arounds import wrapped
-from loopline.react.asking import ask
+from loopline.react.asking import Patience, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.nudges import nudges_of
 from loopline.react.policies import Policies
@@ -284,7 +284,7 @@ class React:
             try:
                 reply = await self._ask(purpose)
             except ModelError as error:
-                if is_last:
+                if is_last or isinstance(error, ModelRequestError | ModelAccessError):
                     raise
                 given_up: GivenUp = ("unavailable", str(error), Usage())
             else:
@@ -311,7 +311,10 @@ class React:
         speaks = purpose == "answer" or not self._policies.synthesizes
         prompt = self._context.prompt(purpose, longer=state.cut_off)
         hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
-        reply = await ask(self._context.model, prompt, hear)
+        patience = Patience(
+            clock=self._clock, retries=self._policies.model_retries, again=hear.again
+        )
+        reply = await ask(self._context.model, prompt, hear, patience)
         hear.close()
         return reply
 
@@ -411,6 +414,7 @@ class React:
             raw=raw,
             usage=reply.usage,
             cost=self._context.cost(reply.usage),
+            attempt=reply.attempt,
         )
 
     def _decided(self, reply: Reply, notes: str, calls: int, *, answer: bool = False) -> list[Body]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from loopline.errors import ModelUnavailable
 from loopline.events import Delta, Event, Listen
 from loopline.models import ProtocolName, TextDelta
 from loopline.prompt import ChannelSplitter, ThoughtSplitter
@@ -78,6 +79,7 @@ class Hearing:
     ) -> None:
         self._resolved = Resolved(listen, pool)
         self._protocol = protocol
+        self._attempt = 1
         self._answer = "answer" if is_answer else "thinking"
         self._splitter: Splitter | None = _splitter(protocol)
 
@@ -89,6 +91,13 @@ class Hearing:
             self._tell_all(self._splitter.feed(piece.text))
         elif self._protocol == "native":
             self._tell(self._answer, piece.text)
+
+    def again(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
+        """The attempt is given up, and what was heard of it is void; another follows."""
+        self._resolved(Delta(type="reset", channel="answer", attempt=attempt))
+        said = f"{error}; asked again in {seconds:.1f} s"
+        self._resolved(Delta(type="progress", channel="model", text=said, attempt=attempt))
+        self._attempt, self._splitter = attempt + 1, _splitter(self._protocol)
 
     def close(self) -> None:
         """The reply is whole."""
@@ -103,7 +112,7 @@ class Hearing:
 
     def _tell(self, channel: str, text: str) -> None:
         if text:
-            self._resolved(Delta(type="delta", channel=channel, text=text))
+            self._resolved(Delta(type="delta", channel=channel, text=text, attempt=self._attempt))
 
 
 _CHANNELS = {"": "notes", "tool_call": "tool", "agent_call": "tool", "code": "tool"}

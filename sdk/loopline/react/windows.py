@@ -31,7 +31,7 @@ from loopline.prompt import (
     shortened,
     summarized,
 )
-from loopline.react.asking import ask
+from loopline.react.asking import Patience, ask
 from loopline.react.offering import Offer
 from loopline.react.policies import Policies
 from loopline.timeline import (
@@ -234,7 +234,8 @@ class Windows:
             purpose="summary",
         )
         try:
-            reply = await ask(self.model, prompt, _unheard)
+            patience = Patience(clock=self.clock, retries=self.policies.model_retries)
+            reply = await ask(self.model, prompt, _unheard, patience)
         except ModelError as error:
             return Written(why=str(error))
         text = well_formed(self._said(reply)).strip()

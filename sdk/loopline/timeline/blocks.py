@@ -121,7 +121,7 @@ class Decision:
     """The model has replied; `calls` says how many calls follow in the same append.
 
     One whose `purpose` is "answer" was asked for the answer alone and is no round. `cost` is in US
-    dollars, None while nobody knows a price.
+    dollars, None while nobody knows a price. `attempt` is which request it answers, from 1.
     """
 
     model: str
@@ -131,6 +131,7 @@ class Decision:
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
     purpose: Literal["decision", "answer"] = "decision"
+    attempt: int = 1
     type: Literal["react.decision"] = "react.decision"
 
 

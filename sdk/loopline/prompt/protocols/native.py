@@ -41,8 +41,10 @@ class Native:
         return message
 
     def decode(self, reply: Reply) -> Decided:
-        """Calls when there are any, else the answer."""
+        """Calls when there are any and all are whole, else the answer."""
         text = well_formed(reply.text)
+        if reply.problem:
+            return Malformed(text, well_formed(reply.problem))
         if reply.calls:
             return Calls(text.strip(), tuple(map(_sound, reply.calls)))
         if not text.strip():

@@ -1,0 +1,59 @@
+"""Parts of a request as bytes: each is made once, and a request is made by joining them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from loopline.models import Json, JsonObject, Message, dumps
+from loopline.tools import wire_names
+
+
+def encoded(value: Json) -> bytes:
+    """The value as JSON, in UTF-8."""
+    return dumps(value).encode("utf-8", "replace")
+
+
+def part(message: Message, wire: str, make: Callable[[Message], bytes]) -> bytes:
+    """The bytes of a message on a wire; they stay with it."""
+    known = message.wire.get(wire)
+    if known is None:
+        known = message.wire[wire] = make(message)
+    return known
+
+
+def joined(fields: Iterable[tuple[str, bytes]]) -> bytes:
+    """An object of fields whose values are JSON already."""
+    return b"{" + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in fields) + b"}"
+
+
+@lru_cache(maxsize=4_096)
+def wire_name(name: str) -> str:
+    """What a tool is called on the wire; the same in every request."""
+    return wire_names([name]).wire(name)
+
+
+@lru_cache(maxsize=256)
+def names_by_wire(names: tuple[str, ...]) -> dict[str, str]:
+    """The tools that are offered, by what they are called on the wire."""
+    return {wire_name(name): name for name in names}
+
+
+def tool_name(wire: str, offered: tuple[str, ...]) -> str:
+    """The tool that the model means; one that was never offered has a dot for each `__`."""
+    return names_by_wire(offered).get(wire, wire.replace("__", "."))
+
+
+def an_object(value: Json) -> JsonObject:
+    """The value, if it is an object; else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def a_list(value: Json) -> list[Json]:
+    """The value, if it is a list; else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def a_count(value: Json) -> int:
+    """The value, if it is a whole number; else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0

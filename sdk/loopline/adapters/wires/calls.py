@@ -1,0 +1,100 @@
+"""Calls that come in pieces, from servers that number, name and cut them as they like."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from loopline.models import Json, JsonObject, ToolCall, dumps, object_at
+from loopline.models.json import BrokenJson
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A call on its way."""
+
+    index: int | None
+    provider_id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list[str])
+
+    @property
+    def written(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def is_whole(self) -> bool:
+        try:
+            return isinstance(json.loads(self.written), dict)
+        except ValueError:
+            return False
+
+
+class Calls:
+    """The calls of one reply: pieces go in, and come out as calls once the reply is over."""
+
+    def __init__(self) -> None:
+        self._coming: list[_Coming] = []
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._coming)
+
+    def add(self, *, index: int | None, provider_id: str, name: str, arguments: Json) -> None:
+        """Take the next piece.
+
+        It belongs to the call of its index, unless it says that another one has begun: by another id,
+        or by a name behind arguments that are whole.
+        """
+        call = self._of(index, provider_id, name)
+        call.provider_id = call.provider_id or provider_id
+        call.name = call.name or name
+        match arguments:
+            case str():
+                call.pieces.append(arguments)
+            case None:
+                pass
+            case _:
+                call.pieces.append(dumps(arguments))
+
+    def whole(self) -> tuple[tuple[ToolCall, ...], str]:
+        """The calls, and what is wrong with the first one that cannot be read."""
+        calls, problem = list[ToolCall](), ""
+        for coming in self._coming:
+            arguments = _arguments(coming.written)
+            if isinstance(arguments, str) or not coming.name:
+                fault = arguments if isinstance(arguments, str) else "it has no name"
+                problem = (
+                    problem or f"The call of {coming.name or 'a tool'} cannot be read: {fault}"
+                )
+            else:
+                call = ToolCall(
+                    name=coming.name, arguments=arguments, provider_id=coming.provider_id
+                )
+                calls.append(call)
+        return tuple(calls), problem
+
+    def _of(self, index: int | None, provider_id: str, name: str) -> _Coming:
+        known = next((one for one in reversed(self._coming) if one.index == index), None)
+        if known is None or _is_another(known, provider_id, name):
+            known = _Coming(index)
+            self._coming.append(known)
+        return known
+
+
+def _is_another(known: _Coming, provider_id: str, name: str) -> bool:
+    if provider_id and known.provider_id:
+        return provider_id != known.provider_id
+    return bool(name) and bool(known.name) and known.is_whole
+
+
+def _arguments(written: str) -> JsonObject | str:
+    """The arguments, or what is wrong with them; none at all are an empty object."""
+    text = written.strip()
+    if not text:
+        return {}
+    found = object_at(text, 0)
+    if isinstance(found, BrokenJson):
+        return found.problem
+    arguments, end = found
+    return arguments if not text[end:].strip() else f"more text behind the arguments at {end}"

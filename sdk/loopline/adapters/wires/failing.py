@@ -1,0 +1,144 @@
+"""What a vendor's server says when it does not answer, as one of our errors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from loopline.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelOverflow,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+    ModelStreamBroken,
+    ModelTimedOut,
+)
+from loopline.models import Json, JsonObject, extract_json
+
+_OVERFLOW = re.compile(
+    r"context[_ ]length|maximum context|context window|context size|too many tokens|prompt is too long"
+    r"|input is too long|request too large|exceeds? the (?:available|maximum|model)|input length and",
+    re.IGNORECASE,
+)
+_WINDOW = re.compile(
+    r"(?:maximum(?: context length)?(?: is)?|context (?:length|window|size)(?: is| of)?|limit(?: is| of)?|> ?|\(|n_ctx: ?)\D{0,20}?"
+    r"([\d,]{4,9})(?: tokens| maximum|\)|\b)",
+    re.IGNORECASE,
+)
+_LONGEST = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who asks: the model's name for people, the variable of its key, and the key, which is never shown."""
+
+    model: str
+    variable: str
+    key: str = field(repr=False)
+
+    def without_key(self, text: str) -> str:
+        """The text, in which the key can not be read."""
+        return text.replace(self.key, "…") if self.key else text
+
+
+def failure(status: int, headers: Mapping[str, str], body: str, account: Account) -> ModelError:
+    """What a response means that is none.
+
+    `body` is what the server said, JSON or not; of long ones only the beginning is told.
+    """
+    kind, said = _said(body)
+    words = account.without_key(
+        f"{account.model}: {said[:_LONGEST] or 'no reason given'} ({status})"
+    )
+    if status in (401, 403):
+        return ModelAccessError(f"{words}: check {account.variable}")
+    if kind == "insufficient_quota" or status == 402:
+        return ModelAccessError(f"{words}: the account has nothing left to spend")
+    if status in (400, 413, 422) and _OVERFLOW.search(f"{kind} {said}"):
+        return ModelOverflow(words, window=window(said))
+    return _by_status(status, words, retry_after(headers))
+
+
+def failed_midway(kind: str, said: str, account: Account) -> ModelError:
+    """What an error means that came where a piece of the reply was to come."""
+    words = account.without_key(f"{account.model}: {said[:_LONGEST] or kind}")
+    if _OVERFLOW.search(f"{kind} {said}"):
+        return ModelOverflow(words, window=window(said))
+    match kind:
+        case "rate_limit_error" | "rate_limit_exceeded":
+            return ModelRateLimited(words)
+        case "invalid_request_error":
+            return ModelRequestError(words)
+        case "authentication_error" | "permission_error":
+            return ModelAccessError(f"{words}: check {account.variable}")
+        case _:
+            return ModelOverloaded(words)
+
+
+def piece(data: str, account: Account) -> JsonObject:
+    """A piece of a reply, read.
+
+    Raises:
+        ModelStreamBroken: it is no JSON object.
+    """
+    try:
+        read: Json = json.loads(data)
+    except ValueError as error:
+        raise ModelStreamBroken(f"{account.model}: a piece is no JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise ModelStreamBroken(f"{account.model}: a piece is no object: {data[:80]}")
+    return read
+
+
+def window(said: str) -> int | None:
+    """The window that a server names in what it says of an overflow, in tokens."""
+    found = _WINDOW.search(said)
+    return int(found[1].replace(",", "")) if found else None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds after which to ask again, None where the server does not say."""
+    said = headers.get("retry-after-ms", "")
+    if said.strip().isdigit():
+        return int(said) / 1000
+    said = headers.get("retry-after", "").strip()
+    try:
+        return max(float(said), 0.0)
+    except ValueError:
+        pass
+    try:
+        return max((parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return None
+
+
+def _by_status(status: int, words: str, seconds: float | None) -> ModelError:
+    match status:
+        case 429:
+            return ModelRateLimited(words, retry_after=seconds)
+        case 408 | 504:
+            return ModelTimedOut(words, retry_after=seconds)
+        case _ if status >= 500:
+            return ModelOverloaded(words, retry_after=seconds)
+        case _:
+            return ModelRequestError(words)
+
+
+def _said(body: str) -> tuple[str, str]:
+    """The kind of error and its words, as the vendors wrap them; else what there is."""
+    document = extract_json(body)
+    if document is None:
+        return "", " ".join(body.split())
+    error: Json = document.get("error", document)
+    if isinstance(error, str):
+        return "", error
+    found = error if isinstance(error, dict) else document
+    words = str(found.get("message") or found.get("detail") or body)
+    part = f" (in {found['param']})" if found.get("param") else ""
+    return str(found.get("code") or found.get("type") or ""), f"{words}{part}"

@@ -1,0 +1,103 @@
+"""The way to a vendor's server: one pooled client, and a reply as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from weakref import WeakKeyDictionary
+
+import httpx2
+
+from loopline.adapters.wires.failing import Account, failure
+from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait, in seconds: for a connection, between two pieces of a reply, for all of it."""
+
+    connect: float = 10.0
+    read: float = 180.0
+    total: float = 1_800.0
+
+
+class Http:
+    """One client for each event loop, made when it is first used; any number of models share it.
+
+    It heeds the usual variables for proxies and certificates, and speaks HTTP/2 where that is offered.
+    """
+
+    def __init__(self) -> None:
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = (
+            WeakKeyDictionary()
+        )
+
+    async def events(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        account: Account,
+        timeouts: Timeouts,
+    ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
+        """The events of a reply. Leaving the iteration closes the connection.
+
+        Raises:
+            ModelError: there is no reply, or it breaks off.
+        """
+        client, late = await self._client(), monotonic() + timeouts.total
+        waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
+        request = client.build_request("POST", url, content=body, headers=headers, timeout=waits)
+        with _told(account):
+            response = await client.send(request, stream=True)
+        try:
+            with _told(account):
+                if response.status_code >= 400:
+                    said = (await response.aread()).decode("utf-8", "replace")
+                    raise failure(response.status_code, response.headers, said, account)
+                async for event in httpx2.EventSource(response):
+                    yield event
+                    if monotonic() > late:
+                        seconds = f"{timeouts.total:g} s"
+                        raise ModelTimedOut(f"{account.model}: no whole reply in {seconds}")
+        finally:
+            await response.aclose()
+
+    async def close(self) -> None:
+        """Close the connections; a model that is asked again makes new ones."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    async def _client(self) -> httpx2.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            made = await asyncio.to_thread(_made)  # certificates take a while to read
+            self._clients.setdefault(loop, made)
+        return self._clients[loop]
+
+
+def _made() -> httpx2.AsyncClient:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    return httpx2.AsyncClient(http2=True, limits=limits, follow_redirects=False)
+
+
+@contextmanager
+def _told(account: Account) -> Generator[None, None, None]:
+    """What goes wrong on the way, as one of our errors."""
+    try:
+        yield
+    except (httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
+        raise ModelUnreachable(f"{account.model}: no connection in time") from error
+    except httpx2.TimeoutException as error:
+        raise ModelTimedOut(f"{account.model}: nothing came for too long") from error
+    except (httpx2.ConnectError, httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
+        said = account.without_key(str(error))
+        raise ModelUnreachable(f"{account.model}: no connection: {said}") from error
+    except (httpx2.TransportError, httpx2.DecodingError, httpx2.StreamError) as error:
+        said = account.without_key(str(error)) or type(error).__name__
+        raise ModelStreamBroken(f"{account.model}: the reply broke off: {said}") from error
