@@ -9,9 +9,9 @@ from math import ceil
 from typing import Literal
 
 from loopline.clock import Clock
-from loopline.errors import ModelError
+from loopline.errors import ModelError, ModelOverflow
 from loopline.events import Listen
-from loopline.models import Message, Model, Options, Prompt, Usage
+from loopline.models import Message, Model, Options, Prompt, Usage, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
     NATIVE,
@@ -35,6 +35,7 @@ from loopline.react.policies import Policies, chosen_protocol
 from loopline.react.windows import Windows
 from loopline.timeline import (
     Body,
+    ModelOverflowed,
     Recorder,
     RoundStart,
     UserSteer,
@@ -44,6 +45,8 @@ from loopline.timeline import (
 )
 from loopline.tools import ToolSet
 
+SHRUNK = 0.8
+"""What is left of a request that overflowed, at most."""
 RoundPurpose = Literal["decision", "answer"]
 
 
@@ -89,6 +92,7 @@ class Context:
         self._traced: Sequence[Message] | None = None
         self.tokens: int = 0
         self._appends: int = 0
+        self._overflowed = False
         self._wire(model)
 
     def use(self, model: Model) -> None:
@@ -143,13 +147,43 @@ class Context:
         self._traced = None
         if traces:
             await self._open_trace(iteration)
-        elif begun is None or self._differs(begun, iteration) or self._is_steered():
+        elif (
+            begun is None
+            or self._overflowed
+            or self._differs(begun, iteration)
+            or self._is_steered()
+        ):
             await self._open(iteration)
         else:
             self.tokens = begun.tokens
         self._appends = recorder.appends
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
+
+    async def overflow(self, error: ModelOverflow) -> None:
+        """Have the next round fit a window that is smaller than was thought.
+
+        It is what the server says, and never so large that the same request would fit.
+        """
+        output = self.model.abilities.output_limit
+        known = error.window or self.tokens // 2 + output
+        window = min(known, int(self.tokens * SHRUNK) + output)
+        body = ModelOverflowed(
+            model=self.model.name,
+            tokens=self.tokens,
+            window=window,
+            text=well_formed(str(error)),
+        )
+        await self._recorder.record(body)
+        self._overflowed = True
+
+    @property
+    def _window(self) -> int:
+        """The model's window in tokens, as far as anybody knows."""
+        abilities = self.model.abilities
+        return min(
+            abilities.window, self._recorder.timeline.windows.get(self.model.name, abilities.window)
+        )
 
     def _is_steered(self) -> bool:
         """Whether the round that was begun was cut off for something that it does not take."""
@@ -163,7 +197,7 @@ class Context:
         abilities = self.model.abilities
         factor = self.view.facts.factor_of(self.model.name)
         fixed = self._offer.fixed + estimate(TRACE_TAIL)
-        room = int((abilities.window - abilities.output_limit) / factor) - fixed
+        room = int((self._window - abilities.output_limit) / factor) - fixed
         limit = trace_limit(blocks, room)
         self._traced = trace(blocks, limit)
         tokens = sum(estimate(repr(one)) for one in self._traced) + fixed
@@ -212,7 +246,7 @@ class Context:
 
     def _options(self, *, calls: bool, longer: int = 0) -> Options:
         abilities = self.model.abilities
-        limit = min(abilities.output_limit << longer, max(abilities.window // 2, 1))
+        limit = min(abilities.output_limit << longer, max(self._window // 2, 1))
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._traced is None else NATIVE
         return Options(
@@ -253,12 +287,14 @@ class Context:
         tail = cache(partial(self._tail, iteration))
         factor = self.view.facts.factor_of(self.model.name)
         budget = Budget(
-            total=self.model.abilities.window - self.model.abilities.output_limit,
+            total=self._window - self.model.abilities.output_limit,
             fixed=self._offer.fixed,
             beside=lambda now: estimate(tail(now)) + now.saying(inputs),
             factor=factor,
         )
         window, causes = await self._windows.choose(budget)
+        if self._overflowed:
+            self._overflowed, causes = False, [*causes, "overflow"]
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.now
@@ -351,7 +387,7 @@ class Context:
             shown = sum(estimate(repr(one)) for one in self._traced)
         factor = self.view.facts.factor_of(self.model.name)
         needed_tokens = ceil((shown + fixed) * factor)
-        room = abilities.window - abilities.output_limit
+        room = self._window - abilities.output_limit
         if needed_tokens > room:
             raise ModelError(
                 f"the prompt needs about {needed_tokens} tokens and {self.model.name} has room for "

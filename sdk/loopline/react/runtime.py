@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from loopline.clock import Clock
-from loopline.errors import ModelAccessError, ModelError, ModelRequestError
+from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
 from loopline.events import Delta, Listen
 from loopline.models import Model, Reply, ToolCall, Usage, well_formed
 from loopline.prompt import Answer, Calls, Decided, Malformed
@@ -272,7 +272,7 @@ class React:
             _Unasked: there is nothing to answer, or too little left to ask for a decision.
             ModelError: no model of the chain can be asked.
         """
-        place = min(self._recorder.turn.refusals, len(self._models) - 1)
+        place, shrunk = min(self._recorder.turn.refusals, len(self._models) - 1), False
         while True:
             self._context.use(self._models[place])
             is_wanted = await self._begin(self.state, purpose)
@@ -284,6 +284,10 @@ class React:
             try:
                 reply = await self._ask(purpose)
             except ModelError as error:
+                if isinstance(error, ModelOverflow) and not shrunk:
+                    await self._context.overflow(error)
+                    shrunk = True
+                    continue
                 if is_last or isinstance(error, ModelRequestError | ModelAccessError):
                     raise
                 given_up: GivenUp = ("unavailable", str(error), Usage())

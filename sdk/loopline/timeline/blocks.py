@@ -156,6 +156,20 @@ class ModelSwitched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOverflowed:
+    """A model found a request too long, of `tokens` by our estimate; it is taken to have this `window`.
+
+    `text` is what it said.
+    """
+
+    model: str
+    tokens: int
+    window: int
+    text: str = ""
+    type: Literal["react.overflow"] = "react.overflow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
     """The model's reasoning, kept for people; never shown to the model again as text."""
 
@@ -408,6 +422,7 @@ Body = (
     | RoundStart
     | Decision
     | ModelSwitched
+    | ModelOverflowed
     | Thinking
     | Notes
     | ToolCalled

@@ -8,6 +8,7 @@ from loopline.timeline.blocks import (
     Block,
     Exit,
     Feedback,
+    ModelOverflowed,
     Plan,
     SourceAdded,
     TextKept,
@@ -66,8 +67,8 @@ def place_for(timeline: Timeline, start: int) -> int:
     """
     known = timeline.checkpoint.covers
     for block in reversed(timeline.until(start)):
-        match block.body:
-            case TurnHeader():
+        match block:
+            case Block(body=TurnHeader(), n=1):
                 return block.seq - 1 if block.seq - 1 > known else 0
             case _ if block.seq <= known:
                 return 0
@@ -124,7 +125,7 @@ class _Mattering:
         match block.body:
             case Plan(snapshot=snapshot):
                 self._plans[snapshot.plan_id] = block.seq
-            case SourceAdded() | TextKept():
+            case SourceAdded() | TextKept() | ModelOverflowed():
                 self._kept.append(block.seq)
             case ToolResult(shows=shows) if _has_two_names(shows):
                 self._kept.append(block.seq)

@@ -25,6 +25,7 @@ from loopline.timeline.blocks import (
     Exit,
     Feedback,
     KnowledgeCommit,
+    ModelOverflowed,
     ModelSwitched,
     Notice,
     Plan,
@@ -245,6 +246,7 @@ class Timeline:
         self.tool_texts: dict[str, str] = {}
         self.known_texts: set[str] = set(self.base.texts)
         self.knowledge: list[KnowledgeCommit] = []
+        self.windows: dict[str, int] = {}
         self.last_asked: Block | None = None
         self._begun: dict[int, Turn] = {}
         self._folds: dict[str, object] = {}
@@ -374,6 +376,8 @@ class Timeline:
                 self.calls += 1
             case Checkpoint() as made:
                 self.checkpoint = made
+            case ModelOverflowed(model=model, window=window):
+                self.windows[model] = min(window, self.windows.get(model, window))
             case TurnHeader(knowledge=knowledge):
                 if knowledge is not None and self.knowledge[-1:] != [knowledge]:
                     self.knowledge.append(knowledge)
@@ -420,7 +424,7 @@ class Timeline:
         match block.body:
             case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
                 self._fold_input(block)
-            case TurnHeader() | Exit() | ToolCalled() | Checkpoint():
+            case TurnHeader() | Exit() | ToolCalled() | Checkpoint() | ModelOverflowed():
                 self._fold_course(block)
             case ToolResult(shows=shows):
                 self.shown.update(shows)

@@ -1,0 +1,78 @@
+"""A request that the model finds too long: it is made smaller, once, and the window is remembered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loopline.errors import ModelOverflow
+from loopline.models import Prompt
+from loopline.testing import Call, Fail, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import ModelOverflowed, RoundStart
+from tests.support.workbench import at_work, bodies, shown
+
+LOOKS: list[Entry] = [Call("w.command", text=f"{n} " + "yes " * 800) for n in range(6)]
+
+
+def size(request: Prompt) -> int:
+    return len(shown(request))
+
+
+async def test_it_is_asked_once_more_in_a_smaller_form() -> None:
+    model = ScriptedModel(
+        [*LOOKS, Fail(ModelOverflow("too long", window=4_000)), "Done."], output_limit=1_000
+    )
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+        (learned,) = await bodies(talk, ModelOverflowed)
+        begun = await bodies(talk, RoundStart)
+    refused, asked = model.requests[-2:]
+    assert (result.answer, result.rounds) == ("Done.", 7)
+    assert size(asked) < size(refused)
+    assert (learned.window, learned.model, learned.text) == (4_000, "scripted", "too long")
+    assert begun[-1].opened_by == "compaction,overflow"
+    assert begun[-1].tokens <= 3_000 < learned.tokens
+
+
+async def test_without_a_number_it_is_taken_to_be_half() -> None:
+    model = ScriptedModel([*LOOKS, Fail(ModelOverflow("too long")), "Done."], output_limit=1_000)
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).answer == "Done."
+        (learned,) = await bodies(talk, ModelOverflowed)
+    assert learned.window == learned.tokens // 2 + 1_000
+
+
+async def test_a_number_that_the_same_request_would_fit_is_not_believed() -> None:
+    model = ScriptedModel([*LOOKS, Fail(ModelOverflow("too long", window=90_000)), "Done."])
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).answer == "Done."
+    assert size(model.requests[-1]) < size(model.requests[-2])
+
+
+async def test_when_it_is_too_long_again_the_turn_says_so() -> None:
+    overflow = Fail(ModelOverflow("too long", window=4_000))
+    model = ScriptedModel([*LOOKS, overflow, overflow], output_limit=1_000)
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+    assert (result.exit_reason, "too long" in result.error) == ("error", True)
+
+
+async def test_later_requests_fit_the_window_too_also_in_another_process(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/c.db"
+    script: list[Entry] = [*LOOKS, Fail(ModelOverflow("too long", window=4_000)), "Done."]
+    async with at_work(ScriptedModel(script, output_limit=1_000), store=store) as talk:
+        await talk.say("go")
+    later = ScriptedModel([*LOOKS, "More."], output_limit=1_000)
+    async with at_work(later, store=store) as talk:
+        assert (await talk.say("and")).answer == "More."
+        begun = await bodies(talk, RoundStart)
+    assert max(one.tokens for one in begun[-7:]) <= 3_000
+
+
+async def test_what_cannot_be_made_smaller_is_asked_of_the_next_model_in_its_own_window() -> None:
+    overflow = Fail(ModelOverflow("too long", window=2_000))
+    first = ScriptedModel([overflow, overflow], name="one", strict=False, output_limit=1_000)
+    async with at_work((first, ScriptedModel(["Tea."], name="two"))) as talk:
+        assert (await talk.say("go")).answer == "Tea."
+        begun = await bodies(talk, RoundStart)
+    assert (begun[0].model, begun[-1].model) == ("one", "two")
