@@ -25,7 +25,7 @@ class Patience:
 
     clock: Clock
     retries: int
-    again: Callable[[int, ModelUnavailable, float], None] = lambda *_: None
+    again: Callable[[int, ModelUnavailable, float], None] | None = None
     draw: Callable[[], float] = random.random
 
     def wait(self, attempt: int, error: ModelUnavailable) -> float | None:
@@ -58,7 +58,8 @@ async def ask(
             seconds = patience.wait(attempt, error) if patience else None
             if patience is None or seconds is None:
                 raise
-            patience.again(attempt, error, seconds)
+            if patience.again is not None:
+                patience.again(attempt, error, seconds)
             await patience.clock.sleep(seconds)
         attempt += 1
 

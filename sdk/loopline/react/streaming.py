@@ -78,7 +78,7 @@ class Hearing:
         self, listen: Listen, pool: Pool, protocol: ProtocolName, *, is_answer: bool = True
     ) -> None:
         self._resolved = Resolved(listen, pool)
-        self._protocol = protocol
+        self._protocol: ProtocolName = protocol
         self._attempt = 1
         self._answer = "answer" if is_answer else "thinking"
         self._splitter: Splitter | None = _splitter(protocol)
