@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
 
 from loopline.adapters.wires.bytes import (
     a_count,
@@ -14,18 +13,14 @@ from loopline.adapters.wires.bytes import (
     tool_name,
     wire_name,
 )
-from loopline.adapters.wires.calls import Calls
 from loopline.adapters.wires.failing import Account, failed_midway, piece
-from loopline.adapters.wires.http import Http, Timeouts
-from loopline.errors import ModelStreamBroken
+from loopline.adapters.wires.wired import Coming, WireModel
 from loopline.models import (
-    Abilities,
     AssistantMessage,
     Json,
     JsonObject,
     Message,
     Prompt,
-    Reply,
     StopReason,
     TextDelta,
     ToolMessage,
@@ -50,74 +45,33 @@ _STOPS: Mapping[str, StopReason] = {
 }
 
 
-class AnthropicMessages:
+class AnthropicMessages(WireModel):
     """A model behind `/v1/messages`."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: str,
-        url: str,
-        account: Account,
-        abilities: Abilities,
-        http: Http,
-        timeouts: Timeouts | None = None,
-    ) -> None:
-        self.name = name
-        self.abilities = abilities
-        self._model = model
-        self._url = f"{url.rstrip('/')}/v1/messages"
-        self._account = account
-        self._http = http
-        self._timeouts = timeouts or Timeouts()
-        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"[]")
-
-    def __repr__(self) -> str:
-        return f"<{self.name} at {self._url}>"
-
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Deltas while it writes, then the reply.
-
-        Raises:
-            ModelError: it could not be asked, or broke off.
-        """
-        coming = _Coming(tuple(tool.name for tool in prompt.tools))
-        events = self._http.events(
-            self._url,
-            self.body(prompt),
-            self._headers,
-            account=self._account,
-            timeouts=self._timeouts,
-        )
-        try:
-            async for event in events:
-                for delta in coming.take(piece(event.data, self._account), self._account):
-                    yield delta
-                if coming.is_over:
-                    break
-        finally:
-            await events.aclose()
-        yield coming.reply(self._account)
-
-    async def close(self, *, failed: bool) -> None:
-        """The harness closes."""
-        del failed
-        await self._http.close()
+    path = "/v1/messages"
 
     @property
-    def _headers(self) -> Mapping[str, str]:
+    def headers(self) -> Mapping[str, str]:
+        """The key and the version of the interface."""
         return {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
             "anthropic-version": VERSION,
-            "x-api-key": self._account.key,
+            "x-api-key": self.account.key,
         }
+
+    def coming(self, offered: tuple[str, ...]) -> Coming:
+        """What reads the next reply."""
+        return _Coming(offered, self.account)
+
+    def tool(self, spec: ToolSpec) -> bytes:
+        """A tool as it travels."""
+        return _tool(spec)
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it travels."""
         fields = [
-            ("model", encoded(self._model)),
+            ("model", encoded(self.model)),
             ("max_tokens", encoded(prompt.options.output_limit or self.abilities.output_limit)),
             ("stream", b"true"),
         ]
@@ -128,15 +82,10 @@ class AnthropicMessages:
                 ("system", b"[%s]" % (_marked(encoded(text)) if marked else encoded(text)))
             )
         if prompt.tools:
-            fields.append(("tools", self._encoded_tools(prompt.tools)))
+            fields.append(("tools", self.tools(prompt.tools)))
             fields += [("tool_choice", encoded(one)) for one in _choice(prompt)]
         fields.append(("messages", _messages(prompt)))
         return joined(fields)
-
-    def _encoded_tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
-        if self._tools[0] is not tools:
-            self._tools = (tools, b"[%s]" % b",".join(map(_tool, tools)))
-        return self._tools[1]
 
 
 def _choice(prompt: Prompt) -> Iterator[JsonObject]:
@@ -207,24 +156,16 @@ def _content(message: Message) -> Iterator[JsonObject]:
                 }
 
 
-@dataclass(slots=True)
-class _Coming:
+class _Coming(Coming):
     """A reply on its way."""
 
-    offered: tuple[str, ...]
-    is_over: bool = False
-    _calls: Calls = field(default_factory=Calls)
-    _usage: Usage = field(default_factory=Usage)
-    _stop: str = ""
-    _text: list[str] = field(default_factory=list[str])
-    _thoughts: list[str] = field(default_factory=list[str])
+    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+        super().__init__(offered, account)
+        self._stop = ""
 
-    def take(self, event: JsonObject, account: Account) -> Sequence[TextDelta]:
-        """What an event adds.
-
-        Raises:
-            ModelError: it is an error.
-        """
+    def take(self, data: str) -> Sequence[TextDelta]:
+        """What an event adds."""
+        event = piece(data, self.account)
         match event.get("type"):
             case "message_start":
                 self._count(an_object(an_object(event.get("message")).get("usage")))
@@ -241,77 +182,59 @@ class _Coming:
             case "error":
                 wrong = an_object(event.get("error"))
                 kind, words = str(wrong.get("type") or ""), str(wrong.get("message") or "")
-                raise failed_midway(kind, words, account)
+                raise failed_midway(kind, words, self.account)
             case _:  # a ping, or what is newer than this
                 pass
         return ()
 
-    def reply(self, account: Account) -> Reply:
-        """The reply, whole.
-
-        Raises:
-            ModelStreamBroken: nothing said that it was over.
-        """
-        if not self._stop:
-            raise ModelStreamBroken(f"{account.model}: the reply ended without a reason")
-        calls, problem = self._calls.whole()
-        stop = _STOPS.get(self._stop, "stop")
-        return Reply(
-            text="".join(self._text),
-            calls=calls,
-            thinking="".join(self._thoughts),
-            problem="" if stop == "length" else problem,
-            stop_reason=stop,
-            usage=self._usage,
-        )
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it ended."""
+        return _STOPS.get(self._stop, "stop") if self._stop else None
 
     def _begun(self, index: Json, block: JsonObject) -> Sequence[TextDelta]:
         match block.get("type"):
             case "tool_use":
-                given = an_object(block.get("input"))
-                self._calls.add(
+                self.calls.add(
                     index=a_count(index),
                     provider_id=str(block.get("id") or ""),
                     name=tool_name(str(block.get("name") or ""), self.offered),
-                    arguments=given or None,
+                    arguments=an_object(block.get("input")) or None,
                 )
                 return ()
             case "text":
-                return self._kept(str(block.get("text") or ""), is_thought=False)
+                return self.heard(str(block.get("text") or ""))
             case "thinking":
-                return self._kept(str(block.get("thinking") or ""), is_thought=True)
+                return self.heard(str(block.get("thinking") or ""), is_thought=True)
             case _:
                 return ()
 
     def _added(self, index: Json, delta: JsonObject) -> Sequence[TextDelta]:
         match delta.get("type"):
             case "text_delta":
-                return self._kept(str(delta.get("text") or ""), is_thought=False)
+                return self.heard(str(delta.get("text") or ""))
             case "thinking_delta":
-                return self._kept(str(delta.get("thinking") or ""), is_thought=True)
+                return self.heard(str(delta.get("thinking") or ""), is_thought=True)
             case "input_json_delta":
-                piece_of = str(delta.get("partial_json") or "")
-                self._calls.add(index=a_count(index), provider_id="", name="", arguments=piece_of)
+                written = str(delta.get("partial_json") or "")
+                self.calls.add(index=a_count(index), provider_id="", name="", arguments=written)
                 return ()
             case _:
                 return ()
 
-    def _kept(self, text: str, *, is_thought: bool) -> Sequence[TextDelta]:
-        if not text:
-            return ()
-        (self._thoughts if is_thought else self._text).append(text)
-        return [TextDelta(text=text, channel="thinking" if is_thought else "answer")]
-
     def _count(self, said: JsonObject) -> None:
-        """What was used; later counts stand in for earlier ones, and the input is all of it."""
-        if "input_tokens" in said:
-            read = a_count(said.get("cache_read_input_tokens"))
-            written = a_count(said.get("cache_creation_input_tokens"))
-            self._usage = replace(
-                self._usage,
-                input_tokens=a_count(said.get("input_tokens")) + read + written,
-                cache_read_tokens=read,
-                cache_write_tokens=written,
-            )
-        if "output_tokens" in said:
-            self._usage = replace(self._usage, output_tokens=a_count(said.get("output_tokens")))
+        """What was used: later counts stand in for earlier ones, and the input is all of it."""
+        used = self.usage
+        read = _counted(said, "cache_read_input_tokens", used.cache_read_tokens)
+        written = _counted(said, "cache_creation_input_tokens", used.cache_write_tokens)
+        fresh = used.input_tokens - used.cache_read_tokens - used.cache_write_tokens
+        self.usage = Usage(
+            input_tokens=_counted(said, "input_tokens", fresh) + read + written,
+            output_tokens=_counted(said, "output_tokens", used.output_tokens),
+            cache_read_tokens=read,
+            cache_write_tokens=written,
+        )
+
+
+def _counted(said: JsonObject, name: str, before: int) -> int:
+    return a_count(said[name]) if said.get(name) is not None else before

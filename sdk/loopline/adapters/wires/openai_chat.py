@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 
 from loopline.adapters.wires.bytes import (
     a_count,
@@ -15,19 +14,15 @@ from loopline.adapters.wires.bytes import (
     tool_name,
     wire_name,
 )
-from loopline.adapters.wires.calls import Calls
 from loopline.adapters.wires.failing import Account, failed_midway, piece
-from loopline.adapters.wires.http import Http, Timeouts
 from loopline.adapters.wires.thinking import ThinkTags
-from loopline.errors import ModelStreamBroken
+from loopline.adapters.wires.wired import Coming, WireModel
 from loopline.models import (
-    Abilities,
     AssistantMessage,
     Json,
     JsonObject,
     Message,
     Prompt,
-    Reply,
     StopReason,
     TextDelta,
     ToolMessage,
@@ -41,70 +36,25 @@ WIRE = "openai"
 _DONE = "[DONE]"
 
 
-class OpenAiChat:
-    """A model behind `/chat/completions`."""
+class OpenAiChat(WireModel):
+    """A model behind `/chat/completions`; `limit_name` is what its server calls the output limit."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        model: str,
-        url: str,
-        account: Account,
-        abilities: Abilities,
-        http: Http,
-        timeouts: Timeouts | None = None,
-        legacy_limit: bool = False,
-    ) -> None:
-        """`legacy_limit` is for servers that know `max_tokens` alone."""
-        self.name = name
-        self.abilities = abilities
-        self._model = model
-        self._url = f"{url.rstrip('/')}/chat/completions"
-        self._account = account
-        self._http = http
-        self._timeouts = timeouts or Timeouts()
-        self._limit = "max_tokens" if legacy_limit else "max_completion_tokens"
-        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"[]")
-
-    def __repr__(self) -> str:
-        return f"<{self.name} at {self._url}>"
-
-    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Deltas while it writes, then the reply.
-
-        Raises:
-            ModelError: it could not be asked, or broke off.
-        """
-        coming = _Coming(tuple(tool.name for tool in prompt.tools))
-        events = self._http.events(
-            self._url,
-            self.body(prompt),
-            self._headers,
-            account=self._account,
-            timeouts=self._timeouts,
-        )
-        try:
-            async for event in events:
-                if event.data == _DONE:
-                    break
-                for delta in coming.take(_chunk(event.data, self._account)):
-                    yield delta
-        finally:
-            await events.aclose()
-        for delta in coming.rest():
-            yield delta
-        yield coming.reply(self._account)
-
-    async def close(self, *, failed: bool) -> None:
-        """The harness closes."""
-        del failed
-        await self._http.close()
+    path = "/chat/completions"
+    limit_name = "max_completion_tokens"
 
     @property
-    def _headers(self) -> Mapping[str, str]:
-        key = {"Authorization": f"Bearer {self._account.key}"} if self._account.key else {}
+    def headers(self) -> Mapping[str, str]:
+        """The key as a bearer's, if there is one."""
+        key = {"Authorization": f"Bearer {self.account.key}"} if self.account.key else {}
         return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}
+
+    def coming(self, offered: tuple[str, ...]) -> Coming:
+        """What reads the next reply."""
+        return _Coming(offered, self.account)
+
+    def tool(self, spec: ToolSpec) -> bytes:
+        """A tool as it travels."""
+        return _tool(spec)
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it travels."""
@@ -113,9 +63,9 @@ class OpenAiChat:
             messages.insert(0, encoded({"role": "system", "content": prompt.system}))
         if prompt.tail:
             messages.append(encoded({"role": "user", "content": prompt.tail}))
-        fields = [("model", encoded(self._model)), ("messages", b"[%s]" % b",".join(messages))]
+        fields = [("model", encoded(self.model)), ("messages", b"[%s]" % b",".join(messages))]
         if prompt.tools:
-            fields.append(("tools", self._encoded_tools(prompt.tools)))
+            fields.append(("tools", self.tools(prompt.tools)))
         fields += [(name, encoded(value)) for name, value in self._options(prompt)]
         return joined(fields)
 
@@ -131,14 +81,9 @@ class OpenAiChat:
         if options.json_object:
             yield "response_format", {"type": "json_object"}
         if options.output_limit is not None:
-            yield self._limit, options.output_limit
+            yield self.limit_name, options.output_limit
         if options.reasoning_effort:
             yield "reasoning_effort", options.reasoning_effort
-
-    def _encoded_tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
-        if self._tools[0] is not tools:
-            self._tools = (tools, b"[%s]" % b",".join(map(_tool, tools)))
-        return self._tools[1]
 
 
 def _tool(spec: ToolSpec) -> bytes:
@@ -183,26 +128,26 @@ def _chunk(data: str, account: Account) -> JsonObject:
     return chunk
 
 
-@dataclass(slots=True)
-class _Coming:
+class _Coming(Coming):
     """A reply on its way."""
 
-    offered: tuple[str, ...]
-    calls: Calls = field(default_factory=Calls)
-    usage: Usage = field(default_factory=Usage)
-    finish: str = ""
-    refused: bool = False
-    _tags: ThinkTags = field(default_factory=ThinkTags)
-    _text: list[str] = field(default_factory=list[str])
-    _thoughts: list[str] = field(default_factory=list[str])
+    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+        super().__init__(offered, account)
+        self._tags = ThinkTags()
+        self._finish = ""
+        self._refused = False
 
-    def take(self, chunk: JsonObject) -> Iterator[TextDelta]:
+    def take(self, data: str) -> Iterator[TextDelta]:
         """What a chunk adds."""
+        if data == _DONE:
+            self.is_over = True
+            return
+        chunk = _chunk(data, self.account)
         usage = an_object(chunk.get("usage"))
         if usage:
             self.usage = _usage(usage)
         for choice in map(an_object, a_list(chunk.get("choices"))):
-            self.finish = str(choice.get("finish_reason") or self.finish)
+            self._finish = str(choice.get("finish_reason") or self._finish)
             delta = an_object(choice.get("delta")) or an_object(choice.get("message"))
             for one in map(an_object, a_list(delta.get("tool_calls"))):
                 self._take_call(one)
@@ -210,59 +155,42 @@ class _Coming:
 
     def rest(self) -> Iterator[TextDelta]:
         """What was held back for half a tag."""
-        yield from self._kept(self._tags.close())
+        yield from self._told(self._tags.close())
 
-    def reply(self, account: Account) -> Reply:
-        """The reply, whole.
-
-        Raises:
-            ModelStreamBroken: nothing said that it was over.
-        """
-        if not self.finish:
-            raise ModelStreamBroken(f"{account.model}: the reply ended without a reason")
-        calls, problem = self.calls.whole()
-        return Reply(
-            text="".join(self._text),
-            calls=calls,
-            thinking="".join(self._thoughts),
-            problem=problem,
-            stop_reason=self._stop_reason(),
-            usage=self.usage,
-        )
-
-    def _stop_reason(self) -> StopReason:
-        if self.refused or self.finish == "content_filter":
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it ended."""
+        if self._refused or self._finish == "content_filter":
             return "refusal"
-        if self.finish == "length":
+        if self._finish == "length":
             return "length"
+        if not self._finish:
+            return None
         return "tool_use" if self.calls else "stop"
 
-    def _take_call(self, piece: JsonObject) -> None:
-        function, index = an_object(piece.get("function")), piece.get("index")
+    def _take_call(self, part_of: JsonObject) -> None:
+        function, index = an_object(part_of.get("function")), part_of.get("index")
         name = str(function.get("name") or "")
         self.calls.add(
             index=index if isinstance(index, int) else None,
-            provider_id=str(piece.get("id") or ""),
+            provider_id=str(part_of.get("id") or ""),
             name=tool_name(name, self.offered) if name else "",
             arguments=function.get("arguments"),
         )
 
     def _take_text(self, delta: JsonObject) -> Iterator[TextDelta]:
         refusal = str(delta.get("refusal") or "")
-        self.refused = self.refused or bool(refusal)
+        self._refused = self._refused or bool(refusal)
         thought = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-        if thought:
-            yield from self._kept([TextDelta(text=thought, channel="thinking")])
+        yield from self.heard(thought, is_thought=True)
         text = delta.get("content")
         if isinstance(text, str) and text:
-            yield from self._kept(self._tags.feed(text))
-        if refusal:
-            yield from self._kept([TextDelta(text=refusal)])
+            yield from self._told(self._tags.feed(text))
+        yield from self.heard(refusal)
 
-    def _kept(self, deltas: Sequence[TextDelta]) -> Iterator[TextDelta]:
+    def _told(self, deltas: Iterable[TextDelta]) -> Iterator[TextDelta]:
         for delta in deltas:
-            (self._text if delta.channel == "answer" else self._thoughts).append(delta.text)
-            yield delta
+            yield from self.heard(delta.text, is_thought=delta.channel == "thinking")
 
 
 def _usage(said: JsonObject) -> Usage:

@@ -1,0 +1,195 @@
+"""OpenAI's responses, for the models that want them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from loopline.adapters.wires.bytes import (
+    a_count,
+    an_object,
+    encoded,
+    joined,
+    part,
+    tool_name,
+    wire_name,
+)
+from loopline.adapters.wires.failing import Account, failed_midway, piece
+from loopline.adapters.wires.wired import Coming, WireModel
+from loopline.errors import ModelError
+from loopline.models import (
+    AssistantMessage,
+    Json,
+    JsonObject,
+    Message,
+    Prompt,
+    StopReason,
+    TextDelta,
+    ToolMessage,
+    ToolSpec,
+    Usage,
+    UserMessage,
+    dumps,
+)
+
+WIRE = "responses"
+
+
+class OpenAiResponses(WireModel):
+    """A model behind `/responses`; nothing is stored there."""
+
+    path = "/responses"
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The key as a bearer's."""
+        return {
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream",
+            "Authorization": f"Bearer {self.account.key}",
+        }
+
+    def coming(self, offered: tuple[str, ...]) -> Coming:
+        """What reads the next reply."""
+        return _Coming(offered, self.account)
+
+    def tool(self, spec: ToolSpec) -> bytes:
+        """A tool as it travels."""
+        return _tool(spec)
+
+    def body(self, prompt: Prompt) -> bytes:
+        """The request as it travels."""
+        items = [items for items in (part(one, WIRE, _items) for one in prompt.messages) if items]
+        if prompt.tail:
+            items.append(encoded({"role": "user", "content": prompt.tail}))
+        fields = [("model", encoded(self.model))]
+        if prompt.system:
+            fields.append(("instructions", encoded(prompt.system)))
+        if prompt.tools:
+            fields.append(("tools", self.tools(prompt.tools)))
+        fields.append(("input", b"[%s]" % b",".join(items)))
+        fields += [(name, encoded(value)) for name, value in _options(prompt)]
+        return joined(fields)
+
+
+def _options(prompt: Prompt) -> Iterator[tuple[str, Json]]:
+    options = prompt.options
+    yield "stream", True
+    yield "store", False
+    if prompt.tools and options.force_tool:
+        yield "tool_choice", {"type": "function", "name": wire_name(options.force_tool)}
+    elif prompt.tools and not options.allow_calls:
+        yield "tool_choice", "none"
+    if options.json_object:
+        yield "text", {"format": {"type": "json_object"}}
+    if options.output_limit is not None:
+        yield "max_output_tokens", options.output_limit
+    if options.reasoning_effort:
+        yield "reasoning", {"effort": options.reasoning_effort, "summary": "auto"}
+
+
+def _tool(spec: ToolSpec) -> bytes:
+    return encoded(
+        {
+            "type": "function",
+            "name": wire_name(spec.name),
+            "description": spec.description,
+            "parameters": spec.parameters,
+            "strict": False,
+        }
+    )
+
+
+def _items(message: Message) -> bytes:
+    """The items of a message, with commas between them."""
+    return b",".join(encoded(item) for item in _written(message))
+
+
+def _written(message: Message) -> Iterator[JsonObject]:
+    match message:
+        case UserMessage(text=text):
+            yield {"role": "user", "content": text}
+        case ToolMessage(call_id=call_id, text=text):
+            yield {"type": "function_call_output", "call_id": call_id, "output": text}
+        case AssistantMessage(text=text, calls=calls):
+            if text.strip():
+                yield {"role": "assistant", "content": text}
+            for call in calls:
+                yield {
+                    "type": "function_call",
+                    "call_id": call.call_id,
+                    "name": wire_name(call.name),
+                    "arguments": dumps(call.arguments),
+                }
+
+
+class _Coming(Coming):
+    """A reply on its way."""
+
+    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+        super().__init__(offered, account)
+        self._status = self._why = ""
+        self._refused = False
+
+    def take(self, data: str) -> Sequence[TextDelta]:
+        """What an event adds."""
+        event = piece(data, self.account)
+        said = str(event.get("delta") or "")
+        match event.get("type"):
+            case "response.output_text.delta":
+                return self.heard(said)
+            case "response.refusal.delta":
+                self._refused = True
+                return self.heard(said)
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                return self.heard(said, is_thought=True)
+            case "response.output_item.added":
+                self._begun(event.get("output_index"), an_object(event.get("item")))
+            case "response.function_call_arguments.delta":
+                index = a_count(event.get("output_index"))
+                self.calls.add(index=index, provider_id="", name="", arguments=said)
+            case "response.completed" | "response.incomplete" | "response.failed":
+                self._end(an_object(event.get("response")))
+            case "error":
+                raise self._failed(an_object(event.get("error")) or event)
+            case _:  # what a delta has said already, or what is newer than this
+                pass
+        return ()
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why it ended."""
+        if self._refused or self._why == "content_filter":
+            return "refusal"
+        if not self._status:
+            return None
+        if self._status == "incomplete":
+            return "length"
+        return "tool_use" if self.calls else "stop"
+
+    def _failed(self, wrong: JsonObject) -> ModelError:
+        kind, words = str(wrong.get("code") or ""), str(wrong.get("message") or "")
+        return failed_midway(kind, words, self.account)
+
+    def _begun(self, index: Json, item: JsonObject) -> None:
+        if item.get("type") == "function_call":
+            self.calls.add(
+                index=a_count(index),
+                provider_id=str(item.get("call_id") or ""),
+                name=tool_name(str(item.get("name") or ""), self.offered),
+                arguments=item.get("arguments"),
+            )
+
+    def _end(self, response: JsonObject) -> None:
+        wrong = an_object(response.get("error"))
+        if wrong:
+            raise self._failed(wrong)
+        self.is_over, self._status = True, str(response.get("status") or "completed")
+        self._why = str(an_object(response.get("incomplete_details")).get("reason") or "")
+        said = an_object(response.get("usage"))
+        details = an_object(said.get("input_tokens_details"))
+        self.usage = Usage(
+            input_tokens=a_count(said.get("input_tokens")),
+            output_tokens=a_count(said.get("output_tokens")),
+            cache_read_tokens=a_count(details.get("cached_tokens")),
+            cache_write_tokens=a_count(details.get("cache_write_tokens")),
+        )

@@ -1,0 +1,154 @@
+"""What the wires have in common: a model at a server, and a reply on its way from it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from loopline.adapters.wires.calls import Calls
+from loopline.adapters.wires.failing import Account
+from loopline.adapters.wires.http import Http, Timeouts
+from loopline.errors import ModelStreamBroken
+from loopline.models import Abilities, Prompt, Reply, StopReason, TextDelta, ToolSpec, Usage
+
+
+class Coming(ABC):
+    """A reply on its way; `offered` are the names of the tools that it may call."""
+
+    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+        self.offered = offered
+        self.account = account
+        self.calls: Calls = Calls()
+        self.usage: Usage = Usage()
+        self.is_over: bool = False
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+
+    @abstractmethod
+    def take(self, data: str) -> Iterable[TextDelta]:
+        """What an event adds.
+
+        Raises:
+            ModelError: it cannot be read, or says that something is wrong.
+        """
+
+    @property
+    @abstractmethod
+    def stop_reason(self) -> StopReason | None:
+        """Why it ended; None while nothing has said so."""
+
+    def rest(self) -> Iterable[TextDelta]:
+        """What was held back, when nothing more comes."""
+        return ()
+
+    def heard(self, text: str, *, is_thought: bool = False) -> Sequence[TextDelta]:
+        """Keep a piece, and tell it."""
+        if not text:
+            return ()
+        (self._thoughts if is_thought else self._text).append(text)
+        return [TextDelta(text=text, channel="thinking" if is_thought else "answer")]
+
+    def reply(self) -> Reply:
+        """The reply, whole; half a call that the output limit cut off is no problem of its own.
+
+        Raises:
+            ModelStreamBroken: nothing said that it was over.
+        """
+        stop = self.stop_reason
+        if stop is None:
+            raise ModelStreamBroken(f"{self.account.model}: the reply ended without a reason")
+        calls, problem = self.calls.whole()
+        return Reply(
+            text="".join(self._text),
+            calls=calls,
+            thinking="".join(self._thoughts),
+            problem="" if stop == "length" else problem,
+            stop_reason=stop,
+            usage=self.usage,
+        )
+
+
+class WireModel(ABC):
+    """A model at a server that streams its replies as server-sent events."""
+
+    path: ClassVar[str]
+    """Where requests go, behind the base URL."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str,
+        url: str,
+        account: Account,
+        abilities: Abilities,
+        http: Http,
+        timeouts: Timeouts | None = None,
+    ) -> None:
+        """`name` is what it is called here, `model` what its server calls it; `url` is the base."""
+        self.name = name
+        self.abilities = abilities
+        self.model = model
+        self.account = account
+        self.url: str = f"{url.rstrip('/')}{self.path}"
+        self._http = http
+        self._timeouts = timeouts or Timeouts()
+        self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"[]")
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at {self.url}>"
+
+    @property
+    @abstractmethod
+    def headers(self) -> Mapping[str, str]:
+        """What goes with each request; the key is among them."""
+
+    @abstractmethod
+    def body(self, prompt: Prompt) -> bytes:
+        """The request as it travels."""
+
+    @abstractmethod
+    def coming(self, offered: tuple[str, ...]) -> Coming:
+        """What reads the next reply."""
+
+    @abstractmethod
+    def tool(self, spec: ToolSpec) -> bytes:
+        """A tool as it travels."""
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Deltas while it writes, then the reply.
+
+        Raises:
+            ModelError: it could not be asked, or broke off.
+        """
+        coming = self.coming(tuple(tool.name for tool in prompt.tools))
+        events = self._http.events(
+            self.url,
+            self.body(prompt),
+            self.headers,
+            account=self.account,
+            timeouts=self._timeouts,
+        )
+        try:
+            async for event in events:
+                for delta in coming.take(event.data):
+                    yield delta
+                if coming.is_over:
+                    break
+        finally:
+            await events.aclose()
+        for delta in coming.rest():
+            yield delta
+        yield coming.reply()
+
+    async def close(self, *, failed: bool) -> None:
+        """The harness closes."""
+        del failed
+        await self._http.close()
+
+    def tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        """The tools as they travel, made once for each set."""
+        if self._tools[0] is not tools:
+            self._tools = (tools, b"[%s]" % b",".join(map(self.tool, tools)))
+        return self._tools[1]
