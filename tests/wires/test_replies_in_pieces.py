@@ -1,0 +1,169 @@
+"""Replies in pieces: calls from servers of every habit, and thoughts cut anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopline.adapters.wires.calls import Calls
+from loopline.adapters.wires.failing import Account, failure, retry_after, window
+from loopline.adapters.wires.thinking import ThinkTags
+from loopline.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelOverflow,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+    ModelTimedOut,
+)
+from loopline.models import Json
+
+Piece = tuple[int | None, str, str, Json]
+WANTED = [("look", {"name": "tea"}), ("look", {"name": "pie"})]
+HABITS: dict[str, list[Piece]] = {
+    "in order": [
+        (0, "a", "look", ""),
+        (0, "", "", '{"name":'),
+        (0, "", "", '"tea"}'),
+        (1, "b", "look", '{"name":"pie"}'),
+    ],
+    "interleaved": [
+        (0, "a", "look", '{"na'),
+        (1, "b", "look", '{"name":'),
+        (0, "", "", 'me":"tea"}'),
+        (1, "", "", '"pie"}'),
+    ],
+    "always index 0": [
+        (0, "a", "look", '{"name":"tea"}'),
+        (0, "b", "look", '{"name":'),
+        (0, "", "", '"pie"}'),
+    ],
+    "index 0 and no ids": [
+        (0, "", "look", '{"name":"tea"}'),
+        (0, "", "look", '{"name":"pie"}'),
+    ],
+    "no index": [(None, "a", "look", '{"name":"tea"}'), (None, "b", "look", '{"name":"pie"}')],
+    "objects, not texts": [(0, "a", "look", {"name": "tea"}), (1, "b", "look", {"name": "pie"})],
+    "the name again in every piece": [
+        (0, "a", "look", '{"name":'),
+        (0, "a", "look", '"tea"}'),
+        (1, "b", "look", '{"name":"pie"}'),
+    ],
+}
+
+
+def read(pieces: Sequence[Piece]) -> Calls:
+    calls = Calls()
+    for index, provider_id, name, arguments in pieces:
+        calls.add(index=index, provider_id=provider_id, name=name, arguments=arguments)
+    return calls
+
+
+@pytest.mark.parametrize("pieces", HABITS.values(), ids=HABITS)
+def test_calls_are_put_together_whatever_the_habits_of_the_server(pieces: list[Piece]) -> None:
+    calls, problem = read(pieces).whole()
+    assert [(one.name, one.arguments) for one in calls] == WANTED
+    assert problem == ""
+
+
+@pytest.mark.parametrize("written", ['{"name": "te', "[1]", "tea", '{"name": "tea"} and more'])
+def test_arguments_that_cannot_be_read_are_a_problem_and_no_call(written: str) -> None:
+    calls, problem = read([(0, "a", "look", written)]).whole()
+    assert calls == ()
+    assert "call of look cannot be read" in problem
+
+
+def test_a_call_without_arguments_has_none() -> None:
+    calls, problem = read([(0, "a", "look", None)]).whole()
+    assert (calls[0].arguments, problem) == ({}, "")
+
+
+@given(
+    st.text(alphabet="ab>/think <\n", max_size=30),
+    st.text(alphabet="cd<\n", max_size=30),
+    st.data(),
+)
+def test_thoughts_and_text_are_told_apart_however_they_are_cut(
+    thought: str, text: str, data: st.DataObject
+) -> None:
+    thought = thought.replace("<", "")
+    whole = f"<think>{thought}</think>{text}"
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    tags, heard = ThinkTags(), {"thinking": "", "answer": ""}
+    pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    for piece in pieces:
+        for delta in tags.feed(piece):
+            heard[delta.channel] += delta.text
+    for delta in tags.close():
+        heard[delta.channel] += delta.text
+    assert heard["thinking"] == thought
+    assert heard["answer"].lstrip("\n") == text.lstrip("\n")
+
+
+def test_a_tag_within_the_text_is_text() -> None:
+    tags = ThinkTags()
+    heard = [*tags.feed("use <think> here"), *tags.close()]
+    assert [(one.channel, one.text) for one in heard] == [("answer", "use <think> here")]
+
+
+ME = Account("openai:gpt", "OPENAI_API_KEY", "sk-1234")
+MEANT: list[tuple[int, str, type[ModelError]]] = [
+    (401, '{"error": {"message": "Incorrect API key provided: sk-1234"}}', ModelAccessError),
+    (403, "{}", ModelAccessError),
+    (429, '{"error": {"message": "slow down"}}', ModelRateLimited),
+    (429, '{"error": {"code": "insufficient_quota", "message": "no"}}', ModelAccessError),
+    (408, "", ModelTimedOut),
+    (500, "oops", ModelOverloaded),
+    (503, "<html>", ModelOverloaded),
+    (529, '{"error": {"type": "overloaded_error", "message": "Overloaded"}}', ModelOverloaded),
+    (400, '{"error": {"message": "bad", "param": "tools[0]"}}', ModelRequestError),
+    (404, '{"error": {"message": "no such model"}}', ModelRequestError),
+    (400, '{"error": {"code": "context_length_exceeded", "message": "too long"}}', ModelOverflow),
+    (
+        413,
+        '{"error": {"type": "request_too_large", "message": "Request too large"}}',
+        ModelOverflow,
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "meant"), MEANT)
+def test_a_status_and_its_words_are_one_of_our_errors(
+    status: int, body: str, meant: type[ModelError]
+) -> None:
+    error = failure(status, {}, body, ME)
+    assert type(error) is meant
+    assert str(error).startswith("openai:gpt: ")
+    assert "sk-1234" not in str(error)
+
+
+def test_a_refused_key_names_its_variable_and_a_wrong_part_is_named() -> None:
+    assert "OPENAI_API_KEY" in str(failure(401, {}, "{}", ME))
+    assert "tools[0]" in str(failure(*MEANT[8][:1], {}, MEANT[8][1], ME))
+
+
+SAID = {
+    "This model's maximum context length is 128000 tokens. However, you requested 130000": 128_000,
+    "prompt is too long: 210000 tokens > 200000 maximum": 200_000,
+    "the request exceeds the available context size (4096 tokens), try increasing it": 4_096,
+    "This model's maximum context length is 8,192 tokens.": 8_192,
+    "input is too long": None,
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_the_window_is_read_from_what_is_said_of_an_overflow(said: str) -> None:
+    assert window(said) == SAID[said]
+
+
+def test_when_to_ask_again_is_in_the_headers_in_one_of_three_forms() -> None:
+    assert retry_after({"retry-after-ms": "1500"}) == 1.5
+    assert retry_after({"retry-after": "3"}) == 3.0
+    assert (retry_after({"retry-after": "Wed, 21 Oct 2065 07:28:00 GMT"}) or 0) > 1_000
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert retry_after({"retry-after": "soon"}) is None
+    assert retry_after({}) is None

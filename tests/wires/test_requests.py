@@ -1,0 +1,161 @@
+"""Requests as they travel: layout, markers, names, and what may never be in them."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from loopline.models import (
+    AssistantMessage,
+    Message,
+    Options,
+    Prompt,
+    ToolCall,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import RoundStart
+from tests.support.workbench import at_work, bodies
+from tests.wires.flat import KEY, WIRES, markers, parts, sent, wired
+
+LOOK = ToolSpec(name="w.look", description="Look.", parameters={"type": "object", "properties": {}})
+ODD = ToolSpec(name="w.l__k", description="Odd.", parameters={"type": "object"})
+SAID: tuple[Message, ...] = (
+    UserMessage(text="Is there tea?"),
+    AssistantMessage(
+        text="I look.",
+        calls=(
+            ToolCall(name="w.look", arguments={"name": "tea"}, call_id="c1", provider_id="call_9"),
+            ToolCall(name="w.l__k", arguments={}, call_id="c2"),
+        ),
+    ),
+    ToolMessage(call_id="c1", name="w.look", text="12 tins"),
+    ToolMessage(call_id="c2", name="w.l__k", text="no", ok=False),
+    UserMessage(text="And pie?"),
+)
+PROMPT = Prompt(
+    system="You keep a shop.",
+    tools=(LOOK, ODD),
+    messages=SAID,
+    tail="ANNOUNCE",
+    options=Options(output_limit=500),
+    cache_points=(1, 4, 5),
+)
+
+
+def test_chat_completions_have_results_behind_their_calls_and_the_tail_last() -> None:
+    body = sent("chat", PROMPT)
+    assert [one["role"] for one in body["messages"]] == [
+        *["system", "user", "assistant", "tool", "tool", "user", "user"]
+    ]
+    asked = body["messages"][2]["tool_calls"]
+    assert [one["id"] for one in asked] == ["c1", "c2"]
+    assert [one["tool_call_id"] for one in body["messages"][3:5]] == ["c1", "c2"]
+    assert json.loads(asked[0]["function"]["arguments"]) == {"name": "tea"}
+    assert body["messages"][-1] == {"role": "user", "content": "ANNOUNCE"}
+    assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
+    assert body["max_completion_tokens"] == 500
+
+
+def test_messages_have_one_user_message_behind_calls_with_the_results_first() -> None:
+    body = sent("messages", PROMPT)
+    assert [one["role"] for one in body["messages"]] == ["user", "assistant", "user"]
+    kinds = [block["type"] for block in body["messages"][-1]["content"]]
+    assert kinds == ["tool_result", "tool_result", "text", "text"]
+    assert body["messages"][-1]["content"][1]["is_error"] is True
+    assert body["messages"][-1]["content"][-1] == {"type": "text", "text": "ANNOUNCE"}
+    assert body["max_tokens"] == 500
+
+
+def test_markers_stand_at_the_points_and_behind_the_system_text_and_never_on_the_tail() -> None:
+    body = sent("messages", PROMPT)
+    told = [json.loads(part) for part in parts(body)]
+    at = [told[place] for place in markers(body)]
+    assert at[0]["text"] == "You keep a shop."
+    assert [one[1].get("text") or one[1]["content"] for one in at[1:]] == [
+        *["Is there tea?", "no", "And pie?"]
+    ]
+    assert len(at) == 4
+
+
+def test_responses_are_items_that_nobody_stores() -> None:
+    body = sent("responses", PROMPT)
+    assert [one.get("type") or one["role"] for one in body["input"]] == [
+        *["user", "assistant", "function_call", "function_call"],
+        *["function_call_output", "function_call_output", "user", "user"],
+    ]
+    assert (body["store"], body["instructions"]) == (False, "You keep a shop.")
+    assert body["max_output_tokens"] == 500
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_key_is_in_no_request_and_in_no_name(wire: str) -> None:
+    model = wired(wire)
+    assert KEY not in model.body(PROMPT).decode()
+    assert KEY not in f"{model!r} {model.account!r} {vars(model)!r}"
+
+
+CHOICES = {
+    "chat": (
+        {"type": "function", "function": {"name": "w__look"}},
+        "none",
+    ),
+    "responses": ({"type": "function", "name": "w__look"}, "none"),
+    "messages": ({"type": "tool", "name": "w__look"}, {"type": "none"}),
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_one_tool_may_be_forced_and_all_of_them_forbidden(wire: str) -> None:
+    forced = Prompt(
+        system="", tools=(LOOK,), messages=SAID[:1], options=Options(force_tool="w.look")
+    )
+    none = Prompt(system="", tools=(LOOK,), messages=SAID[:1], options=Options(allow_calls=False))
+    assert (sent(wire, forced)["tool_choice"], sent(wire, none)["tool_choice"]) == CHOICES[wire]
+    assert sent(wire, none)["tools"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_part_is_made_once_and_is_the_same_in_every_request(wire: str) -> None:
+    model = wired(wire)
+    first = model.body(PROMPT)
+    made = [dict(message.wire) for message in SAID]
+    assert model.body(PROMPT) == first
+    assert [dict(message.wire) for message in SAID] == made
+    assert all(made)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_each_request_begins_with_all_stable_parts_of_the_one_before(wire: str) -> None:
+    script: list[Entry] = [
+        *(
+            Say(f"note {n}", Call("w.look", text=f"{n}"), Call("w.count", number=n))
+            for n in range(49)
+        ),
+        "Done.",
+    ]
+    model = ScriptedModel(script)
+    async with at_work(model) as talk:
+        await talk.say("go", max_iterations=60)
+        begun = await bodies(talk, RoundStart)
+    assert len({one.epoch for one in begun}) == 1
+    flat = [parts(sent(wire, request))[:-1] for request in model.requests]  # less the tail
+    assert len(flat) == 50
+    assert all(after[: len(before)] == before for before, after in pairwise(flat))
+
+
+async def test_the_places_of_the_markers_are_those_of_the_log() -> None:
+    script: list[Entry] = [*(Call("w.count", number=n) for n in range(12)), "Done."]
+    model = ScriptedModel(script)
+    async with at_work(model) as talk:
+        await talk.say("go")
+        begun = await bodies(talk, RoundStart)
+    for request, one in zip(model.requests, begun, strict=True):
+        body = sent("messages", request)
+        assert len(markers(body)) == len(one.points) + 1 <= 4
+        assert markers(body)[-1] == len(parts(body)) - 2  # directly before the tail
