@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from loopline.adapters.wires.anthropic_messages import AnthropicMessages
+from loopline.adapters.wires.bytes import a_list, an_object
 from loopline.adapters.wires.failing import Account
 from loopline.adapters.wires.http import Http
 from loopline.adapters.wires.openai_chat import OpenAiChat
 from loopline.adapters.wires.openai_responses import OpenAiResponses
 from loopline.adapters.wires.wired import WireModel
-from loopline.models import Abilities, Prompt
+from loopline.models import Abilities, Json, JsonObject, Prompt
 
 KEY = "sk-secret-of-mine"
 WIRES: Mapping[str, Callable[..., WireModel]] = {
@@ -37,28 +37,28 @@ def wired(
     )
 
 
-def sent(wire: str, prompt: Prompt) -> dict[str, Any]:
+def sent(wire: str, prompt: Prompt) -> JsonObject:
     """The request that travels, read again."""
-    body: dict[str, Any] = json.loads(wired(wire).body(prompt))
+    body: JsonObject = json.loads(wired(wire).body(prompt))
     return body
 
 
-def parts(body: dict[str, Any]) -> list[str]:
+def parts(body: JsonObject) -> list[str]:
     """Tools, system, then each role with each of its content parts; without markers."""
     return [json.dumps(_bare(one), sort_keys=True) for one in _parts(body)]
 
 
-def markers(body: dict[str, Any]) -> list[int]:
+def markers(body: JsonObject) -> list[int]:
     """Behind which of the parts a marker stands."""
-    return [number for number, one in enumerate(_parts(body)) if _is_marked(one)]
+    return [number for number, one in enumerate(_parts(body)) if "cache_control" in json.dumps(one)]
 
 
-def _parts(body: dict[str, Any]) -> Iterator[Any]:
-    yield from body.get("tools", [])
-    for system in ("system", "instructions"):
-        value = body.get(system, [])
-        yield from value if isinstance(value, list) else [value]
-    for message in [*body.get("messages", []), *body.get("input", [])]:
+def _parts(body: JsonObject) -> Iterator[Json]:
+    yield from a_list(body.get("tools"))
+    for name in ("system", "instructions"):
+        system = body.get(name)
+        yield from system if isinstance(system, list) else [system] if system else []
+    for message in map(an_object, [*a_list(body.get("messages")), *a_list(body.get("input"))]):
         content = message.get("content")
         if isinstance(content, list):
             yield from ([message["role"], block] for block in content)
@@ -66,12 +66,11 @@ def _parts(body: dict[str, Any]) -> Iterator[Any]:
             yield message
 
 
-def _bare(one: Any) -> Any:
-    if isinstance(one, dict):
-        return {name: _bare(value) for name, value in one.items() if name != "cache_control"}
-    return [_bare(item) for item in one] if isinstance(one, list) else one
-
-
-def _is_marked(one: Any) -> bool:
-    block = one[1] if isinstance(one, list) else one
-    return isinstance(block, dict) and "cache_control" in block
+def _bare(one: Json) -> Json:
+    match one:
+        case dict():
+            return {name: _bare(value) for name, value in one.items() if name != "cache_control"}
+        case list():
+            return [_bare(item) for item in one]
+        case _:
+            return one

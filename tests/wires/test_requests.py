@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import RoundStart
 from tests.support.workbench import at_work, bodies
-from tests.wires.flat import KEY, WIRES, markers, parts, sent, wired
+from tests.wires import flat
+from tests.wires.flat import KEY, WIRES, markers, parts, wired
 
 LOOK = ToolSpec(name="w.look", description="Look.", parameters={"type": "object", "properties": {}})
 ODD = ToolSpec(name="w.l__k", description="Odd.", parameters={"type": "object"})
@@ -46,6 +48,10 @@ PROMPT = Prompt(
     options=Options(output_limit=500),
     cache_points=(1, 4, 5),
 )
+
+
+def sent(wire: str, prompt: Prompt) -> Any:
+    return flat.sent(wire, prompt)
 
 
 def test_chat_completions_have_results_behind_their_calls_and_the_tail_last() -> None:
