@@ -1,0 +1,305 @@
+"""The table of models: what each family is able to do and costs, by what its name begins with.
+
+Every row was read on 2026-11-20, in copies of the pages below that were stored up to that day.
+Prices are those of standard processing.
+
+OpenAI: the pages of the models, "Pricing", "Compare models", "Deprecations", "Model guidance" and
+"Deployment checklist" at developers.openai.com/api/docs. What was shut down by that day is left
+out; GPT-5 and o3 go on 2026-12-11, GPT-4o and GPT-4.1 on 2027-01-14, GPT-5.1 on 2027-04-01. From
+GPT-5.4 on, Chat Completions refuses tools unless thinking is off (issues openai-openapi 541 and
+litellm 34569), so that Responses is named. Input and caches cost twice, output 1.5 times as much
+in a prompt of more than 272,000 tokens. Of GPT-5.3 and before, sizes and efforts are those of the
+catalogue models.dev of 2026-07-02, which quotes the same pages. The cache prices of GPT-6.2 Astra
+follow from what OpenAI says of GPT-6 Astra and from the common factor for writing.
+
+Anthropic: "Models overview", the overview and "What's new" of each model, "Effort" and "Pricing" at
+platform.claude.com/docs; which take a JSON Schema, by the pages of Google Cloud and Amazon Bedrock. Writing costs 1.25 or 2 times the input. The price
+of reading Sonnet 5.5 is that of 2026-10-07 on. Claude Haiku 5.5 costs five times as much in a
+prompt of more than 100,000 tokens. From Claude Opus 4.7 on, sampling parameters are refused. In
+the 5.1 and 5.5 models, thinking is bound to the conversation before it; all of them but Haiku
+refuse a forced call. What only other platforms still offer is kept for them.
+
+Groq: console.groq.com/docs/models. DeepSeek: "Models & Pricing" and "Thinking Mode" at
+api-docs.deepseek.com; the price is that of peak hours, half of it at others. OpenRouter: the pages
+of the models and "Model migrations" at openrouter.ai; a model costs what its maker asks. Ollama:
+"Context length" and "OpenAI compatibility" at docs.ollama.com; the window is the server's default
+below 24 GiB of video memory, whatever the model could do, for what is longer is cut silently.
+Which of its models think is said by Spring AI's reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from loopline.models.model_facts import UNKNOWN, Effort, LongPrompt, ModelFacts, Rates, belongs
+
+
+def _rates(fresh: float, output: float, cached: float, *, long: float | None = None) -> Rates:
+    """Rates of a provider that charges nothing extra for writing."""
+    return Rates(
+        input=fresh, output=output, cache_read=cached, cache_write=fresh, cache_write_long=long
+    )
+
+
+def _written(fresh: float, output: float, cached: float, *, long: float | None = None) -> Rates:
+    """Rates of OpenAI since GPT-5.6, where writing costs a quarter more than input."""
+    return replace(_rates(fresh, output, cached, long=long), cache_write=round(fresh * 1.25, 6))
+
+
+def _claude(fresh: float, output: float, read: float = 0.1) -> Rates:
+    """Rates of Anthropic, where `read` is a part of the input price."""
+    return Rates(
+        input=fresh,
+        output=output,
+        cache_read=round(fresh * read, 6),
+        cache_write=round(fresh * 1.25, 6),
+        cache_write_long=fresh * 2,
+    )
+
+
+_LOW_TO_HIGH: tuple[Effort, ...] = ("low", "medium", "high")
+_TO_XHIGH: tuple[Effort, ...] = (*_LOW_TO_HIGH, "xhigh")
+_TO_MAX: tuple[Effort, ...] = (*_TO_XHIGH, "max")
+_NONE_TO_MAX: tuple[Effort, ...] = ("none", *_TO_MAX)
+_MEDIUM_TO_XHIGH: tuple[Effort, ...] = ("medium", "high", "xhigh")
+
+_OPENAI = ModelFacts(api="responses", output_parameter="max_output_tokens", thinking="summarized")
+_PLAIN = ModelFacts(
+    window=128_000,
+    output_limit=16_384,
+    tool_choice=True,
+    json_mode=True,
+    json_schema=True,
+    vision=True,
+    pdf=True,
+    temperature="always",
+    output_parameter="max_completion_tokens",
+)
+_GPT_5 = replace(
+    _PLAIN,
+    window=400_000,
+    output_limit=128_000,
+    thinking="summarized",
+    thinking_by="effort",
+    temperature="never",
+    efforts=("minimal", *_LOW_TO_HIGH),
+)
+_GPT_5_1 = replace(
+    _GPT_5,
+    thinking_off="none",
+    temperature="unthinking",
+    efforts=("none", *_LOW_TO_HIGH),
+    rates=_rates(1.25, 10, 0.125),
+)
+_GPT_5_2 = replace(_GPT_5_1, efforts=("none", *_TO_XHIGH), rates=_rates(1.75, 14, 0.175))
+_RESPONSES = replace(_GPT_5_2, api="responses", output_parameter="max_output_tokens")
+_MILLION = replace(_RESPONSES, window=1_050_000)
+_PRO = replace(
+    _RESPONSES,
+    thinking_off="",
+    temperature="never",
+    json_schema=False,
+    json_mode=False,
+    efforts=_MEDIUM_TO_XHIGH,
+)
+_CODEX = replace(_RESPONSES, thinking_off="", temperature="never", efforts=_TO_XHIGH)
+_PRO_MILLION = replace(_PRO, window=1_050_000)
+_O3 = replace(
+    _GPT_5,
+    window=200_000,
+    output_limit=100_000,
+    efforts=_LOW_TO_HIGH,
+    rates=_rates(2, 8, 0.5),
+)
+
+
+def _million(rates: Rates, efforts: tuple[Effort, ...], base: ModelFacts = _MILLION) -> ModelFacts:
+    """A model of OpenAI with a window of a million tokens."""
+    off = "none" in efforts
+    return replace(
+        base,
+        efforts=efforts,
+        thinking_off="none" if off else "",
+        temperature="unthinking" if off else "never",
+        rates=rates,
+        long_prompt=LongPrompt(over=272_000, rates=rates.times(2, 1.5)),
+    )
+
+
+_OPENAI_ROWS: Mapping[str, ModelFacts] = {
+    "": _OPENAI,
+    "gpt-6.2-astra": _million(_written(8, 40, 0.4), _TO_MAX),
+    "gpt-6.2-sol": _million(_written(2, 10, 0.1, long=5), _TO_MAX),
+    "gpt-6.1-sol": _million(_written(2, 10, 0.1), _TO_MAX),
+    "gpt-6.1-terra": _million(_written(1, 5, 0.05, long=2.5), _NONE_TO_MAX),
+    "gpt-6-astra": _million(_written(10, 50, 1), _TO_MAX),
+    "gpt-6-sol": _million(_written(2, 10, 0.2), _NONE_TO_MAX),
+    "gpt-6-luna": _million(_written(0.1, 0.5, 0.01), _NONE_TO_MAX),
+    "gpt-5.6": _million(_written(4, 20, 0.4), _NONE_TO_MAX),
+    "gpt-5.6-terra": _million(_written(2, 12, 0.2), _NONE_TO_MAX),
+    "gpt-5.6-luna": _million(_written(0.2, 1.2, 0.02), _NONE_TO_MAX),
+    "gpt-5.5": _million(_rates(5, 30, 0.5), ("none", *_TO_XHIGH)),
+    "gpt-5.5-pro": _million(_rates(30, 180, 30), _MEDIUM_TO_XHIGH, _PRO_MILLION),
+    "gpt-5.4": _million(_rates(2.5, 15, 0.25), ("none", *_TO_XHIGH)),
+    "gpt-5.4-pro": _million(_rates(30, 180, 30), _MEDIUM_TO_XHIGH, _PRO_MILLION),
+    "gpt-5.4-mini": replace(_RESPONSES, rates=_rates(0.75, 4.5, 0.075)),
+    "gpt-5.4-nano": replace(_RESPONSES, rates=_rates(0.2, 1.25, 0.02)),
+    "gpt-5.3-codex": _RESPONSES,
+    "gpt-5.2": _GPT_5_2,
+    "gpt-5.2-codex": _CODEX,
+    "gpt-5.2-pro": replace(_PRO, rates=_rates(21, 168, 21)),
+    "gpt-5.1": _GPT_5_1,
+    "gpt-5.1-codex": replace(_CODEX, efforts=_LOW_TO_HIGH, rates=_rates(1.25, 10, 0.125)),
+    "gpt-5": replace(_GPT_5, rates=_rates(1.25, 10, 0.125)),
+    "gpt-5-mini": replace(_GPT_5, rates=_rates(0.25, 2, 0.025)),
+    "gpt-5-nano": replace(_GPT_5, rates=_rates(0.05, 0.4, 0.005)),
+    "gpt-5-pro": replace(_PRO, efforts=("high",), rates=_rates(15, 120, 15)),
+    "o3": _O3,
+    "o3-pro": replace(
+        _O3, api="responses", output_parameter="max_output_tokens", rates=_rates(20, 80, 20)
+    ),
+    "gpt-4.1": replace(_PLAIN, window=1_047_576, output_limit=32_768, rates=_rates(2, 8, 0.5)),
+    "gpt-4.1-mini": replace(
+        _PLAIN, window=1_047_576, output_limit=32_768, rates=_rates(0.4, 1.6, 0.1)
+    ),
+    "gpt-4o": replace(_PLAIN, rates=_rates(2.5, 10, 1.25)),
+    "gpt-4o-mini": replace(_PLAIN, rates=_rates(0.15, 0.6, 0.075)),
+}
+
+_ANTHROPIC = ModelFacts(api="messages", thinking="signed")
+_CLAUDE = replace(
+    _ANTHROPIC, window=200_000, output_limit=64_000, tool_choice=True, vision=True, pdf=True
+)
+_BUDGET = replace(_CLAUDE, thinking_by="budget", thinking_off="disabled", temperature="unthinking")
+_BUDGET_SCHEMA = replace(_BUDGET, json_schema=True)
+_CLAUDE_4_6 = replace(
+    _BUDGET_SCHEMA, window=1_000_000, thinking_by="adaptive", efforts=(*_LOW_TO_HIGH, "max")
+)
+_CLAUDE_5 = replace(_CLAUDE_4_6, output_limit=128_000, temperature="never", efforts=_TO_MAX)
+_FABLE_5 = replace(_CLAUDE_5, thinking_off="", rates=_claude(10, 50))
+_BOUND = replace(_CLAUDE_5, tool_choice=False, thinking_off="", tail="kept")
+_FABLE_5_1 = replace(_BOUND, rates=_claude(10, 50, 0.025))
+_HAIKU_5_5 = _claude(0.1, 0.5)
+
+_ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
+    "": _ANTHROPIC,
+    "claude-fable-5-1": _FABLE_5_1,
+    "claude-mythos-5-1": _FABLE_5_1,
+    "claude-fable-5": _FABLE_5,
+    "claude-mythos-5": _FABLE_5,
+    "claude-mythos-preview": replace(
+        _FABLE_5, json_schema=False, efforts=(*_LOW_TO_HIGH, "max"), rates=None
+    ),
+    "claude-opus-5-5": replace(_BOUND, rates=_claude(4, 20, 0.05)),
+    "claude-opus-5": replace(_CLAUDE_5, rates=_claude(5, 25)),
+    "claude-opus-4-8": replace(_CLAUDE_5, rates=_claude(5, 25)),
+    "claude-opus-4-7": replace(_CLAUDE_5, rates=_claude(5, 25)),
+    "claude-opus-4-6": replace(_CLAUDE_4_6, output_limit=128_000, rates=_claude(5, 25)),
+    "claude-opus-4-5": replace(_BUDGET_SCHEMA, efforts=_LOW_TO_HIGH, rates=_claude(5, 25)),
+    "claude-opus-4-1": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
+    "claude-opus-4": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
+    "claude-sonnet-5-5": replace(_BOUND, thinking_off="between_tools", rates=_claude(2, 10, 0.05)),
+    "claude-sonnet-5": replace(_CLAUDE_5, rates=_claude(2, 10)),
+    "claude-sonnet-4-6": replace(_CLAUDE_4_6, rates=_claude(3, 15)),
+    "claude-sonnet-4-5": replace(_BUDGET_SCHEMA, rates=_claude(3, 15)),
+    "claude-sonnet-4": replace(_BUDGET, rates=_claude(3, 15)),
+    "claude-haiku-5-5": replace(
+        _CLAUDE_5,
+        tail="kept",
+        rates=_HAIKU_5_5,
+        long_prompt=LongPrompt(over=100_000, rates=_HAIKU_5_5.times(5, 5)),
+    ),
+    "claude-haiku-4-5": replace(_BUDGET_SCHEMA, rates=_claude(1, 5)),
+    "claude-3-5-haiku": replace(
+        _CLAUDE, output_limit=8_192, thinking="none", temperature="always", rates=_claude(0.8, 4)
+    ),
+}
+
+_OPEN = ModelFacts(temperature="always")
+_GPT_OSS = replace(
+    _OPEN,
+    window=131_072,
+    output_limit=65_536,
+    tool_choice=True,
+    json_mode=True,
+    json_schema=True,
+    thinking="plain",
+    thinking_by="effort",
+    efforts=_LOW_TO_HIGH,
+)
+_DEEPSEEK = replace(
+    _OPEN,
+    window=1_000_000,
+    output_limit=384_000,
+    json_mode=True,
+    thinking="plain",
+    thinking_by="effort",
+    thinking_off="disabled",
+    efforts=("low", "high", "max"),
+    temperature="unthinking",
+)
+_DEEPSEEK_FLASH = replace(_DEEPSEEK, vision=True, rates=_rates(0.3, 1.2, 0.006))
+_LOCAL = replace(_OPEN, window=4_096, output_limit=1_024, json_mode=True, json_schema=True)
+_LOCAL_THINKING = replace(_LOCAL, thinking="plain")
+
+
+def _routed(facts: ModelFacts) -> ModelFacts:
+    """The same model by way of OpenRouter, which speaks Chat Completions for every maker."""
+    return replace(facts, api="chat", output_parameter="max_tokens")
+
+
+_OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
+    "groq": {
+        "": _OPEN,
+        "openai/gpt-oss-120b": replace(_GPT_OSS, rates=_rates(0.15, 0.6, 0.075)),
+        "openai/gpt-oss-20b": replace(_GPT_OSS, rates=_rates(0.075, 0.3, 0.0375)),
+    },
+    "deepseek": {
+        "": _OPEN,
+        "deepseek-flash": _DEEPSEEK_FLASH,
+        "deepseek-v4-flash": _DEEPSEEK_FLASH,
+        "deepseek-v4-pro": replace(_DEEPSEEK, rates=_rates(1.32, 3.96, 0.044)),
+    },
+    "openrouter": {
+        "": _OPEN,
+        "anthropic/claude-opus-5.5": _routed(_ANTHROPIC_ROWS["claude-opus-5-5"]),
+        "anthropic/claude-sonnet-5": _routed(_ANTHROPIC_ROWS["claude-sonnet-5"]),
+        "openai/gpt-6-astra": _routed(_OPENAI_ROWS["gpt-6-astra"]),
+        "openai/gpt-6-sol": _routed(_OPENAI_ROWS["gpt-6-sol"]),
+        "openai/gpt-6-luna": _routed(_OPENAI_ROWS["gpt-6-luna"]),
+        "openai/gpt-6.1-terra": _routed(_OPENAI_ROWS["gpt-6.1-terra"]),
+    },
+    "ollama": {
+        "": _LOCAL,
+        "gpt-oss": replace(_LOCAL_THINKING, thinking_by="effort", efforts=_LOW_TO_HIGH),
+        "qwen3": _LOCAL_THINKING,
+        "deepseek-r1": _LOCAL_THINKING,
+    },
+}
+
+FAMILIES: Mapping[str, ModelFacts] = MappingProxyType(
+    {
+        f"{provider}:{family}": facts
+        for provider, families in {
+            "openai": _OPENAI_ROWS,
+            "anthropic": _ANTHROPIC_ROWS,
+            **_OTHER_ROWS,
+        }.items()
+        for family, facts in families.items()
+    }
+)
+"""Every row by what the model strings of its family begin with. `openai:` alone is the row of what
+else OpenAI has."""
+
+
+def facts(name: str) -> ModelFacts:
+    """What is known of a model by its model string, such as `anthropic:claude-opus-5-5`.
+
+    The longest family that the name begins with is found, so that a dated id is known by its
+    family. It never raises: of what is not in the table the least is promised. Whoever knows better
+    lays it over with `dataclasses.replace`.
+    """
+    known = [family for family in FAMILIES if belongs(name, family)]
+    return FAMILIES[max(known, key=len)] if known else UNKNOWN

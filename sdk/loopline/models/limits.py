@@ -1,0 +1,272 @@
+"""What the providers refuse: attachments, markers, errors, and how they say that a prompt is too long.
+
+Read on 2026-11-20. Where a page has changed, the latest stored text of it counts.
+
+Attachments. Anthropic, "Vision" and "PDF support" (platform.claude.com/docs): a request has at most
+32 MB; an image at most 10 MB as base64 and 8,000 pixels a side, 2,000 where there are more than 20;
+100 images and as many PDF pages for a window of 200,000 tokens, else 600; JPEG, PNG, GIF, WebP; no
+password on a PDF. OpenAI, "Images and vision" and "File inputs" (developers.openai.com/api/docs):
+512 MB and 1,500 images a request; PNG, JPEG, WebP and GIF that does not move; 50 MB of files.
+
+Markers. Anthropic refuses a request with more `cache_control` markers than its cache has; the number
+and the least that is cached stand in `loopline.prompt.caching`.
+
+When to ask again. `retry-after` counts in seconds or is a date; OpenAI also sends `retry-after-ms`.
+Anthropic's `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}`
+have a reset in RFC 3339 ("Rate limits"), OpenAI's
+`x-ratelimit-{limit,remaining,reset}-{requests,tokens}` one such as `6m0s` ("Rate limits").
+OpenRouter may send `retry-after` with 429 and 503 ("Errors and debugging"). A 429 for money spent
+has none, and asking again does not help.
+
+Errors. Anthropic, "Errors"; OpenAI, "Error codes". Anthropic may send an error after a 200, as an
+event of the stream, and OpenRouter too.
+
+Overflow. Wordings as in public issues: Anthropic (docker-agent 569, claude-code 12186), OpenAI
+(opencode 6071, gpt4free 137), vLLM (20409, and its sources), SGLang, llama.cpp (15780, textgen 7257),
+llama-cpp-python (rllm 55), Ollama (nano-brain 208), OpenRouter (aider 3721, cognee 1061).
+Anthropic's newer models write up to the end of the window and stop with
+`model_context_window_exceeded` instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Literal
+
+from loopline.models.vendors import Wire
+
+_MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentLimits:
+    """What a request may carry besides text, in bytes, pixels a side, images and pages.
+
+    `images_small` and `pdf_pages_small` hold for a window of up to 200,000 tokens. None means that
+    there is no limit but that of the request.
+    """
+
+    request_bytes: int
+    image_types: frozenset[str]
+    image_bytes: int | None
+    image_pixels: int | None
+    images: int
+    images_small: int
+    pdf_bytes: int
+    pdf_pages: int | None
+    pdf_pages_small: int | None
+
+
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+
+ATTACHMENTS: Mapping[Wire, AttachmentLimits] = MappingProxyType(
+    {
+        "anthropic": AttachmentLimits(
+            request_bytes=32 * _MB,
+            image_types=_IMAGES,
+            image_bytes=10 * _MB,
+            image_pixels=8_000,
+            images=600,
+            images_small=100,
+            pdf_bytes=32 * _MB,
+            pdf_pages=600,
+            pdf_pages_small=100,
+        ),
+        "openai": AttachmentLimits(
+            request_bytes=512 * _MB,
+            image_types=_IMAGES,
+            image_bytes=None,
+            image_pixels=None,
+            images=1_500,
+            images_small=1_500,
+            pdf_bytes=50 * _MB,
+            pdf_pages=None,
+            pdf_pages_small=None,
+        ),
+    }
+)
+"""What each vendor says of its own models; others who speak its wire may take less."""
+
+Meaning = Literal["request", "key", "money", "rights", "missing", "size", "rate", "busy", "server"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error as a vendor documents it.
+
+    `name` is the `error.type` of Anthropic, the `error.code` or `error.type` of OpenAI, empty
+    where the status alone says it. `again` says that the same request may do better later.
+    """
+
+    wire: Wire
+    status: int
+    name: str
+    meaning: Meaning
+    again: bool
+
+
+def _refusal(wire: Wire, status: int, name: str, meaning: Meaning) -> Refusal:
+    again = meaning in {"rate", "busy", "server"}
+    return Refusal(wire=wire, status=status, name=name, meaning=meaning, again=again)
+
+
+REFUSALS = (
+    _refusal("anthropic", 400, "invalid_request_error", "request"),
+    _refusal("anthropic", 401, "authentication_error", "key"),
+    _refusal("anthropic", 402, "billing_error", "money"),
+    _refusal("anthropic", 403, "permission_error", "rights"),
+    _refusal("anthropic", 404, "not_found_error", "missing"),
+    _refusal("anthropic", 409, "conflict_error", "request"),
+    _refusal("anthropic", 413, "request_too_large", "size"),
+    _refusal("anthropic", 429, "rate_limit_error", "rate"),
+    _refusal("anthropic", 500, "api_error", "server"),
+    _refusal("anthropic", 504, "timeout_error", "server"),
+    _refusal("anthropic", 529, "overloaded_error", "busy"),
+    _refusal("openai", 400, "invalid_request_error", "request"),
+    _refusal("openai", 400, "context_length_exceeded", "size"),
+    _refusal("openai", 401, "invalid_api_key", "key"),
+    _refusal("openai", 402, "", "money"),
+    _refusal("openai", 403, "", "rights"),
+    _refusal("openai", 404, "model_not_found", "missing"),
+    _refusal("openai", 413, "", "size"),
+    _refusal("openai", 408, "", "server"),
+    _refusal("openai", 429, "rate_limit_exceeded", "rate"),
+    _refusal("openai", 429, "insufficient_quota", "money"),
+    _refusal("openai", 429, "credit_balance_exhausted", "money"),
+    _refusal("openai", 500, "server_error", "server"),
+    _refusal("openai", 502, "", "server"),
+    _refusal("openai", 503, "slow_down", "busy"),
+    _refusal("openai", 503, "server_is_overloaded", "busy"),
+)
+"""The documented errors, of each status the likeliest first. Those without a name are what others
+who speak the wire answer."""
+
+
+def refusal_of(wire: Wire, status: int | None, name: str) -> Refusal | None:
+    """What an error means: by its name where that is known, else by its status, else None."""
+    ours = [refusal for refusal in REFUSALS if refusal.wire == wire]
+    named = [refusal for refusal in ours if name and refusal.name == name]
+    stated = [refusal for refusal in ours if refusal.status == status]
+    return next(iter([*named, *stated]), None)
+
+
+def wait_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
+    """How long a refusal asks to wait before the next request; None where it does not say.
+
+    Without a `retry-after` it is until every limit that is used up begins anew.
+    """
+    sent = {name.lower(): value.strip() for name, value in headers.items()}
+    used_up = [name for name, value in sent.items() if "ratelimit" in name and value == "0"]
+    resets = [sent.get(name.replace("remaining", "reset"), "") for name in used_up]
+    asked = [
+        _number(sent.get("retry-after-ms", ""), 1_000),
+        _number(sent.get("retry-after", ""), 1),
+        _until(sent.get("retry-after", ""), now),
+        max((_until(reset, now) or _duration(reset) or 0 for reset in resets), default=None),
+    ]
+    return next((seconds for seconds in asked if seconds is not None), None)
+
+
+def _number(text: str, per_second: int) -> float | None:
+    return (
+        float(text) / per_second if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) else None
+    )
+
+
+def _until(text: str, now: datetime) -> float | None:
+    """The seconds until a date of HTTP or of RFC 3339."""
+    for read in (_http_date, datetime.fromisoformat):
+        with suppress(ValueError):
+            date = read(text)
+            aware = date if date.tzinfo else date.replace(tzinfo=UTC)
+            return max((aware - now).total_seconds(), 0.0)
+    return None
+
+
+def _http_date(text: str) -> datetime:
+    return datetime.strptime(text, "%a, %d %b %Y %H:%M:%S GMT").replace(tzinfo=UTC)
+
+
+def _duration(text: str) -> float | None:
+    """The seconds of a duration such as `6m0s` or `120ms`."""
+    parts = re.findall(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", text, re.ASCII)
+    return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
+
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overflow:
+    """A prompt was too long. `window` and `tokens` are what the message names, in tokens.
+
+    OpenAI may name the limit of the prompt, which is less than the window. `tokens` may hold what
+    was to be written.
+    """
+
+    window: int | None = None
+    tokens: int | None = None
+
+
+_OTHER_TROUBLE = frozenset({401, 402, 403, 404, 408, 409, 429, 529})
+"""Statuses that never speak of a prompt, however the message is worded."""
+
+_COUNT = r"(?P<{}>\d[\d,]{{0,11}})"
+_WINDOW, _TOKENS = _COUNT.format("window"), _COUNT.format("tokens")
+_WORDINGS = tuple(
+    re.compile(wording, re.ASCII | re.IGNORECASE | re.DOTALL)
+    for wording in (
+        # OpenAI, OpenRouter, vLLM and many who follow them
+        rf"maximum context length (?:is|of) {_WINDOW}"
+        r"(?:.{0,200}?(?:requested(?: about)? |resulted in |request has |contains at least )"
+        rf"{_TOKENS} (?:input )?tokens)?",
+        rf"input tokens exceed the configured limit of {_WINDOW}"
+        rf"(?:.{{0,80}}?resulted in {_TOKENS} tokens)?",
+        r"exceeds the context window of this model",
+        r"\bcontext_length_exceeded\b",
+        # Anthropic
+        rf"prompt is too long: {_TOKENS} tokens > {_WINDOW} maximum",
+        rf"exceed context limit: {_TOKENS} \+ \d+ > {_WINDOW}",
+        r"prompt is too long",
+        r"\bmodel_context_window_exceeded\b",
+        # vLLM and SGLang, before the model is asked
+        rf"prompt \((?:total )?length {_TOKENS}\) is longer than the maximum model length of {_WINDOW}",
+        rf"prompt \((?:total )?length {_TOKENS}\) is too long to fit into the model"
+        rf" \(context length {_WINDOW}\)",
+        rf"input \({_TOKENS} tokens\) is longer than the model's context length \({_WINDOW} tokens\)",
+        # llama.cpp, in words and in fields, and llama-cpp-python
+        rf"request \({_TOKENS} tokens\) exceeds the available context size \({_WINDOW} tokens\)",
+        rf"\bn_prompt_tokens\W{{1,6}}{_TOKENS}\W{{1,6}}n_ctx\W{{1,6}}{_WINDOW}",
+        r"exceeds the available context size",
+        rf"requested tokens \({_TOKENS}\) exceed context window of {_WINDOW}",
+        # Ollama
+        r"prompt too long; exceeded (?:max )?context length",
+        r"input length exceeds the context length",
+    )
+)
+
+
+def overflow(status: int | None, message: str) -> Overflow | None:
+    """Whether an error says that the prompt was too long, and for what.
+
+    `status` is None for an error within a stream; `message` may be the whole body.
+    """
+    if status in _OTHER_TROUBLE:
+        return None
+    said = [match for wording in _WORDINGS if (match := wording.search(message))]
+    found = [_counted(match) for match in said]
+    return max(found, key=lambda one: one.window is not None, default=None)
+
+
+def _counted(match: re.Match[str]) -> Overflow:
+    counts = {
+        name: int(digits.replace(",", ""))
+        for name, digits in match.groupdict().items()
+        if digits is not None
+    }
+    return Overflow(window=counts.get("window"), tokens=counts.get("tokens"))

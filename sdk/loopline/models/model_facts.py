@@ -1,0 +1,135 @@
+"""What may be known of a model: sizes, abilities, prices, and how its API wants to be asked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from loopline.models.model import Price
+
+Api = Literal["chat", "responses", "messages"]
+"""OpenAI's Chat Completions or Responses, or Anthropic's Messages."""
+
+Thinking = Literal["none", "plain", "summarized", "signed"]
+"""How thinking comes back: not at all, as text, as a summary with the whole of it encrypted, or
+signed. What is signed or encrypted goes back unchanged with the results of the calls behind it."""
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+OutputParameter = Literal["max_tokens", "max_completion_tokens", "max_output_tokens"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a model costs, in US dollars for a million tokens.
+
+    `cache_write` is for the shorter life of an entry (Anthropic: 5 minutes, OpenAI: 30) and
+    `cache_write_long` for the longer (an hour, 12 hours), None where there is no other. A provider
+    that charges nothing extra for writing has the price of input there.
+    """
+
+    input: float
+    output: float
+    cache_read: float
+    cache_write: float
+    cache_write_long: float | None = None
+
+    def price(self, *, long: bool = False) -> Price:
+        """The price of a request whose entries live shorter, or longer."""
+        write = self.cache_write_long if long else self.cache_write
+        return Price(
+            input=self.input,
+            output=self.output,
+            cache_read=self.cache_read,
+            cache_write=self.cache_write if write is None else write,
+        )
+
+    def times(self, of_input: float, of_output: float) -> Rates:
+        """So many times these rates, where caches cost as many times as input."""
+        long = self.cache_write_long
+        return Rates(
+            input=round(self.input * of_input, 6),
+            output=round(self.output * of_output, 6),
+            cache_read=round(self.cache_read * of_input, 6),
+            cache_write=round(self.cache_write * of_input, 6),
+            cache_write_long=None if long is None else round(long * of_input, 6),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongPrompt:
+    """What a whole request costs instead when its prompt has more tokens than `over`."""
+
+    over: int
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What is known of a model. Sizes are in tokens.
+
+    The defaults are what may be relied on when nothing is known.
+
+    Attributes:
+        window: What prompt and output may have together. OpenAI takes no more as a prompt than
+            the window less the output limit.
+        tool_choice: It can be made to call a tool. Where thinking is asked for by a budget, it
+            must be off for that.
+        json_mode: It can be held to some JSON object.
+        json_schema: It can be held to a JSON Schema.
+        thinking_by: What asks for thinking: a budget in tokens, `adaptive`, an effort, or nothing.
+        thinking_off: The value that turns thinking off: the effort `none`, or a `thinking.type`.
+            Empty where it cannot be turned off, or there is none.
+        efforts: The efforts that are taken, from the least. Any other is refused.
+        temperature: Whether temperature and top_p are taken: `always`, `never`, or only while it
+            is `unthinking`.
+        api: The API on which it thinks and calls tools in one request.
+        output_parameter: How a request names the most that may be written.
+        tail: Where the volatile end of a prompt may stand. `kept` means that a later request must
+            repeat it: thinking is bound to everything before it, and is refused when that changed.
+        rates: None where nobody says, or nobody is paid.
+        long_prompt: None where a long prompt costs no more.
+    """
+
+    window: int = 32_000
+    output_limit: int = 8_000
+    tool_call: bool = True
+    tool_choice: bool = False
+    json_mode: bool = False
+    json_schema: bool = False
+    vision: bool = False
+    pdf: bool = False
+    thinking: Thinking = "none"
+    thinking_by: Literal["nothing", "budget", "adaptive", "effort"] = "nothing"
+    thinking_off: Literal["", "none", "disabled", "between_tools"] = ""
+    efforts: tuple[Effort, ...] = ()
+    temperature: Literal["always", "unthinking", "never"] = "never"
+    api: Api = "chat"
+    output_parameter: OutputParameter = "max_tokens"
+    tail: Literal["dropped", "kept"] = "dropped"
+    rates: Rates | None = None
+    long_prompt: LongPrompt | None = None
+
+    def rates_of(self, prompt_tokens: int) -> Rates | None:
+        """What a request with a prompt of this length costs."""
+        if self.long_prompt is not None and prompt_tokens > self.long_prompt.over:
+            return self.long_prompt.rates
+        return self.rates
+
+
+UNKNOWN = ModelFacts()
+"""A model of a provider that is not in the table."""
+
+_SAME_MODEL = re.compile(r"$|[:@\[]|-(?!\d{1,2}(?!\d))", re.ASCII)
+"""What may follow a family in the name of one of its models: a date, a variant, a tag. A version
+such as `-6` or `.1` names another model, of which nothing is known."""
+
+
+def belongs(name: str, family: str) -> bool:
+    """Whether the table speaks of this model where it speaks of this family.
+
+    A family that is a provider alone, such as `openai:`, holds everything the provider has.
+    """
+    rest = name.removeprefix(family)
+    return name.startswith(family) and (family.endswith(":") or _SAME_MODEL.match(rest) is not None)

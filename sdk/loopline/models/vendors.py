@@ -1,0 +1,89 @@
+"""The providers by name: where each listens, what its settings are called, and what it speaks.
+
+Read on 2026-11-20: the quickstarts and API references of OpenAI, Anthropic, Groq, DeepSeek,
+OpenRouter and Ollama. The variables of OpenAI, Anthropic and Groq are those of their own libraries;
+the other variables of a base URL follow that pattern. A base URL is everything before
+`/chat/completions`, `/responses` or `/v1/messages`; that of Groq's own library lacks `/openai/v1`.
+
+The wire `openai` sends its key as `Authorization: Bearer`, the wire `anthropic` as `x-api-key`, and
+beside it `anthropic-version: 2023-06-01`. The environment is not read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from loopline.errors import ModelError
+
+Wire = Literal["openai", "anthropic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """A provider of models: `key_variable` is empty where no key is asked for."""
+
+    name: str
+    base_url: str
+    key_variable: str
+    url_variable: str
+    wire: Wire = "openai"
+
+
+_ALL = (
+    Vendor(
+        name="openai",
+        base_url="https://api.openai.com/v1",
+        key_variable="OPENAI_API_KEY",
+        url_variable="OPENAI_BASE_URL",
+    ),
+    Vendor(
+        name="anthropic",
+        base_url="https://api.anthropic.com",
+        key_variable="ANTHROPIC_API_KEY",
+        url_variable="ANTHROPIC_BASE_URL",
+        wire="anthropic",
+    ),
+    Vendor(
+        name="groq",
+        base_url="https://api.groq.com/openai/v1",
+        key_variable="GROQ_API_KEY",
+        url_variable="GROQ_BASE_URL",
+    ),
+    Vendor(
+        name="deepseek",
+        base_url="https://api.deepseek.com",
+        key_variable="DEEPSEEK_API_KEY",
+        url_variable="DEEPSEEK_BASE_URL",
+    ),
+    Vendor(
+        name="openrouter",
+        base_url="https://openrouter.ai/api/v1",
+        key_variable="OPENROUTER_API_KEY",
+        url_variable="OPENROUTER_BASE_URL",
+    ),
+    Vendor(
+        name="ollama",
+        base_url="http://localhost:11434/v1",
+        key_variable="",
+        url_variable="OLLAMA_BASE_URL",
+    ),
+)
+
+VENDORS: Mapping[str, Vendor] = MappingProxyType({vendor.name: vendor for vendor in _ALL})
+"""The providers by their names."""
+
+
+def vendor_of(name: str) -> Vendor:
+    """The provider of a model string such as `groq:openai/gpt-oss-20b`.
+
+    Raises:
+        ModelError: The string names no provider, or one that is not known.
+    """
+    provider, colon, model = name.partition(":")
+    if not colon or not model or provider not in VENDORS:
+        known = ", ".join(f"{vendor}:" for vendor in VENDORS)
+        raise ModelError(f"{name!r} names no model of a known provider; it begins with {known}")
+    return VENDORS[provider]

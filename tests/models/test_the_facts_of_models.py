@@ -1,0 +1,235 @@
+"""The table of models: every row holds together, agrees with the caches, and is found by its names."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopline import LooplineError
+from loopline.models import FAMILIES, UNKNOWN, VENDORS, ModelFacts, Usage, facts, vendor_of
+from loopline.prompt.caching import (
+    MINIMUM_TOKENS,
+    AnthropicCache,
+    OpenAIBreakpointCache,
+    OpenAICache,
+    minimum_tokens,
+)
+
+ORDER = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+ROWS = list(FAMILIES.items())
+CLAUDES = {
+    family.removeprefix("anthropic:"): row
+    for family, row in ROWS
+    if family.startswith("anthropic:claude-")
+}
+every_row = pytest.mark.parametrize("row", [row for _, row in ROWS], ids=list(FAMILIES))
+every_claude = pytest.mark.parametrize("family", list(CLAUDES))
+
+
+@every_row
+def test_the_output_leaves_room_for_a_prompt(row: ModelFacts) -> None:
+    assert 0 < row.output_limit < row.window
+
+
+@every_row
+def test_a_model_that_can_be_made_to_call_a_tool_can_call_one(row: ModelFacts) -> None:
+    assert row.tool_call or not row.tool_choice
+
+
+@every_row
+def test_efforts_rise_and_each_stands_once(row: ModelFacts) -> None:
+    places = [ORDER.index(effort) for effort in row.efforts]
+    assert places == sorted(set(places))
+
+
+@every_row
+def test_who_is_asked_to_think_does(row: ModelFacts) -> None:
+    assert row.thinking_by == "nothing" or row.thinking != "none"
+    assert row.thinking_by != "effort" or row.efforts
+
+
+@every_row
+def test_thinking_is_turned_off_by_an_effort_exactly_where_there_is_that_effort(
+    row: ModelFacts,
+) -> None:
+    assert (row.thinking_off == "none") is ("none" in row.efforts)
+
+
+@every_row
+def test_a_temperature_waits_for_the_end_of_thinking_only_where_it_has_one(row: ModelFacts) -> None:
+    assert row.temperature != "unthinking" or row.thinking_off
+
+
+@every_row
+def test_the_parameter_of_the_output_is_one_that_the_api_has(row: ModelFacts) -> None:
+    known = {
+        "chat": {"max_tokens", "max_completion_tokens"},
+        "responses": {"max_output_tokens"},
+        "messages": {"max_tokens"},
+    }
+    assert row.output_parameter in known[row.api]
+
+
+@every_row
+def test_a_rate_is_no_less_than_reading_a_cache(row: ModelFacts) -> None:
+    for rates in [row.rates, row.long_prompt.rates if row.long_prompt else None]:
+        if rates is not None:
+            assert 0 < rates.cache_read <= rates.input <= rates.cache_write
+            assert rates.input < rates.output
+            assert rates.cache_write_long is None or rates.cache_write_long > rates.cache_write
+
+
+@every_row
+def test_a_longer_prompt_costs_more_and_fits_the_window(row: ModelFacts) -> None:
+    if row.long_prompt is not None and row.rates is not None:
+        assert row.long_prompt.over < row.window
+        pairs = zip(astuple(row.long_prompt.rates), astuple(row.rates), strict=True)
+        assert all(long > short for long, short in pairs if short is not None)
+
+
+@every_row
+def test_only_what_is_bound_to_a_conversation_keeps_its_tail(row: ModelFacts) -> None:
+    assert row.tail == "dropped" or row.thinking == "signed"
+
+
+def test_openai_takes_as_a_prompt_what_its_errors_name() -> None:
+    rows = [row for family, row in ROWS if family.startswith("openai:gpt-") and row.efforts]
+    assert {row.window - row.output_limit for row in rows} == {272_000, 922_000}
+
+
+# The caches
+
+
+@every_claude
+def test_writing_and_reading_a_claude_cost_what_its_cache_says(family: str) -> None:
+    rates = CLAUDES[family].rates
+    if rates is not None:
+        assert rates.cache_write == pytest.approx(rates.input * AnthropicCache().write_price)
+        assert rates.cache_write_long == rates.input * AnthropicCache(ttl="1h").write_price
+        part = round(rates.cache_read / rates.input, 6)
+        assert part in {AnthropicCache().read_price, 0.05, 0.025}
+
+
+@every_claude
+def test_a_claude_that_is_known_has_a_minimum_of_its_own(family: str) -> None:
+    assert any(family.startswith(known) for known in MINIMUM_TOKENS)
+    assert minimum_tokens(family) < CLAUDES[family].window
+
+
+@pytest.mark.parametrize("family", list(MINIMUM_TOKENS))
+def test_what_the_cache_knows_the_table_knows(family: str) -> None:
+    assert family in CLAUDES
+
+
+@pytest.mark.parametrize(
+    ("family", "price"),
+    [
+        ("gpt-5.5", OpenAICache().write_price),
+        ("gpt-5.6", OpenAIBreakpointCache().write_price),
+        ("gpt-6.2-sol", OpenAIBreakpointCache().write_price),
+    ],
+)
+def test_writing_costs_what_the_cache_of_the_model_says(family: str, price: float) -> None:
+    rates = facts(f"openai:{family}").rates
+    assert rates is not None
+    assert rates.cache_write == rates.input * price
+
+
+# Finding a row
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("openai:gpt-5.6-sol", "openai:gpt-5.6"),
+        ("openai:gpt-5.6-terra-2026-07-09", "openai:gpt-5.6-terra"),
+        ("openai:gpt-5-mini-2025-08-07", "openai:gpt-5-mini"),
+        ("openai:gpt-5.7", "openai:"),
+        ("openai:gpt-6", "openai:"),
+        ("openai:gpt-4o-2024-11-20", "openai:gpt-4o"),
+        ("anthropic:claude-opus-4-5-20251101", "anthropic:claude-opus-4-5"),
+        ("anthropic:claude-opus-4-20250514", "anthropic:claude-opus-4"),
+        ("anthropic:claude-opus-5-5[1m]", "anthropic:claude-opus-5-5"),
+        ("anthropic:claude-opus-5-7", "anthropic:"),
+        ("anthropic:claude-opus-6", "anthropic:"),
+        ("openrouter:anthropic/claude-sonnet-5:beta", "openrouter:anthropic/claude-sonnet-5"),
+        ("openrouter:anthropic/claude-sonnet-5.5", "openrouter:"),
+        ("ollama:gpt-oss:20b", "ollama:gpt-oss"),
+        ("ollama:qwen3.5:9b", "ollama:"),
+        ("groq:", "groq:"),
+    ],
+)
+def test_the_longest_family_that_is_the_same_model_is_found(name: str, family: str) -> None:
+    assert facts(name) is FAMILIES[family]
+
+
+@pytest.mark.parametrize("name", ["", "gpt-5", "claude-opus-5", "acme:gpt-5", ":gpt-5", "openai"])
+def test_without_a_known_provider_the_least_is_promised(name: str) -> None:
+    assert facts(name) is UNKNOWN
+    assert (UNKNOWN.window, UNKNOWN.output_limit, UNKNOWN.tail) == (32_000, 8_000, "dropped")
+
+
+@given(st.text() | st.builds("{}{}".format, st.sampled_from(list(FAMILIES)), st.text()))
+def test_a_lookup_never_fails(name: str) -> None:
+    assert facts(name).window > 0
+
+
+@given(st.sampled_from(list(FAMILIES)), st.sampled_from(["", "-2026-11-20", "-20261120", "@x"]))
+def test_a_dated_id_is_known_by_its_family(family: str, date: str) -> None:
+    assert facts(family + date) == FAMILIES[family]
+
+
+def test_who_knows_better_lays_it_over() -> None:
+    assert replace(facts("ollama:qwen3"), window=64_000).window == 64_000
+
+
+# What a request costs
+
+
+def test_a_long_prompt_has_its_own_rates() -> None:
+    haiku = facts("anthropic:claude-haiku-5-5")
+    assert haiku.rates_of(100_000) is haiku.rates
+    longer = haiku.rates_of(100_001)
+    assert longer is not None
+    assert (
+        longer.price(long=True).of(Usage(cache_write_tokens=1_000_000, input_tokens=1_000_000)) == 1
+    )
+
+
+def test_where_there_is_one_life_of_an_entry_it_is_both() -> None:
+    rates = facts("openai:gpt-5.6").rates
+    assert rates is not None
+    assert rates.price(long=True) == rates.price()
+
+
+# Providers
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_every_family_is_of_a_provider_that_speaks_its_api(family: str) -> None:
+    wire = vendor_of(f"{family}x").wire
+    assert (wire == "anthropic") is (FAMILIES[family].api == "messages")
+
+
+def test_every_provider_has_a_row_for_what_is_not_known() -> None:
+    assert {f"{name}:" for name in VENDORS} <= set(FAMILIES)
+
+
+def test_a_provider_has_an_address_and_variables_of_its_own() -> None:
+    assert all(
+        vendor.base_url.startswith(("https://", "http://localhost")) for vendor in VENDORS.values()
+    )
+    assert not any(vendor.base_url.endswith("/") for vendor in VENDORS.values())
+    assert all(
+        vendor.url_variable == f"{name.upper()}_BASE_URL" for name, vendor in VENDORS.items()
+    )
+    assert [name for name, vendor in VENDORS.items() if not vendor.key_variable] == ["ollama"]
+
+
+@pytest.mark.parametrize("name", ["gpt-5", "acme:gpt-5", "openai:", "openai", ""])
+def test_a_name_without_a_provider_says_which_there_are(name: str) -> None:
+    with pytest.raises(LooplineError, match="it begins with openai:, anthropic:, groq:"):
+        vendor_of(name)
