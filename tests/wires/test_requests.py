@@ -65,7 +65,7 @@ def test_chat_completions_have_results_behind_their_calls_and_the_tail_last() ->
     assert json.loads(asked[0]["function"]["arguments"]) == {"name": "tea"}
     assert body["messages"][-1] == {"role": "user", "content": "ANNOUNCE"}
     assert (body["stream"], body["stream_options"]) == (True, {"include_usage": True})
-    assert body["max_completion_tokens"] == 500
+    assert body["max_tokens"] == 500
 
 
 def test_messages_have_one_user_message_behind_calls_with_the_results_first() -> None:

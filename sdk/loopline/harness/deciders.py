@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from loopline.errors import ModelError
+from loopline.harness.wires import Wires
 from loopline.models import Model
 
 DEFAULT_MODEL = "offline"
@@ -30,7 +31,8 @@ def chooser(choice: ModelChoice) -> Callable[[], Chain]:
     if callable(choice):
         return partial(_made, choice)
     several: Sequence[str | Model] = choice if isinstance(choice, Sequence) else (choice,)
-    chain = _whole(_named(one) if isinstance(one, str) else one for one in several)
+    wires = Wires()
+    chain = _whole(_named(one, wires) if isinstance(one, str) else one for one in several)
     return lambda: chain
 
 
@@ -46,9 +48,9 @@ def _whole(models: Iterable[Model]) -> Chain:
     return chain
 
 
-def _named(name: str) -> Model:
+def _named(name: str, wires: Wires) -> Model:
     if name != DEFAULT_MODEL:
-        raise ModelError(f"no model {name!r}: what works here is 'offline'")
+        return wires.model(name)
     from loopline.adapters.offline import OfflineModel
 
     return OfflineModel()

@@ -84,6 +84,8 @@ class AnthropicMessages(WireModel):
         if prompt.tools:
             fields.append(("tools", self.tools(prompt.tools)))
             fields += [("tool_choice", encoded(one)) for one in _choice(prompt)]
+        if self.facts.thinking_off:
+            fields.append(("thinking", encoded({"type": self.facts.thinking_off})))
         fields.append(("messages", _messages(prompt)))
         return joined(fields)
 

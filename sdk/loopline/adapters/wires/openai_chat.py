@@ -37,10 +37,9 @@ _DONE = "[DONE]"
 
 
 class OpenAiChat(WireModel):
-    """A model behind `/chat/completions`; `limit_name` is what its server calls the output limit."""
+    """A model behind `/chat/completions`."""
 
     path = "/chat/completions"
-    limit_name = "max_completion_tokens"
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -81,9 +80,9 @@ class OpenAiChat(WireModel):
         if options.json_object:
             yield "response_format", {"type": "json_object"}
         if options.output_limit is not None:
-            yield self.limit_name, options.output_limit
-        if options.reasoning_effort:
-            yield "reasoning_effort", options.reasoning_effort
+            yield self.facts.output_parameter, options.output_limit
+        if effort := self.effort(prompt):
+            yield "reasoning_effort", effort
 
 
 def _tool(spec: ToolSpec) -> bytes:

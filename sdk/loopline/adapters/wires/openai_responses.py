@@ -67,24 +67,23 @@ class OpenAiResponses(WireModel):
         if prompt.tools:
             fields.append(("tools", self.tools(prompt.tools)))
         fields.append(("input", b"[%s]" % b",".join(items)))
-        fields += [(name, encoded(value)) for name, value in _options(prompt)]
+        fields += [(name, encoded(value)) for name, value in self._options(prompt)]
         return joined(fields)
 
-
-def _options(prompt: Prompt) -> Iterator[tuple[str, Json]]:
-    options = prompt.options
-    yield "stream", True
-    yield "store", False
-    if prompt.tools and options.force_tool:
-        yield "tool_choice", {"type": "function", "name": wire_name(options.force_tool)}
-    elif prompt.tools and not options.allow_calls:
-        yield "tool_choice", "none"
-    if options.json_object:
-        yield "text", {"format": {"type": "json_object"}}
-    if options.output_limit is not None:
-        yield "max_output_tokens", options.output_limit
-    if options.reasoning_effort:
-        yield "reasoning", {"effort": options.reasoning_effort, "summary": "auto"}
+    def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
+        options = prompt.options
+        yield "stream", True
+        yield "store", False
+        if prompt.tools and options.force_tool:
+            yield "tool_choice", {"type": "function", "name": wire_name(options.force_tool)}
+        elif prompt.tools and not options.allow_calls:
+            yield "tool_choice", "none"
+        if options.json_object:
+            yield "text", {"format": {"type": "json_object"}}
+        if options.output_limit is not None:
+            yield "max_output_tokens", options.output_limit
+        if effort := self.effort(prompt):
+            yield "reasoning", {"effort": effort, "summary": "auto"}
 
 
 def _tool(spec: ToolSpec) -> bytes:

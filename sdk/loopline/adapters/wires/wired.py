@@ -10,7 +10,19 @@ from loopline.adapters.wires.calls import Calls
 from loopline.adapters.wires.failing import Account
 from loopline.adapters.wires.http import Http, Timeouts
 from loopline.errors import ModelStreamBroken
-from loopline.models import Abilities, Prompt, Reply, StopReason, TextDelta, ToolSpec, Usage
+from loopline.models import (
+    Abilities,
+    ModelFacts,
+    Prompt,
+    Reply,
+    StopReason,
+    TextDelta,
+    ToolSpec,
+    Usage,
+)
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""How hard a model may be to think, from the least."""
 
 
 class Coming(ABC):
@@ -84,6 +96,7 @@ class WireModel(ABC):
         account: Account,
         abilities: Abilities,
         http: Http,
+        facts: ModelFacts | None = None,
         timeouts: Timeouts | None = None,
     ) -> None:
         """`name` is what it is called here, `model` what its server calls it; `url` is the base."""
@@ -91,6 +104,7 @@ class WireModel(ABC):
         self.abilities = abilities
         self.model = model
         self.account = account
+        self.facts: ModelFacts = facts or ModelFacts()
         self.url: str = f"{url.rstrip('/')}{self.path}"
         self._http = http
         self._timeouts = timeouts or Timeouts()
@@ -141,6 +155,15 @@ class WireModel(ABC):
         for delta in coming.rest():
             yield delta
         yield coming.reply()
+
+    def effort(self, prompt: Prompt) -> str:
+        """How hard the model is to think, if it takes that; the nearest it takes, below what is asked."""
+        wanted, taken = prompt.options.reasoning_effort, self.facts.efforts
+        if not wanted or not taken:
+            return ""
+        order = EFFORTS[: EFFORTS.index(wanted) + 1] if wanted in EFFORTS else EFFORTS
+        below = [effort for effort in taken if effort in order]
+        return below[-1] if below else taken[0]
 
     async def close(self, *, failed: bool) -> None:
         """The harness closes."""

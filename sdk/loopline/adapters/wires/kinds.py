@@ -1,0 +1,35 @@
+"""Which wire a model is asked by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from loopline.adapters.wires.anthropic_messages import AnthropicMessages
+from loopline.adapters.wires.failing import Account
+from loopline.adapters.wires.http import Http
+from loopline.adapters.wires.openai_chat import OpenAiChat
+from loopline.adapters.wires.openai_responses import OpenAiResponses
+from loopline.adapters.wires.wired import WireModel
+from loopline.models import Abilities, ModelFacts
+
+_KINDS: Mapping[str, Callable[..., WireModel]] = {
+    "chat": OpenAiChat,
+    "responses": OpenAiResponses,
+    "messages": AnthropicMessages,
+}
+
+
+def model_of(
+    name: str,
+    *,
+    model: str,
+    url: str,
+    account: Account,
+    facts: ModelFacts,
+    abilities: Abilities,
+    http: Http,
+) -> WireModel:
+    """The model as its facts say that it wants to be asked."""
+    return _KINDS[facts.api](
+        name, model=model, url=url, account=account, abilities=abilities, http=http, facts=facts
+    )

@@ -1,0 +1,73 @@
+"""Models at a provider: what a model string such as `openai:gpt-5` stands for here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from loopline.errors import ModelAccessError, ModelError
+from loopline.models import Abilities, Model, ModelFacts, Vendor, facts, vendor_of
+from loopline.models.facts import FAMILIES
+
+if TYPE_CHECKING:
+    from loopline.adapters.wires.http import Http
+
+
+class Wires:
+    """Makes models that share one client, which is made with the first of them."""
+
+    def __init__(self) -> None:
+        self._http: Http | None = None
+
+    def model(self, name: str) -> Model:
+        """The model of that string, with its key and base URL from the environment.
+
+        Raises:
+            ModelError: there is no such provider, its key is not set, or the model cannot be used yet.
+        """
+        vendor, known = vendor_of(name), facts(name)
+        given = os.environ.get(vendor.url_variable, "").strip()
+        key = _key(name, vendor, os.environ, required=not given)
+        if given and known is FAMILIES.get(f"{vendor.name}:"):
+            known = ModelFacts(window=known.window, output_limit=known.output_limit)
+        from loopline.adapters.wires.failing import Account
+        from loopline.adapters.wires.http import Http
+        from loopline.adapters.wires.kinds import model_of
+
+        self._http = self._http or Http()
+        return model_of(
+            name,
+            model=name.partition(":")[2],
+            url=given or vendor.base_url,
+            account=Account(name, vendor.key_variable, key),
+            facts=known,
+            abilities=_abilities(name, known),
+            http=self._http,
+        )
+
+
+def _key(name: str, vendor: Vendor, environment: Mapping[str, str], *, required: bool) -> str:
+    key = environment.get(vendor.key_variable, "").strip() if vendor.key_variable else ""
+    if required and vendor.key_variable and not key:
+        raise ModelAccessError(f"{name} needs a key: set {vendor.key_variable}")
+    if not key.isascii() or not key.isprintable():
+        raise ModelAccessError(f"{vendor.key_variable} cannot be a key: it holds odd characters")
+    return key
+
+
+def _abilities(name: str, known: ModelFacts) -> Abilities:
+    if known.api == "messages" and known.tail == "kept" and not known.thinking_off:
+        raise ModelError(
+            f"{name} binds its thinking to all that stands before it, and cannot do without: "
+            "that is not supported yet; use another model of its family"
+        )
+    return Abilities(
+        tool_call=known.tool_call,
+        tool_choice=known.tool_choice,
+        json_mode=known.json_mode,
+        thinking=known.thinking != "none",
+        window=known.window,
+        output_limit=known.output_limit,
+        price=None if known.rates is None else known.rates.price(),
+    )
