@@ -1,0 +1,57 @@
+"""A model on a wire, asked at a server of ours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from loopline.adapters.wires.failing import Account
+from loopline.adapters.wires.http import Http, Timeouts
+from loopline.adapters.wires.wired import WireModel
+from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolSpec, UserMessage
+from tests.support.peers.wire import Peer
+from tests.wires.flat import KEY, WIRES
+
+TOOL = ToolSpec(
+    name="shop.find",
+    description="Look something up.",
+    parameters={"type": "object", "properties": {"name": {"type": "string"}}},
+)
+PROMPT = Prompt(system="You keep a shop.", tools=(TOOL,), messages=(UserMessage(text="Tea?"),))
+QUICK = Timeouts(connect=0.5, read=0.2, total=5.0)
+
+
+@asynccontextmanager
+async def model_at(
+    peer: Peer, wire: str, timeouts: Timeouts = QUICK
+) -> AsyncGenerator[WireModel, None]:
+    """The model that speaks this wire with the server."""
+    http = Http()
+    url = peer.url if wire == "messages" else f"{peer.url}/v1"
+    account = Account(f"{wire}:m", "THE_KEY", KEY)
+    made = WIRES[wire](
+        f"{wire}:m",
+        model="m",
+        url=url,
+        account=account,
+        abilities=Abilities(),
+        http=http,
+        timeouts=timeouts,
+    )
+    try:
+        yield made
+    finally:
+        await http.close()
+
+
+async def asked(model: WireModel, prompt: Prompt = PROMPT) -> tuple[list[TextDelta], Reply]:
+    """What comes of a request: the deltas, and the reply."""
+    deltas, replies = list[TextDelta](), list[Reply]()
+    async for piece in model.stream(prompt):
+        match piece:
+            case TextDelta():
+                deltas.append(piece)
+            case Reply():
+                replies.append(piece)
+    (reply,) = replies
+    return deltas, reply

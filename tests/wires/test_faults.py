@@ -1,0 +1,147 @@
+"""Faults on each wire and in each phase: which error it is, and that nothing hangs or leaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from loopline.adapters.wires.http import Timeouts
+from loopline.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelOverflow,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+    ModelStreamBroken,
+    ModelTimedOut,
+    ModelUnreachable,
+)
+from loopline.models import TextDelta
+from tests.support.peers import anthropic_says as ant
+from tests.support.peers import openai_says as oai
+from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.behaviours import (
+    BrokenOff,
+    Cut,
+    Fault,
+    HalfClosed,
+    Malformed,
+    Silence,
+    Status,
+)
+from tests.support.peers.openai_like import openai_like
+from tests.support.peers.wire import Peer
+from tests.wires.asking import PROMPT, asked, model_at
+from tests.wires.flat import KEY, WIRES
+
+TEXT = "Tea, and more of it. " * 8
+
+
+@asynccontextmanager
+async def peer_of(wire: str, fault: str) -> AsyncGenerator[Peer, None]:
+    """A server of that wire, with the fault of that name."""
+    if wire == "messages":
+        async with anthropic_like(_made(fault, ant.Says(TEXT))) as peer:
+            yield peer
+    else:
+        async with openai_like(_made(fault, oai.Says(TEXT))) as peer:
+            yield peer
+
+
+def _made(fault: str, says: object) -> object:
+    return {
+        "silent before the head": lambda: Silence(says),
+        "silent in the middle": lambda: Silence(says, after_chunks=2),
+        "reset before the head": lambda: Cut(says, after_bytes=0),
+        "reset in the middle": lambda: Cut(says, after_chunks=2),
+        "half closed": lambda: HalfClosed(says, after_chunks=2),
+        "broken json": lambda: Malformed(says, chunk=1),
+        "overloaded in the middle": lambda: BrokenOff(says, fault=Fault(kind="overloaded_error")),
+        **{
+            str(code): lambda code=code: Status(code)
+            for code in (400, 401, 403, 404, 429, 500, 503, 529)
+        },
+    }[fault]()
+
+
+MEANT: dict[str, type[ModelError]] = {
+    "silent before the head": ModelTimedOut,
+    "silent in the middle": ModelTimedOut,
+    "reset before the head": ModelStreamBroken,
+    "reset in the middle": ModelStreamBroken,
+    "half closed": ModelStreamBroken,
+    "broken json": ModelStreamBroken,
+    "overloaded in the middle": ModelOverloaded,
+    "400": ModelRequestError,
+    "401": ModelAccessError,
+    "403": ModelAccessError,
+    "404": ModelRequestError,
+    "429": ModelRateLimited,
+    "500": ModelOverloaded,
+    "503": ModelOverloaded,
+    "529": ModelOverloaded,
+}
+
+
+@pytest.mark.parametrize("fault", MEANT)
+@pytest.mark.parametrize("wire", WIRES)
+async def test_a_fault_is_the_error_that_it_means(wire: str, fault: str) -> None:
+    async with peer_of(wire, fault) as peer, model_at(peer, wire) as model:
+        with pytest.raises(ModelError) as raised:
+            await asked(model)
+    assert type(raised.value) is MEANT[fault]
+    assert str(raised.value).startswith(f"{wire}:m: ")
+    assert KEY not in str(raised.value)
+
+
+async def test_a_server_that_is_not_there_is_unreachable() -> None:
+    async with openai_like(oai.Says("Tea.")) as peer:
+        pass
+    async with model_at(peer, "chat") as model:
+        with pytest.raises(ModelUnreachable):
+            await asked(model)
+
+
+async def test_a_server_says_after_how_long_to_ask_again() -> None:
+    async with openai_like(Status(429, headers={"Retry-After": "7"})) as peer:
+        async with model_at(peer, "chat") as model:
+            with pytest.raises(ModelRateLimited) as raised:
+                await asked(model)
+    assert raised.value.retry_after == 7.0
+
+
+async def test_an_overflow_is_told_with_its_window() -> None:
+    body = {
+        "error": {
+            "code": "context_length_exceeded",
+            "message": "This model's maximum context length is 8192 tokens.",
+        }
+    }
+    async with openai_like(Status(400, body=body)) as peer, model_at(peer, "chat") as model:
+        with pytest.raises(ModelOverflow) as raised:
+            await asked(model)
+    assert raised.value.window == 8_192
+
+
+async def test_a_reply_that_takes_too_long_in_all_is_given_up() -> None:
+    async with openai_like(oai.Says(TEXT, pieces=40)) as peer:
+        async with model_at(peer, "chat", Timeouts(total=0.0)) as model:
+            with pytest.raises(ModelTimedOut, match="no whole reply in 0 s"):
+                await asked(model)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_whoever_stops_listening_closes_the_connection(wire: str) -> None:
+    async with peer_of(wire, "silent in the middle") as peer:
+        async with model_at(peer, wire, Timeouts()) as model:
+            replies = model.stream(PROMPT)
+            assert isinstance(await anext(replies), TextDelta)
+            waiting = asyncio.ensure_future(anext(replies))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await peer.until(lambda it: it.connections.open == 0)
