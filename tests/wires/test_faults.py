@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import pytest
 
@@ -20,17 +21,19 @@ from loopline.errors import (
     ModelTimedOut,
     ModelUnreachable,
 )
-from loopline.models import TextDelta
+from loopline.models import JsonObject, TextDelta
 from tests.support.peers import anthropic_says as ant
 from tests.support.peers import openai_says as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.behaviours import (
+    Behaviour,
     BrokenOff,
     Cut,
     Fault,
     HalfClosed,
     Malformed,
     Silence,
+    Speech,
     Status,
 )
 from tests.support.peers.openai_like import openai_like
@@ -45,27 +48,34 @@ TEXT = "Tea, and more of it. " * 8
 async def peer_of(wire: str, fault: str) -> AsyncGenerator[Peer, None]:
     """A server of that wire, with the fault of that name."""
     if wire == "messages":
-        async with anthropic_like(_made(fault, ant.Says(TEXT))) as peer:
+        async with anthropic_like(_made(fault, ant.Says(TEXT, pieces=12))) as peer:
             yield peer
     else:
-        async with openai_like(_made(fault, oai.Says(TEXT))) as peer:
+        async with openai_like(_made(fault, oai.Says(TEXT, pieces=12))) as peer:
             yield peer
 
 
-def _made(fault: str, says: object) -> object:
-    return {
-        "silent before the head": lambda: Silence(says),
-        "silent in the middle": lambda: Silence(says, after_chunks=2),
-        "reset before the head": lambda: Cut(says, after_bytes=0),
-        "reset in the middle": lambda: Cut(says, after_chunks=2),
-        "half closed": lambda: HalfClosed(says, after_chunks=2),
-        "broken json": lambda: Malformed(says, chunk=1),
-        "overloaded in the middle": lambda: BrokenOff(says, fault=Fault(kind="overloaded_error")),
-        **{
-            str(code): lambda code=code: Status(code)
-            for code in (400, 401, 403, 404, 429, 500, 503, 529)
-        },
-    }[fault]()
+SayT = TypeVar("SayT", bound=Speech)
+
+
+def _made(fault: str, says: SayT) -> Behaviour[SayT]:
+    match fault:
+        case "silent before the head":
+            return Silence(says)
+        case "silent in the middle":
+            return Silence(says, after_chunks=8)
+        case "reset before the head":
+            return Cut(says, after_bytes=0)
+        case "reset in the middle":
+            return Cut(says, after_chunks=8)
+        case "half closed":
+            return HalfClosed(says, after_chunks=8)
+        case "broken json":
+            return Malformed(says, chunk=1)
+        case "overloaded in the middle":
+            return BrokenOff(says, after_chunks=8, fault=Fault(kind="overloaded_error"))
+        case code:
+            return Status(int(code))
 
 
 MEANT: dict[str, type[ModelError]] = {
@@ -107,15 +117,15 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
 
 
 async def test_a_server_says_after_how_long_to_ask_again() -> None:
-    async with openai_like(Status(429, headers={"Retry-After": "7"})) as peer:
-        async with model_at(peer, "chat") as model:
-            with pytest.raises(ModelRateLimited) as raised:
-                await asked(model)
+    late = Status(429, headers={"Retry-After": "7"})
+    async with openai_like(late) as peer, model_at(peer, "chat") as model:
+        with pytest.raises(ModelRateLimited) as raised:
+            await asked(model)
     assert raised.value.retry_after == 7.0
 
 
 async def test_an_overflow_is_told_with_its_window() -> None:
-    body = {
+    body: JsonObject = {
         "error": {
             "code": "context_length_exceeded",
             "message": "This model's maximum context length is 8192 tokens.",
@@ -128,20 +138,25 @@ async def test_an_overflow_is_told_with_its_window() -> None:
 
 
 async def test_a_reply_that_takes_too_long_in_all_is_given_up() -> None:
-    async with openai_like(oai.Says(TEXT, pieces=40)) as peer:
-        async with model_at(peer, "chat", Timeouts(total=0.0)) as model:
-            with pytest.raises(ModelTimedOut, match="no whole reply in 0 s"):
-                await asked(model)
+    at_once = Timeouts(total=0.0)
+    async with openai_like(oai.Says(TEXT)) as peer, model_at(peer, "chat", at_once) as model:
+        with pytest.raises(ModelTimedOut, match="no whole reply in 0 s"):
+            await asked(model)
 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_whoever_stops_listening_closes_the_connection(wire: str) -> None:
-    async with peer_of(wire, "silent in the middle") as peer:
-        async with model_at(peer, wire, Timeouts()) as model:
-            replies = model.stream(PROMPT)
-            assert isinstance(await anext(replies), TextDelta)
-            waiting = asyncio.ensure_future(anext(replies))
-            await asyncio.sleep(0.05)
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
-            await peer.until(lambda it: it.connections.open == 0)
+    silent = peer_of(wire, "silent in the middle")
+    async with silent as peer, model_at(peer, wire, Timeouts(read=30.0)) as model:
+        replies = model.stream(PROMPT)
+        assert isinstance(await anext(replies), TextDelta)
+        waiting = asyncio.ensure_future(_emptied(replies))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await peer.until(lambda it: it.connections.open == 0)
+
+
+async def _emptied(replies: AsyncIterator[object]) -> None:
+    async for _ in replies:
+        pass

@@ -105,17 +105,17 @@ STOPS: list[tuple[ant.Stop, str]] = [
 
 @pytest.mark.parametrize(("stop", "told"), STOPS)
 async def test_why_a_message_ended_is_told(stop: ant.Stop, told: str) -> None:
-    async with anthropic_like(ant.Says("Tea.", stop=stop)) as peer:
-        async with model_at(peer, "messages") as model:
-            _, reply = await asked(model)
+    said = ant.Says("Tea.", stop=stop)
+    async with anthropic_like(said) as peer, model_at(peer, "messages") as model:
+        _, reply = await asked(model)
     assert reply.stop_reason == told
 
 
 async def test_half_a_call_is_a_problem_unless_the_output_limit_cut_it_off() -> None:
     half = (Call("shop__find", '{"name": "te', "call_1"),)
-    async with openai_like(oai.Says(calls=half), oai.Says(calls=half, finish="length")) as peer:
-        async with model_at(peer, "chat") as model:
-            (_, broken), (_, cut) = await asked(model), await asked(model)
+    said = (oai.Says(calls=half), oai.Says(calls=half, finish="length"))
+    async with openai_like(*said) as peer, model_at(peer, "chat") as model:
+        (_, broken), (_, cut) = await asked(model), await asked(model)
     assert ("cannot be read" in broken.problem, broken.calls) == (True, ())
     assert (cut.problem, cut.stop_reason) == ("", "length")
 

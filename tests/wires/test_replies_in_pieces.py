@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline.adapters.wires.calls import Calls
-from loopline.adapters.wires.failing import Account, failure, retry_after, window
+from loopline.adapters.wires.failing import Account, failure
 from loopline.adapters.wires.thinking import ThinkTags
 from loopline.errors import (
     ModelAccessError,
@@ -144,26 +144,3 @@ def test_a_status_and_its_words_are_one_of_our_errors(
 def test_a_refused_key_names_its_variable_and_a_wrong_part_is_named() -> None:
     assert "OPENAI_API_KEY" in str(failure(401, {}, "{}", ME))
     assert "tools[0]" in str(failure(*MEANT[8][:1], {}, MEANT[8][1], ME))
-
-
-SAID = {
-    "This model's maximum context length is 128000 tokens. However, you requested 130000": 128_000,
-    "prompt is too long: 210000 tokens > 200000 maximum": 200_000,
-    "the request exceeds the available context size (4096 tokens), try increasing it": 4_096,
-    "This model's maximum context length is 8,192 tokens.": 8_192,
-    "input is too long": None,
-}
-
-
-@pytest.mark.parametrize("said", SAID)
-def test_the_window_is_read_from_what_is_said_of_an_overflow(said: str) -> None:
-    assert window(said) == SAID[said]
-
-
-def test_when_to_ask_again_is_in_the_headers_in_one_of_three_forms() -> None:
-    assert retry_after({"retry-after-ms": "1500"}) == 1.5
-    assert retry_after({"retry-after": "3"}) == 3.0
-    assert (retry_after({"retry-after": "Wed, 21 Oct 2065 07:28:00 GMT"}) or 0) > 1_000
-    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
-    assert retry_after({"retry-after": "soon"}) is None
-    assert retry_after({}) is None

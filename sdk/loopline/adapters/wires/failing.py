@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from loopline.errors import (
     ModelAccessError,
@@ -20,17 +18,8 @@ from loopline.errors import (
     ModelTimedOut,
 )
 from loopline.models import Json, JsonObject, extract_json
+from loopline.models.limits import overflow, wait_seconds
 
-_OVERFLOW = re.compile(
-    r"context[_ ]length|maximum context|context window|context size|too many tokens|prompt is too long"
-    r"|input is too long|request too large|exceeds? the (?:available|maximum|model)|input length and",
-    re.IGNORECASE,
-)
-_WINDOW = re.compile(
-    r"(?:maximum(?: context length)?(?: is)?|context (?:length|window|size)(?: is| of)?|limit(?: is| of)?|> ?|\(|n_ctx: ?)\D{0,20}?"
-    r"([\d,]{4,9})(?: tokens| maximum|\)|\b)",
-    re.IGNORECASE,
-)
 _LONGEST = 600
 
 
@@ -60,16 +49,18 @@ def failure(status: int, headers: Mapping[str, str], body: str, account: Account
         return ModelAccessError(f"{words}: check {account.variable}")
     if kind == "insufficient_quota" or status == 402:
         return ModelAccessError(f"{words}: the account has nothing left to spend")
-    if status in (400, 413, 422) and _OVERFLOW.search(f"{kind} {said}"):
-        return ModelOverflow(words, window=window(said))
-    return _by_status(status, words, retry_after(headers))
+    too_long = overflow(status, body)
+    if too_long is not None or kind == "context_length_exceeded" or status == 413:
+        return ModelOverflow(words, window=too_long.window if too_long else None)
+    return _by_status(status, words, wait_seconds(headers, datetime.now(UTC)))
 
 
 def failed_midway(kind: str, said: str, account: Account) -> ModelError:
     """What an error means that came where a piece of the reply was to come."""
     words = account.without_key(f"{account.model}: {said[:_LONGEST] or kind}")
-    if _OVERFLOW.search(f"{kind} {said}"):
-        return ModelOverflow(words, window=window(said))
+    too_long = overflow(None, said)
+    if too_long is not None or kind == "context_length_exceeded":
+        return ModelOverflow(words, window=too_long.window if too_long else None)
     match kind:
         case "rate_limit_error" | "rate_limit_exceeded":
             return ModelRateLimited(words)
@@ -94,28 +85,6 @@ def piece(data: str, account: Account) -> JsonObject:
     if not isinstance(read, dict):
         raise ModelStreamBroken(f"{account.model}: a piece is no object: {data[:80]}")
     return read
-
-
-def window(said: str) -> int | None:
-    """The window that a server names in what it says of an overflow, in tokens."""
-    found = _WINDOW.search(said)
-    return int(found[1].replace(",", "")) if found else None
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds after which to ask again, None where the server does not say."""
-    said = headers.get("retry-after-ms", "")
-    if said.strip().isdigit():
-        return int(said) / 1000
-    said = headers.get("retry-after", "").strip()
-    try:
-        return max(float(said), 0.0)
-    except ValueError:
-        pass
-    try:
-        return max((parsedate_to_datetime(said) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError):
-        return None
 
 
 def _by_status(status: int, words: str, seconds: float | None) -> ModelError:
