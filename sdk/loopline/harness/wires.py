@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from loopline.errors import ModelAccessError, ModelError
-from loopline.models import Abilities, Model, ModelFacts, Vendor, facts, vendor_of
+from loopline.models import VENDORS, Abilities, Model, ModelFacts, Vendor, facts
 from loopline.models.facts import FAMILIES
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ class Wires:
         Raises:
             ModelError: there is no such provider, its key is not set, or the model cannot be used yet.
         """
-        vendor, known = vendor_of(name), facts(name)
+        provider, _, model = name.partition(":")
+        if provider not in VENDORS or not model:
+            known_ones = ", ".join(f"{one}:" for one in VENDORS)
+            raise ModelError(f"no model {name!r}: write offline, or begin it with {known_ones}")
+        vendor, known = VENDORS[provider], facts(name)
         given = os.environ.get(vendor.url_variable, "").strip()
         key = _key(name, vendor, os.environ, required=not given)
         if given and known is FAMILIES.get(f"{vendor.name}:"):
@@ -38,7 +42,7 @@ class Wires:
         self._http = self._http or Http()
         return model_of(
             name,
-            model=name.partition(":")[2],
+            model=model,
             url=given or vendor.base_url,
             account=Account(name, vendor.key_variable, key),
             facts=known,

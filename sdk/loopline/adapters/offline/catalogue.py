@@ -9,6 +9,11 @@ from loopline.adapters.offline.quoting import harmless
 from loopline.models import Json, JsonObject, ToolSpec, dumps
 
 NATURE = "offline — a deterministic reader, not a language model"
+OTHERS = (
+    "A language model decides with `--model openai:gpt-5.5` and the variable OPENAI_API_KEY, or with "
+    "`--model anthropic:claude-sonnet-5` and ANTHROPIC_API_KEY."
+)
+"""How to have something else decide."""
 _DEEPEST = 4
 _SAMPLES: dict[str, Json] = {
     "string": "text", "integer": 1, "number": 1.5, "boolean": True, "null": None,
@@ -26,13 +31,14 @@ def catalogue(bundle: str, tools: Sequence[ToolSpec]) -> list[str]:
     name = bundle or "BUNDLE"
     if not own:
         return [
-            f"I am {NATURE}, and {_called(bundle)} has neither a knowledge space to read nor tools."
+            f"I am {NATURE}, and {_called(bundle)} has neither a knowledge space to read nor tools.",
+            f"\n\n{OTHERS}",
         ]
     lead = (
         f"I am {NATURE}, so I cannot decide which tool answers you, and there is no knowledge space "
         f"to read. These are the tools of {_called(bundle)}, each with a line to try:"
     )
-    return [lead, *(f"\n\n{_entry(name, tool)}" for tool in own)]
+    return [lead, *(f"\n\n{_entry(name, tool)}" for tool in own), f"\n\n{OTHERS}"]
 
 
 def example(tool: ToolSpec) -> JsonObject:

@@ -16,7 +16,7 @@ from loopline.adapters.wires.bytes import (
 )
 from loopline.adapters.wires.failing import Account, failed_midway, piece
 from loopline.adapters.wires.thinking import ThinkTags
-from loopline.adapters.wires.wired import Coming, WireModel
+from loopline.adapters.wires.wired import Coming, WireModel, bearing
 from loopline.models import (
     AssistantMessage,
     Json,
@@ -44,8 +44,7 @@ class OpenAiChat(WireModel):
     @property
     def headers(self) -> Mapping[str, str]:
         """The key as a bearer's, if there is one."""
-        key = {"Authorization": f"Bearer {self.account.key}"} if self.account.key else {}
-        return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}
+        return bearing(self.account)
 
     def coming(self, offered: tuple[str, ...]) -> Coming:
         """What reads the next reply."""

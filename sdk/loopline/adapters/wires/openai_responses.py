@@ -14,7 +14,7 @@ from loopline.adapters.wires.bytes import (
     wire_name,
 )
 from loopline.adapters.wires.failing import Account, failed_midway, piece
-from loopline.adapters.wires.wired import Coming, WireModel
+from loopline.adapters.wires.wired import Coming, WireModel, bearing
 from loopline.errors import ModelError
 from loopline.models import (
     AssistantMessage,
@@ -41,12 +41,8 @@ class OpenAiResponses(WireModel):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The key as a bearer's."""
-        return {
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream",
-            "Authorization": f"Bearer {self.account.key}",
-        }
+        """The key as a bearer's, if there is one."""
+        return bearing(self.account)
 
     def coming(self, offered: tuple[str, ...]) -> Coming:
         """What reads the next reply."""

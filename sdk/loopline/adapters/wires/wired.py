@@ -175,3 +175,9 @@ class WireModel(ABC):
         if self._tools[0] is not tools:
             self._tools = (tools, b"[%s]" % b",".join(map(self.tool, tools)))
         return self._tools[1]
+
+
+def bearing(account: Account) -> Mapping[str, str]:
+    """The headers of a request whose key, if there is one, is a bearer's."""
+    key = {"Authorization": f"Bearer {account.key}"} if account.key else {}
+    return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}

@@ -1,0 +1,37 @@
+"""Models by name on the command line: over a wire, without a key, and with a chain."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from tests.doors.command import Loopline
+from tests.support.peers import openai_says as oai
+from tests.support.peers.behaviours import Status
+from tests.support.peers.openai_like import openai_like
+
+
+async def test_a_bundle_is_asked_with_a_model_over_a_wire(tea: Loopline) -> None:
+    async with openai_like(oai.Says("Green tea, I should say.")) as peer:
+        at = replace(tea, settings={"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-1"})
+        ran = await asyncio.to_thread(at, "run", "guide", "Which tea?", "--model", "openai:small")
+    assert (ran.code, ran.out.strip()) == (0, "Green tea, I should say.")
+    assert "openai:small" in ran.err
+    assert "sk-1" not in ran.out + ran.err
+
+
+async def test_a_model_that_refuses_the_key_says_which_variable_to_check(tea: Loopline) -> None:
+    async with openai_like(Status(401)) as peer:
+        at = replace(tea, settings={"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-1"})
+        ran = await asyncio.to_thread(at, "run", "guide", "Which tea?", "--model", "openai:small")
+    assert (ran.code, "check OPENAI_API_KEY" in ran.err) == (1, True)
+
+
+def test_without_a_key_nothing_is_asked(tea: Loopline) -> None:
+    ran = tea("run", "guide", "Which tea?", "--model", "anthropic:claude-sonnet-5")
+    assert (ran.code, "set ANTHROPIC_API_KEY" in ran.err) == (2, True)
+
+
+def test_a_model_that_there_is_not_is_refused_with_what_one_begins_with(tea: Loopline) -> None:
+    ran = tea("run", "guide", "Which tea?", "--model", "gpt-5")
+    assert (ran.code, "openai:" in ran.err) == (2, True)

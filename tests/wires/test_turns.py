@@ -1,0 +1,138 @@
+"""Whole turns over the wires: a model string, a server, tools, and what the log has of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopline import Harness
+from loopline.errors import ModelAccessError, ModelError
+from loopline.events import Delta
+from loopline.models import JsonObject
+from loopline.testing import FakeClock
+from loopline.timeline import Decision, ModelOverflowed, RoundStart, TurnHeader
+from tests.support.peers import anthropic_says as ant
+from tests.support.peers import openai_says as oai
+from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.behaviours import Behaviour, Cut, Status
+from tests.support.peers.openai_like import openai_like
+from tests.support.peers.said import Call
+from tests.support.peers.signing import signing
+from tests.support.workbench import bodies, said, workbench
+
+LOOK = (Call("w__count", '{"number": 7}', "call_1"),)
+
+
+@pytest.mark.parametrize("model", ["openai:some-model", "openai:gpt-5.5", "ollama:qwen3:8b"])
+async def test_a_turn_goes_over_the_wire_that_the_model_wants(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with openai_like(oai.Says("I look.", LOOK), oai.Says("It is 7.")) as peer:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
+        monkeypatch.setenv("OLLAMA_BASE_URL", f"{peer.url}/v1")
+        async with Harness.open(workbench(), store="memory:", model=model) as harness:
+            talk = harness.conversation("c")
+            result = await talk.say("How many?")
+            (header,) = await bodies(talk, TurnHeader)
+    assert (result.answer, result.rounds, header.model) == ("It is 7.", 2, model)
+    assert result.usage.input_tokens == 22
+    assert [request.path for request in peer.requests] == [
+        "/v1/responses" if model == "openai:gpt-5.5" else "/v1/chat/completions"
+    ] * 2
+    assert b"[tc:turn_1.c1.result]\\n7" in peer.requests[1].raw
+
+
+async def test_a_turn_over_anthropics_wire_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ant.Says("I look.", LOOK, usage=ant.Usage(input=1_000, output=100))
+    second = ant.Says("It is 7.", usage=ant.Usage(input=10, output=10, read=1_000))
+    async with anthropic_like(first, second) as peer:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", peer.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
+        opened = Harness.open(workbench(), store="memory:", model="anthropic:claude-sonnet-5")
+        async with opened as harness:
+            talk = harness.conversation("c")
+            result = await talk.say("How many?")
+            prices = [one.cost for one in await bodies(talk, Decision)]
+    assert result.answer == "It is 7."
+    assert result.usage.cache_read_tokens == 1_000
+    assert result.cost == pytest.approx(sum(price or 0 for price in prices))
+    assert all(prices)
+
+
+@pytest.mark.parametrize(
+    ("model", "variable"),
+    [("openai:gpt-5", "OPENAI_API_KEY"), ("anthropic:claude-sonnet-5", "ANTHROPIC_API_KEY")],
+)
+def test_a_key_that_is_missing_is_named(
+    model: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ModelAccessError, match=variable):
+        Harness.open(workbench(), store="memory:", model=model)
+
+
+@pytest.mark.parametrize("model", ["gpt-5", "nobody:gpt", "openai:"])
+def test_a_string_that_names_no_model_says_what_one_begins_with(model: str) -> None:
+    with pytest.raises(ModelError, match="openai:"):
+        Harness.open(workbench(), store="memory:", model=model)
+
+
+BUSY = Status(429, headers={"Retry-After": "2"})
+CUT: Behaviour[oai.Says] = Cut(oai.Says("Half an answer " * 9, pieces=20), after_chunks=9)
+
+
+@pytest.mark.parametrize("fault", [BUSY, Status(503), CUT], ids=["429", "503", "cut"])
+async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
+    fault: Behaviour[oai.Says], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with openai_like(fault, oai.Says("It is 7.")) as peer:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
+        async with Harness.open(
+            workbench(), store="memory:", model="openai:m", clock=FakeClock()
+        ) as harness:
+            talk = harness.conversation("c")
+            events = [event async for event in talk.stream("How many?")]
+            (decision,) = await bodies(talk, Decision)
+    assert (said(events), decision.attempt) == ("It is 7.", 2)
+    assert ("reset", 1) in [(one.type, one.attempt) for one in events if isinstance(one, Delta)]
+
+
+async def test_an_overflow_is_made_smaller_and_never_sent_the_same_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body: JsonObject = {
+        "error": {"message": "This model's maximum context length is 12000 tokens."}
+    }
+    big = (Call("w__big", '{"size": 30000}', "call_1"),)
+    script = (oai.Says(calls=big), oai.Says(calls=big), Status(400, body=body), oai.Says("Done."))
+    async with openai_like(*script) as peer:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
+        async with Harness.open(workbench(), store="memory:", model="openai:m") as harness:
+            talk = harness.conversation("c")
+            result = await talk.say("go")
+            (learned,) = await bodies(talk, ModelOverflowed)
+    assert result.answer == "Done."
+    assert learned.window <= 12_000
+    refused, asked = peer.requests[-2:]
+    assert len(asked.raw) < len(refused.raw)
+
+
+async def test_fifty_rounds_are_taken_by_a_server_that_checks_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rounds = [
+        ant.Says(f"note {n}", (Call("w__count", f'{{"number": {n}}}', f"toolu_{n}"),))
+        for n in range(49)
+    ]
+    async with signing(*rounds, ant.Says("Done.")) as peer:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", peer.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
+        opened = Harness.open(workbench(), store="memory:", model="anthropic:claude-sonnet-5")
+        async with opened as harness:
+            talk = harness.conversation("c")
+            result = await talk.say("go", max_iterations=60)
+            decisions = await bodies(talk, Decision)
+            epochs = {one.epoch for one in await bodies(talk, RoundStart)}
+    assert (result.answer, len(peer.requests), epochs) == ("Done.", 50, {1})
+    later = [one.usage for one in decisions[5:]]
+    assert all(one.cache_read_tokens > 0 for one in later)
