@@ -1,0 +1,1 @@
+"""Models over HTTP, on the wires that their vendors speak."""
