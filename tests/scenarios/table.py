@@ -72,7 +72,7 @@ def sections() -> dict[str, list[Feature]]:
 
 
 def held_by() -> Mapping[str, Sequence[Held]]:
-    """The tests of the scenarios by the name of the row that each holds."""
+    """The tests of the scenarios and the wires by the name of the row that each holds."""
     found = defaultdict[str, list[Held]](list)
     for path in python_files("tests"):
         for name, sentence in _named(path):
@@ -81,7 +81,7 @@ def held_by() -> Mapping[str, Sequence[Held]]:
 
 
 def _named(path: Path) -> Iterator[tuple[str, str]]:
-    if not path.is_relative_to(ROOT / "tests" / "scenarios"):
+    if not any(path.is_relative_to(ROOT / "tests" / folder) for folder in ("scenarios", "wires")):
         return
     for function in sorted(functions(path), key=lambda one: one.lineno):
         match = _NAME.fullmatch(function.name)
