@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -160,3 +161,22 @@ async def test_whoever_stops_listening_closes_the_connection(wire: str) -> None:
 async def _emptied(replies: AsyncIterator[object]) -> None:
     async for _ in replies:
         pass
+
+
+async def test_a_file_of_certificates_that_is_none_is_told_and_may_be_mended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with openai_like(oai.Says("Tea.")) as peer, model_at(peer, "chat") as model:
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+        with pytest.raises(ModelUnreachable, match="no client can be made"):
+            await asked(model)
+        monkeypatch.delenv("SSL_CERT_FILE")
+        assert (await asked(model))[1].text == "Tea."
+
+
+async def test_any_number_of_first_requests_share_one_client() -> None:
+    async with openai_like(oai.Says("Tea.")) as peer, model_at(peer, "chat") as model:
+        replies = await asyncio.gather(*(asked(model) for _ in range(20)))
+        await asked(model)
+    assert {reply.text for _, reply in replies} == {"Tea."}
+    assert peer.connections.opened <= 20

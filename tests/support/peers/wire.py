@@ -17,6 +17,9 @@ from loopline.models.json import JsonObject
 LONGEST_HEAD = 2**20
 """The most bytes of a request's head, and of one line of a chunked body."""
 
+BACKLOG = 4_096
+"""Connections that may wait to be accepted."""
+
 PATIENCE = 10.0
 """Seconds that `until` waits."""
 
@@ -210,7 +213,7 @@ async def serving(peer: Peer, respond: Respond) -> AsyncGenerator[Peer, None]:
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talks.append(asyncio.create_task(_talk(Line(reader, writer), peer, respond)))
 
-    server = await asyncio.start_server(connected, "127.0.0.1", limit=LONGEST_HEAD)
+    server = await asyncio.start_server(connected, "127.0.0.1", limit=LONGEST_HEAD, backlog=BACKLOG)
     host, port = server.sockets[0].getsockname()[:2]
     peer.url = f"http://{host}:{port}"
     try:

@@ -31,9 +31,9 @@ class Http:
     """
 
     def __init__(self) -> None:
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx2.AsyncClient] = (
-            WeakKeyDictionary()
-        )
+        self._clients: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, asyncio.Future[httpx2.AsyncClient]
+        ] = WeakKeyDictionary()
 
     async def events(
         self,
@@ -49,7 +49,7 @@ class Http:
         Raises:
             ModelError: there is no reply, or it breaks off.
         """
-        client, late = await self._client(), monotonic() + timeouts.total
+        client, late = await self._client(account), monotonic() + timeouts.total
         waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
         request = client.build_request("POST", url, content=body, headers=headers, timeout=waits)
         with _told(account):
@@ -69,16 +69,19 @@ class Http:
 
     async def close(self) -> None:
         """Close the connections; a model that is asked again makes new ones."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.aclose()
+        made = self._clients.pop(asyncio.get_running_loop(), None)
+        if made is not None:
+            await (await made).aclose()
 
-    async def _client(self) -> httpx2.AsyncClient:
+    async def _client(self, account: Account) -> httpx2.AsyncClient:
         loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            made = await asyncio.to_thread(_made)  # certificates take a while to read
-            self._clients.setdefault(loop, made)
-        return self._clients[loop]
+        if loop not in self._clients:  # certificates take a while to read: once, however many ask
+            self._clients[loop] = asyncio.ensure_future(asyncio.to_thread(_made))
+        try:
+            return await asyncio.shield(self._clients[loop])
+        except OSError as error:  # such as a file of certificates that is none
+            self._clients.pop(loop, None)
+            raise ModelUnreachable(f"{account.model}: no client can be made: {error}") from error
 
 
 def _made() -> httpx2.AsyncClient:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 from loopline.adapters.wires.calls import Calls
 from loopline.adapters.wires.failing import Account
 from loopline.adapters.wires.http import Http, Timeouts
-from loopline.errors import ModelStreamBroken
+from loopline.errors import ModelError, ModelStreamBroken
 from loopline.models import (
     Abilities,
     ModelFacts,
@@ -21,6 +23,8 @@ from loopline.models import (
     Usage,
 )
 
+DRAIN_SECONDS = 0.2
+"""How long the end of a reply that is over is waited for."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How hard a model may be to think, from the least."""
 
@@ -149,6 +153,7 @@ class WireModel(ABC):
                 for delta in coming.take(event.data):
                     yield delta
                 if coming.is_over:
+                    await _drained(events)
                     break
         finally:
             await events.aclose()
@@ -175,6 +180,14 @@ class WireModel(ABC):
         if self._tools[0] is not tools:
             self._tools = (tools, b"[%s]" % b",".join(map(self.tool, tools)))
         return self._tools[1]
+
+
+async def _drained(events: AsyncIterator[object]) -> None:
+    """Read what ends a reply that is over, so that its connection serves again; not for long."""
+    with suppress(TimeoutError, ModelError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in events:
+                pass
 
 
 def bearing(account: Account) -> Mapping[str, str]:
