@@ -9,7 +9,7 @@ from loopline.models import Prompt
 from loopline.testing import Call, Fail, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ModelOverflowed, RoundStart
-from tests.support.workbench import at_work, bodies, shown
+from tests.support.workbench import at_work, bodies, shown, workbench
 
 LOOKS: list[Entry] = [Call("w.command", text=f"{n} " + "yes " * 800) for n in range(6)]
 
@@ -76,3 +76,28 @@ async def test_what_cannot_be_made_smaller_is_asked_of_the_next_model_in_its_own
         assert (await talk.say("go")).answer == "Tea."
         begun = await bodies(talk, RoundStart)
     assert (begun[0].model, begun[-1].model) == ("one", "two")
+
+
+async def test_each_model_of_a_chain_is_asked_once_more_in_a_smaller_form() -> None:
+    def overflow() -> Fail:
+        return Fail(ModelOverflow("too long", window=20_000))
+
+    script = [*LOOKS, overflow(), overflow()]
+    first = ScriptedModel(script, name="one", output_limit=1_000)
+    second = ScriptedModel([overflow(), "Done."], name="two", output_limit=1_000)
+    async with at_work((first, second)) as talk:
+        assert (await talk.say("go")).answer == "Done."
+        learned = [one.model for one in await bodies(talk, ModelOverflowed)]
+    assert learned == ["one", "two"]
+
+
+async def test_a_trace_that_overflows_is_shown_in_shorter_pieces() -> None:
+    big: list[Entry] = [Call("w.big", size=2_000) for _ in range(6)]
+    model = ScriptedModel(
+        [*big, "Brief.", Fail(ModelOverflow("too long")), "Written."], output_limit=1_000
+    )
+    async with at_work(model, workbench(answer_mode="synthesize")) as talk:
+        assert (await talk.say("go")).answer == "Written."
+        epochs = [one.epoch for one in await bodies(talk, RoundStart)]
+    assert size(model.requests[-1]) < size(model.requests[-2])
+    assert len(set(epochs)) == 1

@@ -192,7 +192,7 @@ class Context:
 
     async def _open_trace(self, iteration: Iteration) -> None:
         """Begin the request that writes the answer, which sees the turn in another way."""
-        timeline = self._recorder.timeline
+        self._overflowed, timeline = False, self._recorder.timeline
         blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
         abilities = self.model.abilities
         factor = self.view.facts.factor_of(self.model.name)

@@ -63,7 +63,6 @@ from loopline.timeline import (
 
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
-
 GivenUp = tuple[SwitchCause, str, Usage]
 """Why a model gave no answer, what it or its error said, and what the attempt used."""
 
@@ -295,7 +294,7 @@ class React:
                 if is_last or reply.stop_reason != "refusal":
                     return reply
                 given_up = ("refusal", reply.text, reply.usage)
-            place += 1
+            place, shrunk = place + 1, False
             await self._hand_over(self._models[place], *given_up)
 
     async def _hand_over(self, to: Model, why: SwitchCause, said: str, usage: Usage) -> None:
