@@ -279,3 +279,29 @@ async def test_progress_of_a_tool_in_a_thread_is_heard() -> None:
     async with talking([Call("own.slowly"), "Done."], bundle=own) as talk:
         heard = [event async for event in talk.stream("go")]
     assert [e.text for e in heard if isinstance(e, Delta) and e.type == "progress"] == ["half way"]
+
+
+class Fatal(BaseException):
+    """What ends the process."""
+
+
+class Fragile(BaseWorkflow):
+    async def pre_run_hook(self, payload: TurnPayload) -> None:
+        if payload.text == "poison":
+            raise Fatal
+
+
+async def test_a_prompt_that_ends_every_process_which_begins_it_is_passed_over_in_the_end() -> None:
+    log, fragile = MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
+
+    async def say(text: str) -> TurnResult:
+        model = ScriptedModel(["Done."] * 3, strict=False)
+        async with Harness.open(fragile, store=log, model=model) as harness:
+            return await harness.conversation("c").say(text)
+
+    for text in ("poison", "hello"):
+        with pytest.raises(Fatal):
+            await say(text)
+    assert (await say("still there?")).answer == "Done."
+    blocks = await log.read(Conversation(name="c"))
+    assert exits(blocks) == [(1, "interrupted"), (2, "complete"), (3, "complete")]

@@ -296,6 +296,7 @@ class Turns:
         """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
         hear = self._telling(asked.request, None)
         recorder = lead.recorder(number, self._watched(lead, number, hear))
+        recorder.adopted = True
         with in_turn(recorder):
             try:
                 await self._bounded(asked, lead, recorder, hear)

@@ -262,6 +262,8 @@ class Harness(Conversing):
         told = [Notice(code="knowledge_stale", text=stale)] if stale else []
         if recorder.turn.header is None:
             recorder.header, recorder.foreword = header, told
+            if recorder.adopted:  # if it ends this process too, the next one passes it over
+                await recorder.record()
         elif told:
             await recorder.record(*told)
         return Services(

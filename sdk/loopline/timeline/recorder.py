@@ -23,7 +23,8 @@ class Recorder:
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
     `on_steer` is called when the user steers the turn. `appends` counts the appends so far, each
     of which has caught up with the log. `header` is what the next append says first, outside any round,
-    unless it is what the turn's newest header says; `foreword` goes with the first one.
+    unless it is what the turn's newest header says; `foreword` goes with the first one. A turn is `adopted`
+    that whoever asked for it has not begun.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Recorder:
         self.appends: int = 0
         self.header: TurnHeader | None = None
         self.foreword: Sequence[Body] = ()
+        self.adopted = False
         self.on_steer: Callable[[], None] | None = None
 
     @property
