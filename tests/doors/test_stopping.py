@@ -48,6 +48,7 @@ def test_a_killed_turn_is_carried_on_and_nothing_is_begun_twice(slow: Loopline) 
     ran = slow("run", "slow", "-c", "c1")
     assert ran.code == 0, ran.err
     assert "cut off after it had begun" in ran.out
+    assert ran.err.count('slow.work(what="dig")') == 1
     blocks = slow.blocks("c1")
     assert blocks[: len(acknowledged)] == acknowledged
     assert blocks[-1]["body"]["reason"] == "complete"

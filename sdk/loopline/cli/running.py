@@ -155,13 +155,10 @@ async def watched(
     answers: Mapping[str, str] | None = None,
 ) -> Over:
     """Run the turn to its end or until it waits; one that ended by an error is over too."""
-    before = Timeline(await talk.blocks())
+    watch = Watch(screen, moves=moves)
     if text is None:
-        cut = [turn.number for turn in (*before.cut, *before.unbegun)][:1]
-        watch = Watch(screen, [block for block in before if block.turn in cut], moves=moves)
         events = talk.stream_resume(answers or None, **limits)
     else:
-        watch = Watch(screen, moves=moves)
         events = talk.stream(text, **limits)
     try:
         async for event in events:

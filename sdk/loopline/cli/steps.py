@@ -6,7 +6,6 @@ waits for is a step of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -72,10 +71,9 @@ class _Row:
 
 
 class Steps:
-    """Everything the turn has done so far."""
+    """Everything the turn has done so far; one that is carried on is told from its beginning."""
 
-    def __init__(self, blocks: Iterable[Block] = ()) -> None:
-        """Begin with what the turn had done before it was cut off."""
+    def __init__(self) -> None:
         self._rows: list[_Row] = []
         self._plan: PlanSnapshot | None = None
         self._calls: dict[str, _Row] = {}
@@ -84,8 +82,6 @@ class Steps:
         self._at_work = False
         self._said = ""
         self.progress: str = ""
-        for block in blocks:
-            self.take(block)
 
     def take(self, event: Event) -> None:
         """Fold one more event in."""

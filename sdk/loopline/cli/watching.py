@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -29,11 +29,10 @@ class Watch:
     `turn` is the number of the turn heard last, `ended` whether that is over.
     """
 
-    def __init__(self, screen: Screen, before: Iterable[Block] = (), *, moves: bool = True) -> None:
-        """`before` is what the turn had done when it was cut off."""
+    def __init__(self, screen: Screen, *, moves: bool = True) -> None:
         self._screen = screen
         self._moves = moves and screen.is_live
-        self._steps = Steps(before)
+        self._steps = Steps()
         self._written = 0
         self.turn: int = 0
         self.ended: bool = False
