@@ -157,8 +157,8 @@ def test_a_request_that_the_model_could_not_answer_has_failed() -> None:
 
 def test_a_request_that_was_refused_ended_so_and_one_that_could_not_be_made_has_failed() -> None:
     used = Usage(input_tokens=9, output_tokens=1)
-    refused = ModelSwitched(model="openai:gpt-5", to="b", why="refusal", usage=used)
-    gone = ModelSwitched(model="b", to="c", why="unavailable", text="secret")
+    refused = ModelSwitched(model="openai:gpt-5", to="b", why="refusal", place=1, usage=used)
+    gone = ModelSwitched(model="b", to="c", why="unavailable", place=2, text="secret")
     first, second, third = spans(ROUND, refused, ROUND, gone, ROUND, DECIDED)
     assert (first.failed, first.attributes[genai.FINISH_REASONS]) == (False, ("refusal",))
     assert first.attributes[genai.INPUT_TOKENS] == 9

@@ -36,10 +36,11 @@ class Loop:
         """What is in force: the preset, the environment, the code and the configuration, the turn.
 
         Raises:
-            LooplineError: a policy is out of its range, or a variable of the environment holds junk.
+            LooplineError: a policy is out of its range, they do not go together, or a variable of the
+                environment holds junk.
         """
         environment = self.preset.environment(services.environment)
-        return self.preset.policies.under(environment, self.limits, services.limits)
+        return self.preset.policies.under(environment, self.limits, services.limits).sound()
 
     def header(self, services: Services, policies: Policies) -> TurnHeader:
         """What the turn says of the loop."""

@@ -33,7 +33,7 @@ class Wires:
         vendor, known = VENDORS[provider], facts(name)
         given = os.environ.get(vendor.url_variable, "").strip()
         key = _key(name, vendor, os.environ, required=not given)
-        if given and known is FAMILIES.get(f"{vendor.name}:"):
+        if given and vendor.wire == "openai" and known is FAMILIES.get(f"{vendor.name}:"):
             known = ModelFacts(window=known.window, output_limit=known.output_limit)
         from loopline.adapters.wires.failing import Account
         from loopline.adapters.wires.http import Http

@@ -217,7 +217,9 @@ class Actor:
 
     def _yields(self, one: _Running) -> bool:
         """Whether a call gives way to a steer: it reads, its children run, or are not begun yet."""
-        match one.parsed.claim.effect:
+        if isinstance(one.parsed.tool, LooplineError):
+            return True
+        match one.parsed.tool.effect:
             case "read":
                 return True
             case "meta":

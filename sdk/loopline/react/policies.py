@@ -75,23 +75,30 @@ class Policies:
         """These, with what the limits set, the later ones over the earlier.
 
         Raises:
-            LooplineError: a limit is unknown or out of its range, or they do not go together.
+            LooplineError: a limit is unknown or out of its range.
         """
         together: Limits = {}
         for one in limits:
             together.update(checked(one))
-        made = replace(self, **together)
-        if made.max_iterations is None:
+        return replace(self, **together)
+
+    def sound(self) -> Policies:
+        """These, when they go together.
+
+        Raises:
+            LooplineError: nothing would end a turn, or it could never answer.
+        """
+        if self.max_iterations is None:
             missing = [
-                name for name in ("deadline_seconds", "max_tokens") if made.value(name) is None
+                name for name in ("deadline_seconds", "max_tokens") if self.value(name) is None
             ]
             if missing:
                 raise LooplineError(f"without max_iterations a turn needs {' and '.join(missing)}")
-            if not made.early_stop:
+            if not self.early_stop:
                 raise LooplineError(
                     "early_stop=False needs max_iterations: so many rounds are made"
                 )
-        return made
+        return self
 
     def value(self, name: str) -> LimitValue:
         """The policy of that name."""

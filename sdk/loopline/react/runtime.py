@@ -271,7 +271,7 @@ class React:
             _Unasked: there is nothing to answer, or too little left to ask for a decision.
             ModelError: no model of the chain can be asked.
         """
-        place, shrunk = min(self._recorder.turn.refusals, len(self._models) - 1), False
+        place, shrunk = min(self._recorder.turn.place, len(self._models) - 1), False
         while True:
             self._context.use(self._models[place])
             is_wanted = await self._begin(self.state, purpose)
@@ -295,14 +295,15 @@ class React:
                     return reply
                 given_up = ("refusal", reply.text, reply.usage)
             place, shrunk = place + 1, False
-            await self._hand_over(self._models[place], *given_up)
+            await self._hand_over(place, *given_up)
 
-    async def _hand_over(self, to: Model, why: SwitchCause, said: str, usage: Usage) -> None:
+    async def _hand_over(self, place: int, why: SwitchCause, said: str, usage: Usage) -> None:
         self._listen(Delta(type="reset", channel="answer"))
         switched = ModelSwitched(
             model=self._context.model.name,
-            to=to.name,
+            to=self._models[place].name,
             why=why,
+            place=place,
             text=well_formed(said),
             usage=usage,
             cost=self._context.cost(usage),

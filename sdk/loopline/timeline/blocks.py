@@ -143,12 +143,14 @@ class ModelSwitched:
     """A model gave no answer, and the next one of the chain is asked the same.
 
     After a "refusal" it is asked for the rest of the turn, of one that was "unavailable" for this request.
-    `text` is what the model or its error said; `usage` and `cost` are what the attempt used.
+    That one stands at the `place` of the chain, from 0. `text` is what the model or its error said;
+    `usage` and `cost` are what the attempt used.
     """
 
     model: str
     to: str
     why: SwitchCause
+    place: int
     text: str = ""
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None

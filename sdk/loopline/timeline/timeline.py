@@ -94,7 +94,7 @@ class Turn:
     exit: Exit | None = None
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
-    refusals: int = 0
+    place: int = 0
     malformed: int = 0
     cut_off: int = 0
 
@@ -139,8 +139,8 @@ class Turn:
                 self._spend(usage, None)
             case RangeSummary(usage=usage):
                 self._spend(usage, None)
-            case ModelSwitched(why=why, usage=usage, cost=cost):
-                self.refusals += why == "refusal"
+            case ModelSwitched(why=why, place=place, usage=usage, cost=cost):
+                self.place = place if why == "refusal" else self.place
                 self._spend(usage, cost)
             case RunChild(conversation=conversation, usage=usage, cost=cost):
                 self.children[conversation] = body

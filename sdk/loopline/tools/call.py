@@ -32,10 +32,11 @@ class AskUser(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTask:
-    """What a child run is to do, and with what; what is not given is as in the run that begins it.
+    """What a child run is to do, and with what; what is not given is as the workflow has wired it.
 
     `text` is the child's prompt, with `context` below it. `tools` are names, or patterns such as `shop.*`,
-    of the bundle's tools that it may call. `limits` are its own, as `say` takes them.
+    of the bundle's tools that it may call. `limits` are its own, as `say` takes them, and not those that
+    the turn was asked with; but it has no more time, tokens and money than its parent has left.
     """
 
     text: str
