@@ -12,7 +12,7 @@ from loopline.adapters.wires.http import Http
 from loopline.adapters.wires.openai_chat import OpenAiChat
 from loopline.adapters.wires.openai_responses import OpenAiResponses
 from loopline.adapters.wires.wired import WireModel
-from loopline.models import Abilities, Json, JsonObject, Prompt
+from loopline.models import Abilities, Json, JsonObject, ModelFacts, Prompt
 
 KEY = "sk-secret-of-mine"
 WIRES: Mapping[str, Callable[..., WireModel]] = {
@@ -23,17 +23,22 @@ WIRES: Mapping[str, Callable[..., WireModel]] = {
 
 
 def wired(
-    wire: str, url: str = "http://localhost:1", abilities: Abilities | None = None
+    wire: str,
+    url: str = "http://localhost:1",
+    abilities: Abilities | None = None,
+    facts: ModelFacts | None = None,
+    model: str = "m",
 ) -> WireModel:
     """A model on that wire."""
-    account = Account(f"{wire}:m", "THE_KEY", KEY)
+    account = Account(f"{wire}:{model}", "THE_KEY", KEY)
     return WIRES[wire](
-        f"{wire}:m",
-        model="m",
+        f"{wire}:{model}",
+        model=model,
         url=url,
         account=account,
         abilities=abilities or Abilities(),
         http=Http(),
+        facts=facts,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from loopline.models import (
     AssistantMessage,
+    JsonForm,
+    JsonObject,
     Message,
     Options,
     Prompt,
@@ -124,6 +127,32 @@ def test_one_tool_may_be_forced_and_all_of_them_forbidden(wire: str) -> None:
     none = Prompt(system="", tools=(LOOK,), messages=SAID[:1], options=Options(allow_calls=False))
     assert (sent(wire, forced)["tool_choice"], sent(wire, none)["tool_choice"]) == CHOICES[wire]
     assert sent(wire, none)["tools"]
+
+
+FORM = JsonForm(name="tin", schema={"type": "object", "properties": {}}, strict=True)
+FORMED = {
+    "chat": (
+        "response_format",
+        "json_schema",
+        {"name": "tin", "schema": FORM.schema, "strict": True},
+    ),
+    "responses": ("text", "format", None),
+    "messages": ("output_config", "format", {"type": "json_schema", "schema": FORM.schema}),
+}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_text_is_held_to_a_form_in_the_words_of_the_wire(wire: str) -> None:
+    prompt = Prompt(system="", messages=SAID[:1], options=Options(json_form=FORM))
+    field, inner, said = FORMED[wire]
+    flat: JsonObject = {"type": "json_schema", "name": "tin", "schema": FORM.schema, "strict": True}
+    assert sent(wire, prompt)[field][inner] == (said or flat)
+
+
+def test_a_form_that_is_not_strict_is_not_for_messages() -> None:
+    loose = Options(json_form=replace(FORM, strict=False))
+    body = sent("messages", Prompt(system="", messages=SAID[:1], options=loose))
+    assert "output_config" not in body
 
 
 @pytest.mark.parametrize("wire", WIRES)

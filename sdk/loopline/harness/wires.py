@@ -24,7 +24,7 @@ class Wires:
         """The model of that string, with its key and base URL from the environment.
 
         Raises:
-            ModelError: there is no such provider, its key is not set, or the model cannot be used yet.
+            ModelError: there is no such provider, or its key is not set.
         """
         provider, _, model = name.partition(":")
         if provider not in VENDORS or not model:
@@ -46,7 +46,7 @@ class Wires:
             url=given or vendor.base_url,
             account=Account(name, vendor.key_variable, key),
             facts=known,
-            abilities=_abilities(name, known),
+            abilities=_abilities(known),
             http=self._http,
         )
 
@@ -60,17 +60,14 @@ def _key(name: str, vendor: Vendor, environment: Mapping[str, str], *, required:
     return key
 
 
-def _abilities(name: str, known: ModelFacts) -> Abilities:
-    if known.api == "messages" and known.tail == "kept" and not known.thinking_off:
-        raise ModelError(
-            f"{name} binds its thinking to all that stands before it, and cannot do without: "
-            "that is not supported yet; use another model of its family"
-        )
+def _abilities(known: ModelFacts) -> Abilities:
     return Abilities(
         tool_call=known.tool_call,
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
+        json_schema=known.json_schema,
         thinking=known.thinking != "none",
+        tail=known.tail,
         window=known.window,
         output_limit=known.output_limit,
         price=None if known.rates is None else known.rates.price(),

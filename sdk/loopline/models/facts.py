@@ -65,7 +65,13 @@ _TO_MAX: tuple[Effort, ...] = (*_TO_XHIGH, "max")
 _NONE_TO_MAX: tuple[Effort, ...] = ("none", *_TO_MAX)
 _MEDIUM_TO_XHIGH: tuple[Effort, ...] = ("medium", "high", "xhigh")
 
-_OPENAI = ModelFacts(api="responses", output_parameter="max_output_tokens", thinking="summarized")
+_OPENAI = ModelFacts(
+    api="responses",
+    output_parameter="max_output_tokens",
+    thinking="summarized",
+    tail="inside",
+    cache_key=True,
+)
 _PLAIN = ModelFacts(
     window=128_000,
     output_limit=16_384,
@@ -76,6 +82,7 @@ _PLAIN = ModelFacts(
     pdf=True,
     temperature="always",
     output_parameter="max_completion_tokens",
+    cache_key=True,
 )
 _GPT_5 = replace(
     _PLAIN,
@@ -94,7 +101,7 @@ _GPT_5_1 = replace(
     rates=_rates(1.25, 10, 0.125),
 )
 _GPT_5_2 = replace(_GPT_5_1, efforts=("none", *_TO_XHIGH), rates=_rates(1.75, 14, 0.175))
-_RESPONSES = replace(_GPT_5_2, api="responses", output_parameter="max_output_tokens")
+_RESPONSES = replace(_GPT_5_2, api="responses", output_parameter="max_output_tokens", tail="inside")
 _MILLION = replace(_RESPONSES, window=1_050_000)
 _PRO = replace(
     _RESPONSES,
@@ -158,7 +165,11 @@ _OPENAI_ROWS: Mapping[str, ModelFacts] = {
     "gpt-5-pro": replace(_PRO, efforts=("high",), rates=_rates(15, 120, 15)),
     "o3": _O3,
     "o3-pro": replace(
-        _O3, api="responses", output_parameter="max_output_tokens", rates=_rates(20, 80, 20)
+        _O3,
+        api="responses",
+        output_parameter="max_output_tokens",
+        tail="inside",
+        rates=_rates(20, 80, 20),
     ),
     "gpt-4.1": replace(_PLAIN, window=1_047_576, output_limit=32_768, rates=_rates(2, 8, 0.5)),
     "gpt-4.1-mini": replace(
@@ -179,7 +190,7 @@ _CLAUDE_4_6 = replace(
 )
 _CLAUDE_5 = replace(_CLAUDE_4_6, output_limit=128_000, temperature="never", efforts=_TO_MAX)
 _FABLE_5 = replace(_CLAUDE_5, thinking_off="", rates=_claude(10, 50))
-_BOUND = replace(_CLAUDE_5, tool_choice=False, thinking_off="", tail="kept")
+_BOUND = replace(_CLAUDE_5, tool_choice=False, thinking_off="", tail="cleared")
 _FABLE_5_1 = replace(_BOUND, rates=_claude(10, 50, 0.025))
 _HAIKU_5_5 = _claude(0.1, 0.5)
 
@@ -207,7 +218,7 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
     "claude-sonnet-4": replace(_BUDGET, rates=_claude(3, 15)),
     "claude-haiku-5-5": replace(
         _CLAUDE_5,
-        tail="kept",
+        tail="cleared",
         rates=_HAIKU_5_5,
         long_prompt=LongPrompt(over=100_000, rates=_HAIKU_5_5.times(5, 5)),
     ),
@@ -236,6 +247,7 @@ _DEEPSEEK = replace(
     json_mode=True,
     thinking="plain",
     thinking_by="effort",
+    thinking_field="reasoning_content",
     thinking_off="disabled",
     efforts=("low", "high", "max"),
     temperature="unthinking",
@@ -247,7 +259,14 @@ _LOCAL_THINKING = replace(_LOCAL, thinking="plain")
 
 def _routed(facts: ModelFacts) -> ModelFacts:
     """The same model by way of OpenRouter, which speaks Chat Completions for every maker."""
-    return replace(facts, api="chat", output_parameter="max_tokens")
+    return replace(
+        facts,
+        api="chat",
+        output_parameter="max_tokens",
+        thinking_field="",
+        tail="dropped",
+        cache_key=False,
+    )
 
 
 _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from loopline.clock import Clock
-from loopline.models.prompt import Prompt, Reply, TextDelta, Usage
+from loopline.models.prompt import Prompt, Reply, TailKind, TextDelta, Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +35,19 @@ class Price:
 class Abilities:
     """Facts about a model. `tool_choice`: it can be made to call a tool. Sizes are in tokens.
 
-    One that does not `write_decisions` decides by calls of its own and in no form of text.
+    `json_mode`: its text can be held to some JSON object, `json_schema`: to one of a given form.
+
+    `tail` is where the volatile end of a prompt may stand, and what becomes of it. One that does not `write_decisions` decides by calls of its own and in no form of text.
     """
 
     tool_call: bool = True
     tool_choice: bool = True
     write_decisions: bool = True
     json_mode: bool = False
+    json_schema: bool = False
     vision: bool = False
     thinking: bool = False
-    tail: Literal["dropped"] = "dropped"
+    tail: TailKind = "dropped"
     window: int = 32_000
     output_limit: int = 8_000
     price: Price | None = None

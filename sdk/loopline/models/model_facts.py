@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loopline.models.model import Price
+from loopline.models.prompt import TailKind
 
 Api = Literal["chat", "responses", "messages"]
 """OpenAI's Chat Completions or Responses, or Anthropic's Messages."""
@@ -86,8 +87,11 @@ class ModelFacts:
             is `unthinking`.
         api: The API on which it thinks and calls tools in one request.
         output_parameter: How a request names the most that may be written.
-        tail: Where the volatile end of a prompt may stand. `kept` means that a later request must
-            repeat it: thinking is bound to everything before it, and is refused when that changed.
+        thinking_field: What plain thinking is called in a message that takes it back; empty where
+            none does, or where it comes back otherwise.
+        tail: Where the volatile end of a prompt may stand. `kept` and `cleared` mean that a later
+            request must repeat it: thinking is bound to everything before it.
+        cache_key: It takes a key that requests with the same beginning share.
         rates: None where nobody says, or nobody is paid.
         long_prompt: None where a long prompt costs no more.
     """
@@ -107,7 +111,9 @@ class ModelFacts:
     temperature: Literal["always", "unthinking", "never"] = "never"
     api: Api = "chat"
     output_parameter: OutputParameter = "max_tokens"
-    tail: Literal["dropped", "kept"] = "dropped"
+    thinking_field: Literal["", "reasoning_content"] = ""
+    tail: TailKind = "dropped"
+    cache_key: bool = False
     rates: Rates | None = None
     long_prompt: LongPrompt | None = None
 

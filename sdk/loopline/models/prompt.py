@@ -10,6 +10,13 @@ from loopline.models.json import JsonObject
 Purpose = Literal["decision", "answer", "summary", "selection", "title"]
 ProtocolName = Literal["native", "json", "tagged", "thought_action"]
 """How decisions travel: as the provider's own calls, or as text of one of three forms."""
+TailKind = Literal["dropped", "inside", "kept", "cleared"]
+"""What becomes of the volatile end of a prompt in the next request.
+
+`dropped` is a last message that is gone then; `inside`, the last text of the last message, gone too.
+`kept` is a message like others, which stays. `cleared` stays as well, and the provider itself no longer
+shows it to the model once something newer was said.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,10 +49,13 @@ class ToolCall:
 class UserMessage:
     """Something said to the model from the user's side.
 
-    `wire` holds the bytes of a message by the wire that made them; it is no part of what is said.
+    One that is `passing` is shown to the model only until something newer is said, where the provider
+    sees to that. `wire` holds the bytes of a message by the wire that made them; it is no part of what
+    is said.
     """
 
     text: str
+    passing: bool = field(default=False, repr=False)
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
@@ -55,11 +65,30 @@ class UserMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Echo:
+    """A reply with thinking as its provider wrote it, which wants it back unchanged.
+
+    `wire` is the way it came, and the only one it goes back. `parts` are content blocks or items in
+    their order; those that are calls lack what the calls say already.
+    """
+
+    wire: str
+    parts: tuple[JsonObject, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(repr, self.parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssistantMessage:
-    """Something the model said before, with the calls it made."""
+    """Something the model said before, with the calls it made.
+
+    A provider that has given an `echo` of it gets that instead.
+    """
 
     text: str
     calls: tuple[ToolCall, ...] = ()
+    echo: Echo | None = field(default=None, repr=False)
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
@@ -71,12 +100,13 @@ class AssistantMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMessage:
-    """What came of one call."""
+    """What came of one call; `provider_id` is set where the call goes back as the provider wrote it."""
 
     call_id: str
     name: str
     text: str
     ok: bool = True
+    provider_id: str = field(default="", repr=False)
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
@@ -89,11 +119,23 @@ Message = UserMessage | AssistantMessage | ToolMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JsonForm:
+    """The form of a JSON object: a JSON Schema under a name of letters, digits, `_` and `-`.
+
+    A `strict` one leaves nothing open, so that a provider can hold a model to it.
+    """
+
+    name: str
+    schema: JsonObject
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How the request is to be answered.
 
     `protocol` is how a decision travels; `json_object` asks the provider to see to it that the text is
-    one JSON object. `force_tool` names the one tool that must be called. `output_limit` is in tokens.
+    one JSON object, `json_form` that it has this form. `force_tool` names the one tool that must be called. `output_limit` is in tokens.
     `reasoning_effort` is empty where the model decides.
     """
 
@@ -101,24 +143,28 @@ class Options:
     protocol: ProtocolName = "native"
     force_tool: str = ""
     json_object: bool = False
+    json_form: JsonForm | None = None
     output_limit: int | None = None
     reasoning_effort: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One request. `tail` is the volatile last message, gone from the next request.
+    """One request. `tail` is its volatile end, and `tail_kind` what the next request will have of it.
 
     `cache_points` are numbers of messages, rising: up to there the provider is asked to keep the prompt.
+    Requests with the same `cache_key` begin alike.
     """
 
     system: str
     tools: tuple[ToolSpec, ...] = ()
     messages: tuple[Message, ...] = ()
     tail: str = ""
+    tail_kind: TailKind = "dropped"
     options: Options = field(default_factory=Options)
     purpose: Purpose = "decision"
     cache_points: tuple[int, ...] = ()
+    cache_key: str = ""
 
     def __str__(self) -> str:
         parts = [self.system, *map(str, self.tools), *map(str, self.messages), self.tail]
@@ -151,11 +197,15 @@ StopReason = Literal["stop", "tool_use", "length", "refusal"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came back, whole, at which attempt; `problem` says what of it could not be read."""
+    """What came back, whole, at which attempt; `problem` says what of it could not be read.
+
+    There is an `echo` where the provider wants its thinking back.
+    """
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     thinking: str = ""
+    echo: Echo | None = None
     problem: str = ""
     stop_reason: StopReason = "stop"
     usage: Usage = field(default_factory=Usage)

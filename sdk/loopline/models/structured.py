@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from loopline.errors import ModelError, StoreError
+from loopline.models.forms import form
 from loopline.models.json import (
     BrokenJson,
     JsonObject,
@@ -241,7 +242,8 @@ class _Asking(Generic[T]):
         return well_formed_object(found)
 
     def _request(self, level: Level, last: Attempt | None) -> Prompt:
-        asked, forced = self.prompt, level == "native"
+        asked, forced, wants = self.prompt, level == "native", level == "json_mode"
+        formed = wants and self.model.abilities.json_schema
         manual = "" if forced else _MANUAL + dumps(self.spec.parameters)
         return replace(
             asked,
@@ -254,7 +256,8 @@ class _Asking(Generic[T]):
                 allow_calls=forced,
                 protocol="native",
                 force_tool=self.spec.name if forced else "",
-                json_object=level == "json_mode",
+                json_object=wants and not formed,
+                json_form=form(self.spec.name, self.spec.parameters) if formed else None,
             ),
         )
 
@@ -267,7 +270,7 @@ def _levels(abilities: Abilities) -> list[tuple[Level, int]]:
     found: list[tuple[Level, int]] = []
     if abilities.tool_call and abilities.tool_choice:
         found.append(("native", 1))
-    if abilities.json_mode:
+    if abilities.json_mode or abilities.json_schema:
         found.append(("json_mode", 2))
     return [*found, ("plain_text", 2)]
 

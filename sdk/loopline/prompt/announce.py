@@ -1,4 +1,4 @@
-"""ANNOUNCE: what changes from round to round, shown last and never kept in the stable prompt."""
+"""ANNOUNCE: what changes from round to round, shown last."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from loopline.refs import SourcesRef
 from loopline.timeline import PlanSnapshot
 
 OPEN_PLANS_SHOWN = 4
+FEW_LEFT = 2
 SOURCES_SHOWN = 6
 
 
@@ -22,15 +23,20 @@ def announce(
     plans: Sequence[PlanSnapshot],
     feedback: Sequence[str] = (),
     unseen: Sequence[tuple[int, str]] = (),
+    lasting: bool = False,
 ) -> str:
     """The tail of the prompt for round `iteration` of `limit`, 0 where none is set but by `tokens`.
 
     `plans` are the open ones, the one changed last at the end; the last four are shown. `feedback` is a
     line for each reaction that no turn shows in its place. `unseen` are the sources that nothing above
-    names, by number, with what they are called: the newest get a line, the rest their ref.
+    names, by number, with what they are called: the newest get a line, the rest their ref. A `lasting` one
+    leaves out what is another in every round, so that it can be seen whether it says something new: the
+    iteration, until few are left.
     """
+    counts = not lasting or (limit and limit - iteration <= FEW_LEFT)
+    left = _left(iteration, limit, None if lasting else tokens)
     lines = [
-        f"ANNOUNCE — iteration {iteration}{_left(iteration, limit, tokens)}",
+        f"ANNOUNCE — iteration {iteration}{left}" if counts else "ANNOUNCE",
         f"[TIME] {now:%Y-%m-%d %H:%M} UTC  [TURN] {turn_id}",
     ]
     shown = plans[-OPEN_PLANS_SHOWN:]

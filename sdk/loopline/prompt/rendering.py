@@ -7,11 +7,12 @@ call has its result, so that no call is ever shown without one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from loopline.models import (
     AssistantMessage,
+    Echo,
     JsonObject,
     Message,
     ToolCall,
@@ -44,7 +45,7 @@ from loopline.timeline import (
     summary_text,
 )
 
-RENDERER = 2
+RENDERER = 3
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
 PLAN_TOOL = "react.plan"
@@ -78,7 +79,8 @@ class Rendering:
 
     `tokens` is an estimate of what they cost, before any learning; `shown` are pairs of ref and sha256
     of the texts that results put before the model whole; `marked` are the numbers of the sources that
-    are named somewhere; `refs` names, for each message, the block it was made of.
+    are named somewhere; `refs` names, for each message, the block it was made of. `kept_tail` is the last
+    tail that was kept.
     """
 
     def __init__(self, protocol: DecisionProtocol, facts: Facts, window: Window) -> None:
@@ -90,11 +92,14 @@ class Rendering:
         self.marked: set[int] = set()
         self.cuts: list[Cut] = []
         self.last_tail: int = 0
+        self.kept_tail: str = ""
         self.turn: int = 0
         self.turn_start: int = 0
         self._protocol = protocol
         self._facts = facts
         self._round: _Round | None = None
+        self._asked: Block | None = None
+        self._echo: Echo | None = None
         self._answered = False
         self._digest = sha256()
         self._costs = [0]
@@ -125,10 +130,10 @@ class Rendering:
         match block.body:
             case RoundStart(shows="context") as begun:
                 self._begin(block, begun)
-            case Decision(raw=raw, calls=calls):
-                self._round = _Round(calls) if calls else None
-                if raw:
-                    self._add(AssistantMessage(text=self._text(block, raw)), block.ref)
+            case RoundStart(shows="trace"):
+                self._asked = None
+            case Decision() as decision:
+                self._decide(block, decision)
             case Notes() | ToolCalled() | ToolResult():
                 self._act(block)
             case Exit(reason=reason):
@@ -193,8 +198,33 @@ class Rendering:
             if facts.taken_in[seq] == turn and taken <= self.window.start
         )
 
+    def _decide(self, block: Block, decision: Decision) -> None:
+        asked, self._asked = self._asked, None
+        is_bound = asked is not None and block.seq > self.window.unbound
+        if asked is not None and is_bound:
+            self._keep_tail(asked)
+        self._echo = decision.echo if is_bound else None
+        self._round = _Round(decision.calls) if decision.calls else None
+        if decision.raw:
+            said = AssistantMessage(text=self._text(block, decision.raw))
+            self._add(self._echoed(said), block.ref)
+
+    def _keep_tail(self, asked: Block) -> None:
+        """The end of the request that was answered, where it stays behind what stood before it."""
+        match asked.body:
+            case RoundStart(tail=tail, tail_kind="kept" | "cleared" as kind) if tail:
+                self.kept_tail = tail
+                self._add(UserMessage(text=tail, passing=kind == "cleared"), asked.ref)
+            case _:
+                pass
+
+    def _echoed(self, message: AssistantMessage) -> AssistantMessage:
+        """What the model has just decided, as its provider wants it back."""
+        echo, self._echo = self._echo, None
+        return message if echo is None else replace(message, echo=echo)
+
     def _begin(self, block: Block, begun: RoundStart) -> None:
-        self._answered = False
+        self._answered, self._asked = False, block
         opens_turn = block.turn != self.turn
         if opens_turn:
             self.turn, self.turn_start = block.turn, len(self.messages)
@@ -238,10 +268,14 @@ class Rendering:
         calls = [self._call(block, call) for block, call in current.calls]
         for block, _ in current.calls:
             self._places.setdefault(block.ref, len(self.messages))
-        self._add(self._protocol.called(current.notes, calls), current.calls[0][0].ref)
+        said = self._echoed(self._protocol.called(current.notes, calls))
+        self._add(said, current.calls[0][0].ref)
         for _, call in current.calls:
             block, result = current.results[call.call_id]
-            self._add(self._protocol.result(self._result(block, result, call)), block.ref)
+            came = self._result(block, result, call)
+            if said.echo is not None:
+                came = replace(came, provider_id=call.provider_id)
+            self._add(self._protocol.result(came), block.ref)
         self._round = None
 
     def _tell(self, block: Block) -> None:
@@ -249,7 +283,7 @@ class Rendering:
             case Completion(text=text) | Draft(text=text):
                 self._answered = True
                 shown = self._unless_hidden(block, self._text(block, text))
-                self._add(self._protocol.answered(shown), block.ref)
+                self._add(self._echoed(self._protocol.answered(shown)), block.ref)
             case Notice(text=text) | SystemMessage(text=text):
                 shown = self._unless_hidden(block, self._text(block, text))
                 self._add(UserMessage(text=f"[{block.ref}]\n{shown}"), block.ref)
@@ -341,8 +375,8 @@ class Rendering:
         return clipping.cut(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
-        written = repr(message)
-        cost = estimate(written)
+        written = written_out(message)
+        cost = 0 if isinstance(message, UserMessage) and message.passing else estimate(written)
         self._places.setdefault(ref, len(self.messages))
         self.messages.append(message)
         self.refs.append(ref)
@@ -352,8 +386,19 @@ class Rendering:
         self._digest.update(f"{written}\n".encode())
 
 
+def written_out(message: Message) -> str:
+    """All that a message says, as a digest and an estimate take it."""
+    match message:
+        case AssistantMessage(echo=Echo() as echo):
+            return f"{message!r}{echo}"
+        case _:
+            return repr(message)
+
+
 def _size(message: Message) -> int:
     match message:
+        case AssistantMessage(echo=Echo(parts=parts)):
+            return len(parts)
         case AssistantMessage(text=text, calls=calls):
             return bool(text) + len(calls)
         case UserMessage() | ToolMessage():

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from loopline.errors import LooplineError
-from loopline.models import AssistantMessage, Message, ToolSpec, dumps
+from loopline.models import AssistantMessage, Echo, Message, ToolSpec, UserMessage, dumps
 from loopline.models.tokens import estimate
 from loopline.prompt.caching import Part, PartKind, Sent
 from loopline.prompt.points import placed
 from loopline.prompt.protocols import NATIVE, protocol_named
-from loopline.prompt.rendering import RENDERER
+from loopline.prompt.rendering import RENDERER, written_out
 from loopline.prompt.trace import TRACE_LIMIT, trace
 from loopline.prompt.view import View, opens
 from loopline.timeline import Block, RoundStart, Timeline
@@ -49,14 +49,17 @@ class Request:
             parts += _parts(message, ref)
             ends.append(len(parts))
         points = sorted({ends[at] for at in self.cache_points} - {0})
-        tail = [_part("message", self.begun.tail, self.block.ref)] if self.begun.tail else []
+        begun = self.begun
+        said = UserMessage(text=begun.tail)
+        tail = [_part("message", repr(said), self.block.ref)] if begun.tail else []
+        stays = tail if begun.tail_kind in ("kept", "cleared") else []
         return Sent(
             parts=(*parts, *tail),
-            stable=len(parts),
+            stable=len(parts) + len(stays),
             points=tuple(points),
             at=self.block.ts,
             seq=self.block.seq,
-            cause="" if self.begun.opened_by == "start" else self.begun.opened_by,
+            cause="" if begun.opened_by == "start" else begun.opened_by,
         )
 
 
@@ -150,7 +153,7 @@ def messages_digest(messages: Sequence[Message]) -> str:
     """The sha256 of messages, in hexadecimal, as a rendering has it."""
     digest = sha256()
     for message in messages:
-        digest.update(f"{message!r}\n".encode("utf-8", "surrogatepass"))
+        digest.update(f"{written_out(message)}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
@@ -166,6 +169,8 @@ def _inexact(begun: RoundStart, digest: str, *, kept: bool) -> str:
 
 def _parts(message: Message, ref: str) -> list[Part]:
     match message:
+        case AssistantMessage(echo=Echo(parts=parts)):
+            return [_part("message", repr(part), ref) for part in parts]
         case AssistantMessage(text=text, calls=calls):
             texts = [text] if text else []
             return [_part("message", part, ref) for part in [*texts, *map(repr, calls)]]

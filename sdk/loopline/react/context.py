@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from hashlib import sha256
 from math import ceil
 from typing import Literal
 
@@ -237,9 +238,11 @@ class Context:
             tools=self._offer.specs,
             messages=tuple(self.view.messages if self._traced is None else self._traced),
             tail=begun.tail if begun else "",
+            tail_kind=begun.tail_kind if begun else "dropped",
             options=self._options(calls=purpose == "decision", longer=longer),
             purpose=purpose,
             cache_points=placed(begun.points if begun else (), len(self.view.messages)),
+            cache_key=self._cache_key,
         )
         self._check_fits(prompt)
         return prompt
@@ -295,6 +298,8 @@ class Context:
         window, causes = await self._windows.choose(budget)
         if self._overflowed:
             self._overflowed, causes = False, [*causes, "overflow"]
+        if set(causes) - {"start"}:
+            window = replace(window, unbound=self.view.seq)
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.now
@@ -321,6 +326,7 @@ class Context:
             tools_sha256=self._offer.tools_sha256,
             stable_sha256=now.sha256,
             tail=tail(now),
+            tail_kind=self.model.abilities.tail,
             limit=iteration.limit,
             purpose=iteration.purpose,
             tokens=self.tokens,
@@ -356,20 +362,29 @@ class Context:
         made = checkpoint(timeline, covers, facts.learned) if covers else None
         return [made] if made else []
 
+    @property
+    def _cache_key(self) -> str:
+        """What the requests of this conversation have in common, and those of no other."""
+        return sha256(self._recorder.uid.encode()).hexdigest()[:32]
+
     def _tail(self, iteration: Iteration, now: Rendering) -> str:
-        timeline = self._recorder.timeline
+        """What changes from round to round; nothing where the last one that was kept says the same."""
+        timeline, stays = self._recorder.timeline, self.model.abilities.tail == "kept"
         sources = timeline.pool.sources
         unseen = [sid for sid in sources if sid not in now.marked]
-        return announce(
+        prompt = self._recorder.turn.prompt
+        said = announce(
             iteration=iteration.number,
             limit=iteration.limit,
             tokens=self._tokens_left(),
-            now=self._clock.now(),
+            now=prompt.ts if prompt and stays else self._clock.now(),
             turn_id=f"turn_{self._recorder.number}",
             plans=timeline.plans.open,
             feedback=timeline.reactions.new_since(now.window.feedback),
             unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
+            lasting=stays,
         )
+        return "" if stays and said == now.kept_tail else said
 
     def _tokens_left(self) -> int | None:
         """What the turn may still use, where tokens are all that limits its rounds."""

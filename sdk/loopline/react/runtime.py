@@ -13,7 +13,7 @@ from typing import Literal
 from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Reply, ToolCall, Usage, well_formed
+from loopline.models import Echo, Model, Reply, ToolCall, Usage, well_formed, well_formed_object
 from loopline.prompt import Answer, Calls, Decided, Malformed
 from loopline.react.acting import Actor, Hands
 from loopline.react.answering import Collected, completion, fallback
@@ -403,12 +403,13 @@ class React:
     ) -> None:
         decision = self._decision(reply, raw=raw or "(nothing)")
         notice = Notice(code="malformed_reply", text=problem)
-        await self._recorder.record(decision, *self._acks(notes), notice)
+        await self._recorder.record(decision, *_thoughts(reply), *self._acks(notes), notice)
 
     async def _record_cut(self, reply: Reply) -> None:
         """Keep what came of a reply that was cut off, and have the model write on."""
         decision = self._decision(reply, raw=well_formed(reply.text))
-        await self._recorder.record(decision, Notice(code="reply_cut_off", text=CONTINUE))
+        told = Notice(code="reply_cut_off", text=CONTINUE)
+        await self._recorder.record(decision, *_thoughts(reply), told)
 
     def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
         return Decision(
@@ -419,14 +420,14 @@ class React:
             usage=reply.usage,
             cost=self._context.cost(reply.usage),
             attempt=reply.attempt,
+            echo=_sound(reply.echo),
         )
 
     def _decided(self, reply: Reply, notes: str, calls: int, *, answer: bool = False) -> list[Body]:
         decision = self._decision(reply, calls=calls)
         if answer:
             decision = replace(decision, purpose="answer")
-        thinking = [Thinking(text=reply.thinking)] if reply.thinking else []
-        return [decision, *thinking, *([Notes(text=notes)] if notes else [])]
+        return [decision, *_thoughts(reply), *([Notes(text=notes)] if notes else [])]
 
     def _acks(self, notes: str) -> list[Body]:
         recorder = self._recorder
@@ -504,6 +505,16 @@ def answered(turn: Turn, answers: int) -> Ended | None:
         return None
     answer = turn.completions[answers - 1]
     return Ended(answer.reason, answer.error)
+
+
+def _sound(echo: Echo | None) -> Echo | None:
+    """The echo, as a log can hold it."""
+    return echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts)))
+
+
+def _thoughts(reply: Reply) -> list[Thinking]:
+    """What the model has thought, for people."""
+    return [Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
 
 
 def _told(code: str, text: str) -> list[Notice]:

@@ -227,8 +227,10 @@ class Windows:
             tools=self.offer.specs,
             messages=tuple(now.messages[:messages]),
             tail=asked,
+            tail_kind="inside" if self.model.abilities.tail == "inside" else "dropped",
             options=Options(
                 allow_calls=False,
+                reasoning_effort=self.policies.reasoning_effort or "",
                 output_limit=min(SUMMARY_OUTPUT_LIMIT, self.model.abilities.output_limit),
             ),
             purpose="summary",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypedDict, Unpack, cast
+from typing import TypedDict, Unpack, cast
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError, ModelError
@@ -16,6 +16,7 @@ from loopline.models import (
     Prompt,
     Purpose,
     Reply,
+    TailKind,
     TextDelta,
     ToolCall,
     Usage,
@@ -91,9 +92,10 @@ class AbilityChoices(TypedDict, total=False):
     tool_call: bool
     tool_choice: bool
     json_mode: bool
+    json_schema: bool
     vision: bool
     thinking: bool
-    tail: Literal["dropped"]
+    tail: TailKind
     window: int
     output_limit: int
     price: Price

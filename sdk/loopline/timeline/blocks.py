@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.models import Json, JsonObject, Usage
+from loopline.models import Echo, Json, JsonObject, Usage
 from loopline.refs import ArtifactRef, BlockRef, CallRef, Ref, SourcesRef, SummaryRef, parse
 from loopline.timeline.plan import PlanSnapshot, StepStatus
 from loopline.timeline.shown import (
@@ -121,7 +121,8 @@ class Decision:
     """The model has replied; `calls` says how many calls follow in the same append.
 
     One whose `purpose` is "answer" was asked for the answer alone and is no round. `cost` is in US
-    dollars, None while nobody knows a price. `attempt` is which request it answers, from 1.
+    dollars, None while nobody knows a price. `attempt` is which request it answers, from 1. `echo` is the
+    reply as the provider wants it back, where it does.
     """
 
     model: str
@@ -132,6 +133,7 @@ class Decision:
     cost: float | None = None
     purpose: Literal["decision", "answer"] = "decision"
     attempt: int = 1
+    echo: Echo | None = None
     type: Literal["react.decision"] = "react.decision"
 
 
@@ -173,7 +175,7 @@ class ModelOverflowed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """The model's reasoning, kept for people; never shown to the model again as text."""
+    """The model's reasoning, for people; what goes back to the model is the echo of its decision."""
 
     text: str
     type: Literal["react.thinking"] = "react.thinking"

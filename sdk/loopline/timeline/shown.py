@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loopline.models import Usage
+from loopline.models import TailKind, Usage
 
 
 def turn_id(turn: int) -> str:
@@ -37,7 +37,8 @@ class Window:
     clipped by kind; what turns before `spent_before` looked up is only named. Results of reads up to
     the seq `reads_cleared`, and of every call up to `results_cleared`, are only named. No result is
     longer than `result_limit` characters and no other text than `text_limit`. Hides up to the seq
-    `hides` are done; feedback up to the seq `feedback` stands in the turns it is about.
+    `hides` are done; feedback up to the seq `feedback` stands in the turns it is about. Of what came up
+    to the seq `unbound`, no thinking is sent back and no tail is kept, for what stood before has changed.
     """
 
     summary: int = 0
@@ -50,6 +51,7 @@ class Window:
     text_limit: int | None = None
     hides: int = 0
     feedback: int = 0
+    unbound: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,9 @@ class RoundStart:
     one, and `window` what it shows of what was before, None for as before. `limit` is the number of
     decisions the turn may take. The digests are sha256 in hexadecimal; `stable_sha256` is that of the
     messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
-    its conversation with their digests. `tokens` is the estimate of the whole request. One that `shows` the
-    trace of its turn instead of the context has no part in any epoch.
+    its conversation with their digests. A `tail` whose `tail_kind` is "kept" or "cleared" is one of the
+    messages once the model has replied. `tokens` is the estimate of the whole request. One that `shows`
+    the trace of its turn instead of the context has no part in any epoch.
     """
 
     saw: int
@@ -76,6 +79,7 @@ class RoundStart:
     tools_sha256: str
     stable_sha256: str
     tail: str = ""
+    tail_kind: TailKind = "dropped"
     limit: int = 0
     purpose: Literal["decision", "answer"] = "decision"
     shows: Literal["context", "trace"] = "context"

@@ -92,7 +92,8 @@ def _turn(message: JsonObject, at: int) -> Turn:
     role = ROLES.get(str(message.get("role")))
     if role is None:
         raise Refused(f'messages: Unexpected role "{message.get("role")}"')
-    if extra := message.keys() - {"role", "content"}:
+    known = {"role", "content", *({"clear_at"} if role == "system" else ())}
+    if extra := message.keys() - known:
         raise Refused(f"messages.{at}.{min(extra)}: Extra inputs are not permitted")
     return Turn(role, _blocks(message.get("content"), f"messages.{at}.content"))
 

@@ -1,7 +1,7 @@
 """What Anthropic asks of a request, each rule with the words by which it is refused.
 
-Sources, read on 2026-11-20: platform.claude.com/docs/en/build-with-claude/prompt-caching, /api/errors
-and /agents-and-tools/tool-use/handle-tool-calls. The real API joins neighbours of one role; these
+Sources, read on 2026-11-20: platform.claude.com/docs/en/build-with-claude/prompt-caching,
+/mid-conversation-system-messages, /api/errors and /agents-and-tools/tool-use/handle-tool-calls. The real API joins neighbours of one role; these
 servers refuse them, since no client of ours is to send any.
 """
 
@@ -15,6 +15,7 @@ from loopline.models.json import JsonObject
 from tests.support.peers.anthropic_prompt import Prompt, Turn
 
 MOST_MARKERS = 4
+SYSTEM_PLACES = (("user", "system"), ("system", "assistant"))
 
 
 def problems(prompt: Prompt) -> Iterator[str]:
@@ -56,6 +57,9 @@ def _roles(prompt: Prompt) -> Iterator[str]:
         yield "messages: at least one message is required"
     elif spoken[0] != "user":
         yield 'messages: first message must use the "user" role'
+    for at, (before, turn) in enumerate(pairwise(prompt.turns), start=1):
+        if "system" in (before.role, turn.role) and (before.role, turn.role) not in SYSTEM_PLACES:
+            yield f'messages.{at}: a "system" message follows the user, and the assistant it'
     for role, following in pairwise(spoken):
         if role == following:
             yield (

@@ -30,6 +30,7 @@ from tests.support.peers.behaviours import Behaviour, answering
 from tests.support.peers.streams import Reply, document
 from tests.support.peers.wire import Peer, Request, serving
 
+CLEAR_AT = "mid-conversation-system-clear-at-2026-08-21"
 KEY = b"only this server knows it"
 BYTES_OF_A_TOKEN = 4
 
@@ -136,6 +137,8 @@ class Signing(Anthropic):
             return _refusal(str(refused))
         for problem in problems(prompt):
             return _refusal(problem)
+        if b'"clear_at"' in asked.raw and CLEAR_AT not in asked.headers.get("anthropic-beta", ""):
+            return _refusal("messages.clear_at: Extra inputs are not permitted")
         if any(lifetime(marker) != self.ttl for _, marker in prompt.markers()):
             return _refusal(f"this server keeps a cache for {self.ttl}")
         broken = broken_seal(prompt)

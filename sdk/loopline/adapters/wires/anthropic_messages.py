@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from loopline.adapters.wires.bytes import (
     a_count,
     an_object,
     encoded,
+    given_back,
     joined,
     part,
     tool_name,
@@ -17,6 +19,7 @@ from loopline.adapters.wires.failing import Account, failed_midway, piece
 from loopline.adapters.wires.wired import Coming, WireModel
 from loopline.models import (
     AssistantMessage,
+    Echo,
     Json,
     JsonObject,
     Message,
@@ -31,8 +34,15 @@ from loopline.models import (
 
 WIRE = "anthropic"
 VERSION = "2023-06-01"
+BETAS = "mid-conversation-system-clear-at-2026-08-21,thinking-binding-controls-2026-08-01"
+"""For models whose thinking is bound: tails that are cleared, and thinking that is dropped, not refused."""
+BUDGETS: Mapping[str, int] = {"minimal": 1_024, "low": 4_096, "medium": 16_384, "high": 32_768}
+"""So many tokens of thinking for an effort, where a model wants a number; more than `high` is `high`."""
+LEAST_BUDGET = 1_024
+THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 MARKERS = 4
 """So many `cache_control` markers a request may carry."""
+_DROPPED: JsonObject = {"prefix_mismatch_behavior": "drop_block"}
 _MARK = b',"cache_control":{"type":"ephemeral"}}'
 _STOPS: Mapping[str, StopReason] = {
     "end_turn": "stop",
@@ -58,7 +68,13 @@ class AnthropicMessages(WireModel):
             "Accept": "text/event-stream",
             "anthropic-version": VERSION,
             "x-api-key": self.account.key,
+            **({"anthropic-beta": BETAS} if self._is_bound else {}),
         }
+
+    @property
+    def _is_bound(self) -> bool:
+        """Whether its thinking is bound to all that stands before it."""
+        return self.facts.tail == "cleared"
 
     def coming(self, offered: tuple[str, ...]) -> Coming:
         """What reads the next reply."""
@@ -70,9 +86,10 @@ class AnthropicMessages(WireModel):
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it travels."""
+        most = prompt.options.output_limit or self.abilities.output_limit
         fields = [
             ("model", encoded(self.model)),
-            ("max_tokens", encoded(prompt.options.output_limit or self.abilities.output_limit)),
+            ("max_tokens", encoded(most)),
             ("stream", b"true"),
         ]
         if prompt.system:
@@ -84,10 +101,41 @@ class AnthropicMessages(WireModel):
         if prompt.tools:
             fields.append(("tools", self.tools(prompt.tools)))
             fields += [("tool_choice", encoded(one)) for one in _choice(prompt)]
-        if self.facts.thinking_off:
-            fields.append(("thinking", encoded({"type": self.facts.thinking_off})))
+        fields += [(name, encoded(value)) for name, value in self._thinking(prompt, most)]
+        if output := self._output(prompt):
+            fields.append(("output_config", encoded(output)))
         fields.append(("messages", _messages(prompt)))
         return joined(fields)
+
+    def _thinking(self, prompt: Prompt, most: int) -> Iterator[tuple[str, JsonObject]]:
+        """Whether and how hard to think; nothing where that is the model's to decide."""
+        facts, asked = self.facts, prompt.options.reasoning_effort
+        budget = self._budget(prompt, most) if facts.thinking_by == "budget" else None
+        if facts.thinking_off and (asked == "none" or budget == 0):
+            yield "thinking", {"type": facts.thinking_off}
+        elif budget:
+            yield "thinking", {"type": "enabled", "budget_tokens": budget}
+        elif self._is_bound:
+            yield "thinking", {"type": "adaptive", "block_binding": _DROPPED}
+        elif facts.thinking_by == "adaptive" and asked:
+            yield "thinking", {"type": "adaptive"}
+
+    def _output(self, prompt: Prompt) -> JsonObject:
+        """How hard to work on the output, and the form it is to have."""
+        off = self.facts.thinking_off and prompt.options.reasoning_effort == "none"
+        effort, form = "" if off else self.effort(prompt), prompt.options.json_form
+        output: JsonObject = {"effort": effort} if effort else {}
+        if form is not None and form.strict:
+            output["format"] = {"type": "json_schema", "schema": form.schema}
+        return output
+
+    def _budget(self, prompt: Prompt, most: int) -> int:
+        """The tokens to think with, 0 for none: a forced call excludes it, and so do calls without theirs."""
+        asked = prompt.options.reasoning_effort
+        if asked in ("", "none") or prompt.options.force_tool or _breaks_off(prompt):
+            return 0
+        budget = min(BUDGETS.get(asked, BUDGETS["high"]), most - LEAST_BUDGET)
+        return budget if budget >= LEAST_BUDGET else 0
 
 
 def _choice(prompt: Prompt) -> Iterator[JsonObject]:
@@ -110,22 +158,39 @@ def _tool(spec: ToolSpec) -> bytes:
 def _messages(prompt: Prompt) -> bytes:
     """The messages, neighbours of one side in one; the last block before each cache point is marked."""
     points, turns = set(prompt.cache_points), list[tuple[bytes, list[bytes]]]()
-    for number, message in enumerate(prompt.messages, start=1):
+    tail = UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
+    for number, message in enumerate((*prompt.messages, tail), start=1):
         blocks = part(message, WIRE, _blocks)
         if not blocks:
             continue
-        role = b"assistant" if isinstance(message, AssistantMessage) else b"user"
+        role = _role(message)
         if not turns or turns[-1][0] != role:
             turns.append((role, []))
         turns[-1][1].append(_marked(blocks) if number in points else blocks)
-    if prompt.tail:
-        if not turns or turns[-1][0] != b"user":
-            turns.append((b"user", []))
-        turns[-1][1].append(encoded({"type": "text", "text": prompt.tail}))
-    written = [
-        b'{"role":"%s","content":[%s]}' % (role, b",".join(blocks)) for role, blocks in turns
-    ]
+    written = [b'{%s,"content":[%s]}' % (role, b",".join(blocks)) for role, blocks in turns]
     return b"[%s]" % b",".join(written)
+
+
+def _role(message: Message) -> bytes:
+    """Who says it; what passes is said by the system, until the user's side says more."""
+    match message:
+        case AssistantMessage():
+            return b'"role":"assistant"'
+        case UserMessage(passing=True):
+            return b'"role":"system","clear_at":"next_user_message"'
+        case UserMessage() | ToolMessage():
+            return b'"role":"user"'
+
+
+def _breaks_off(prompt: Prompt) -> bool:
+    """Whether the model would have to go on with calls whose thinking is gone."""
+    for message in reversed(prompt.messages):
+        match message:
+            case AssistantMessage(calls=calls, echo=echo):
+                return bool(calls) and echo is None
+            case UserMessage() | ToolMessage():
+                pass
+    return False
 
 
 def _marked(blocks: bytes) -> bytes:
@@ -140,12 +205,17 @@ def _blocks(message: Message) -> bytes:
 
 def _content(message: Message) -> Iterator[JsonObject]:
     match message:
-        case ToolMessage(call_id=call_id, text=text, ok=ok):
-            result: JsonObject = {"type": "tool_result", "tool_use_id": call_id, "content": text}
+        case ToolMessage(call_id=call_id, text=text, ok=ok, provider_id=provider_id):
+            of = provider_id or call_id
+            result: JsonObject = {"type": "tool_result", "tool_use_id": of, "content": text}
             yield result if ok else {**result, "is_error": True}
         case UserMessage(text=text):
             if text.strip():
                 yield {"type": "text", "text": text}
+        case AssistantMessage(echo=Echo(wire="anthropic") as echo) if blocks := given_back(
+            echo, THOUGHTS, partial(_call, message)
+        ):
+            yield from blocks
         case AssistantMessage(text=text, calls=calls):
             if text.strip():
                 yield {"type": "text", "text": text.rstrip()}
@@ -158,12 +228,22 @@ def _content(message: Message) -> Iterator[JsonObject]:
                 }
 
 
+def _call(message: AssistantMessage, block: JsonObject) -> JsonObject | None:
+    if block.get("type") != "tool_use":
+        return block
+    for call in message.calls:
+        if call.provider_id == block.get("id"):
+            return {**block, "name": wire_name(call.name), "input": call.arguments}
+    return None
+
+
 class _Coming(Coming):
     """A reply on its way."""
 
     def __init__(self, offered: tuple[str, ...], account: Account) -> None:
         super().__init__(offered, account)
         self._stop = ""
+        self._blocks: dict[int, JsonObject] = {}
 
     def take(self, data: str) -> Sequence[TextDelta]:
         """What an event adds."""
@@ -194,7 +274,18 @@ class _Coming(Coming):
         """Why it ended."""
         return _STOPS.get(self._stop, "stop") if self._stop else None
 
+    @property
+    def echo(self) -> Echo | None:
+        """The blocks, where thinking that was finished is among them."""
+        blocks = [block for block in self._blocks.values() if _is_whole(block)]
+        thinks = any(block.get("type") in THOUGHTS for block in blocks)
+        return Echo(wire=WIRE, parts=tuple(blocks)) if thinks else None
+
     def _begun(self, index: Json, block: JsonObject) -> Sequence[TextDelta]:
+        said = {"name", "input"} if block.get("type") == "tool_use" else set[str]()
+        self._blocks[a_count(index)] = {
+            name: value for name, value in block.items() if name not in said
+        }
         match block.get("type"):
             case "tool_use":
                 self.calls.add(
@@ -214,15 +305,24 @@ class _Coming(Coming):
     def _added(self, index: Json, delta: JsonObject) -> Sequence[TextDelta]:
         match delta.get("type"):
             case "text_delta":
-                return self.heard(str(delta.get("text") or ""))
+                return self.heard(self._kept(index, "text", delta))
             case "thinking_delta":
-                return self.heard(str(delta.get("thinking") or ""), is_thought=True)
+                return self.heard(self._kept(index, "thinking", delta), is_thought=True)
+            case "signature_delta":
+                self._kept(index, "signature", delta)
+                return ()
             case "input_json_delta":
                 written = str(delta.get("partial_json") or "")
                 self.calls.add(index=a_count(index), provider_id="", name="", arguments=written)
                 return ()
             case _:
                 return ()
+
+    def _kept(self, index: Json, name: str, delta: JsonObject) -> str:
+        """A piece of a block, which goes on."""
+        said, block = str(delta.get(name) or ""), self._blocks.setdefault(a_count(index), {})
+        block[name] = str(block.get(name) or "") + said
+        return said
 
     def _count(self, said: JsonObject) -> None:
         """What was used: later counts stand in for earlier ones, and the input is all of it."""
@@ -236,6 +336,17 @@ class _Coming(Coming):
             cache_read_tokens=read,
             cache_write_tokens=written,
         )
+
+
+def _is_whole(block: JsonObject) -> bool:
+    """Whether it can be sent again: thinking needs its signature, and text something in it."""
+    match block.get("type"):
+        case "thinking":
+            return bool(block.get("signature"))
+        case "text":
+            return bool(str(block.get("text") or "").strip())
+        case _:
+            return True
 
 
 def _counted(said: JsonObject, name: str, before: int) -> int:

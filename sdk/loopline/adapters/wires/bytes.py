@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from loopline.models import Json, JsonObject, Message, dumps
+from loopline.models import Echo, Json, JsonObject, Message, dumps
 from loopline.tools import wire_names
 
 
@@ -42,6 +42,20 @@ def names_by_wire(names: tuple[str, ...]) -> dict[str, str]:
 def tool_name(wire: str, offered: tuple[str, ...]) -> str:
     """The tool that the model means; one that was never offered has a dot for each `__`."""
     return names_by_wire(offered).get(wire, wire.replace("__", "."))
+
+
+def given_back(
+    echo: Echo, thoughts: frozenset[str], call_of: Callable[[JsonObject], JsonObject | None]
+) -> list[JsonObject]:
+    """The parts of a reply as its provider wants them back; nothing is left of one that only thought.
+
+    `thoughts` are the types of parts that must have something behind them. `call_of` is the whole call of
+    a part that is one, None where it was never made.
+    """
+    parts = [one for one in map(call_of, echo.parts) if one is not None]
+    while parts and parts[-1].get("type") in thoughts:
+        parts.pop()
+    return parts
 
 
 def an_object(value: Json) -> JsonObject:

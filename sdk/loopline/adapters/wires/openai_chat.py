@@ -16,9 +16,10 @@ from loopline.adapters.wires.bytes import (
 )
 from loopline.adapters.wires.failing import Account, failed_midway, piece
 from loopline.adapters.wires.thinking import ThinkTags
-from loopline.adapters.wires.wired import Coming, WireModel, bearing
+from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
 from loopline.models import (
     AssistantMessage,
+    Echo,
     Json,
     JsonObject,
     Message,
@@ -33,6 +34,7 @@ from loopline.models import (
 )
 
 WIRE = "openai"
+WIRE_INSIDE = "openai.inside"
 _DONE = "[DONE]"
 
 
@@ -48,7 +50,7 @@ class OpenAiChat(WireModel):
 
     def coming(self, offered: tuple[str, ...]) -> Coming:
         """What reads the next reply."""
-        return _Coming(offered, self.account)
+        return _Coming(offered, self.account, self.facts.thinking_field)
 
     def tool(self, spec: ToolSpec) -> bytes:
         """A tool as it travels."""
@@ -56,11 +58,9 @@ class OpenAiChat(WireModel):
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it travels."""
-        messages = [part(message, WIRE, _encoded) for message in prompt.messages]
+        messages = _inside(prompt) if prompt.tail_kind == "inside" else _messages(prompt)
         if prompt.system:
             messages.insert(0, encoded({"role": "system", "content": prompt.system}))
-        if prompt.tail:
-            messages.append(encoded({"role": "user", "content": prompt.tail}))
         fields = [("model", encoded(self.model)), ("messages", b"[%s]" % b",".join(messages))]
         if prompt.tools:
             fields.append(("tools", self.tools(prompt.tools)))
@@ -76,10 +76,17 @@ class OpenAiChat(WireModel):
             yield "tool_choice", {"type": "function", "function": named}
         elif prompt.tools and not options.allow_calls:
             yield "tool_choice", "none"
-        if options.json_object:
+        if options.json_form is not None:
+            yield (
+                "response_format",
+                {"type": "json_schema", "json_schema": schema_of(options.json_form)},
+            )
+        elif options.json_object:
             yield "response_format", {"type": "json_object"}
         if options.output_limit is not None:
             yield self.facts.output_parameter, options.output_limit
+        if self.facts.cache_key and prompt.cache_key:
+            yield "prompt_cache_key", prompt.cache_key
         if effort := self.effort(prompt):
             yield "reasoning_effort", effort
 
@@ -93,14 +100,53 @@ def _tool(spec: ToolSpec) -> bytes:
     return encoded({"type": "function", "function": function})
 
 
+def _messages(prompt: Prompt) -> list[bytes]:
+    messages = [part(message, WIRE, _encoded) for message in prompt.messages]
+    if prompt.tail:
+        messages.append(encoded({"role": "user", "content": prompt.tail}))
+    return messages
+
+
+def _inside(prompt: Prompt) -> list[bytes]:
+    """The messages for a server that takes nothing of the user's behind a result.
+
+    What is said from the user's side goes into the message before, as a further text of it.
+    """
+    written = list[tuple[bytes, list[bytes]]]()
+    for message in prompt.messages:
+        match message:
+            case AssistantMessage():
+                written.append((part(message, WIRE, _encoded), []))
+            case ToolMessage(call_id=call_id):
+                head = b'{"role":"tool","tool_call_id":%s,"content":[' % encoded(call_id)
+                written.append((head, [part(message, WIRE_INSIDE, _text_part)]))
+            case UserMessage():
+                _say(written, part(message, WIRE_INSIDE, _text_part))
+    if prompt.tail:
+        _say(written, _text_part(UserMessage(text=prompt.tail)))
+    return [head + b",".join(texts) + b"]}" if texts else head for head, texts in written]
+
+
+def _say(written: list[tuple[bytes, list[bytes]]], text: bytes) -> None:
+    if not written or not written[-1][1]:
+        written.append((b'{"role":"user","content":[', []))
+    written[-1][1].append(text)
+
+
+def _text_part(message: Message) -> bytes:
+    return encoded({"type": "text", "text": message.text})
+
+
 def _encoded(message: Message) -> bytes:
     match message:
         case UserMessage(text=text):
             return encoded({"role": "user", "content": text})
         case ToolMessage(call_id=call_id, text=text):
             return encoded({"role": "tool", "tool_call_id": call_id, "content": text})
-        case AssistantMessage(text=text, calls=calls):
+        case AssistantMessage(text=text, calls=calls, echo=echo):
             said: JsonObject = {"role": "assistant", "content": text or None}
+            for thought in echo.parts if echo is not None and echo.wire == WIRE else ():
+                said.update(thought)
             if calls:
                 said["tool_calls"] = [
                     {
@@ -129,8 +175,9 @@ def _chunk(data: str, account: Account) -> JsonObject:
 class _Coming(Coming):
     """A reply on its way."""
 
-    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+    def __init__(self, offered: tuple[str, ...], account: Account, thinking_field: str) -> None:
         super().__init__(offered, account)
+        self._thinking_field = thinking_field
         self._tags = ThinkTags()
         self._finish = ""
         self._refused = False
@@ -154,6 +201,13 @@ class _Coming(Coming):
     def rest(self) -> Iterator[TextDelta]:
         """What was held back for half a tag."""
         yield from self._told(self._tags.close())
+
+    @property
+    def echo(self) -> Echo | None:
+        """The thinking, where the server wants it back."""
+        if not self._thinking_field or not self.thoughts:
+            return None
+        return Echo(wire=WIRE, parts=({self._thinking_field: self.thoughts},))
 
     @property
     def stop_reason(self) -> StopReason | None:

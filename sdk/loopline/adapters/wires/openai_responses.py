@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from loopline.adapters.wires.bytes import (
     a_count,
     an_object,
     encoded,
+    given_back,
     joined,
     part,
     tool_name,
     wire_name,
 )
 from loopline.adapters.wires.failing import Account, failed_midway, piece
-from loopline.adapters.wires.wired import Coming, WireModel, bearing
+from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
 from loopline.errors import ModelError
 from loopline.models import (
     AssistantMessage,
+    Echo,
     Json,
     JsonObject,
     Message,
@@ -32,6 +35,9 @@ from loopline.models import (
 )
 
 WIRE = "responses"
+THOUGHTS = frozenset({"reasoning"})
+REASONING = "reasoning.encrypted_content"
+"""What has to be asked for where nothing is stored, so that thinking can go back."""
 
 
 class OpenAiResponses(WireModel):
@@ -56,7 +62,11 @@ class OpenAiResponses(WireModel):
         """The request as it travels."""
         items = [items for items in (part(one, WIRE, _items) for one in prompt.messages) if items]
         if prompt.tail:
-            items.append(encoded({"role": "user", "content": prompt.tail}))
+            match prompt.messages[-1:]:
+                case [ToolMessage() as last] if prompt.tail_kind == "inside":
+                    items[-1] = encoded(_with_tail(last, prompt.tail))
+                case _:
+                    items.append(encoded({"role": "user", "content": prompt.tail}))
         fields = [("model", encoded(self.model))]
         if prompt.system:
             fields.append(("instructions", encoded(prompt.system)))
@@ -70,11 +80,17 @@ class OpenAiResponses(WireModel):
         options = prompt.options
         yield "stream", True
         yield "store", False
+        if self.facts.thinking == "summarized":
+            yield "include", [REASONING]
+        if self.facts.cache_key and prompt.cache_key:
+            yield "prompt_cache_key", prompt.cache_key
         if prompt.tools and options.force_tool:
             yield "tool_choice", {"type": "function", "name": wire_name(options.force_tool)}
         elif prompt.tools and not options.allow_calls:
             yield "tool_choice", "none"
-        if options.json_object:
+        if options.json_form is not None:
+            yield "text", {"format": {"type": "json_schema", **schema_of(options.json_form)}}
+        elif options.json_object:
             yield "text", {"format": {"type": "json_object"}}
         if options.output_limit is not None:
             yield "max_output_tokens", options.output_limit
@@ -103,8 +119,12 @@ def _written(message: Message) -> Iterator[JsonObject]:
     match message:
         case UserMessage(text=text):
             yield {"role": "user", "content": text}
-        case ToolMessage(call_id=call_id, text=text):
-            yield {"type": "function_call_output", "call_id": call_id, "output": text}
+        case ToolMessage(text=text) as result:
+            yield _output(result, text)
+        case AssistantMessage(echo=Echo(wire="responses") as echo) if items := given_back(
+            echo, THOUGHTS, partial(_call, message)
+        ):
+            yield from items
         case AssistantMessage(text=text, calls=calls):
             if text.strip():
                 yield {"role": "assistant", "content": text}
@@ -115,6 +135,25 @@ def _written(message: Message) -> Iterator[JsonObject]:
                     "name": wire_name(call.name),
                     "arguments": dumps(call.arguments),
                 }
+
+
+def _output(result: ToolMessage, said: Json) -> JsonObject:
+    call_id = result.provider_id or result.call_id
+    return {"type": "function_call_output", "call_id": call_id, "output": said}
+
+
+def _with_tail(result: ToolMessage, tail: str) -> JsonObject:
+    """A result with the tail behind it."""
+    return _output(result, [{"type": "input_text", "text": text} for text in (result.text, tail)])
+
+
+def _call(message: AssistantMessage, item: JsonObject) -> JsonObject | None:
+    if item.get("type") != "function_call":
+        return item
+    for call in message.calls:
+        if call.provider_id == item.get("call_id"):
+            return {**item, "name": wire_name(call.name), "arguments": dumps(call.arguments)}
+    return None
 
 
 class _Coming(Coming):
@@ -139,6 +178,8 @@ class _Coming(Coming):
                 return self.heard(said, is_thought=True)
             case "response.output_item.added":
                 self._begun(event.get("output_index"), an_object(event.get("item")))
+            case "response.output_item.done":
+                self._ended(an_object(event.get("item")))
             case "response.function_call_arguments.delta":
                 index = a_count(event.get("output_index"))
                 self.calls.add(index=index, provider_id="", name="", arguments=said)
@@ -161,6 +202,12 @@ class _Coming(Coming):
             return "length"
         return "tool_use" if self.calls else "stop"
 
+    @property
+    def echo(self) -> Echo | None:
+        """The items, where thinking is among them."""
+        thinks = any(one.get("type") == "reasoning" for one in self.parts)
+        return Echo(wire=WIRE, parts=tuple(self.parts)) if thinks else None
+
     def _failed(self, wrong: JsonObject) -> ModelError:
         kind, words = str(wrong.get("code") or ""), str(wrong.get("message") or "")
         return failed_midway(kind, words, self.account)
@@ -173,6 +220,13 @@ class _Coming(Coming):
                 name=tool_name(str(item.get("name") or ""), self.offered),
                 arguments=item.get("arguments"),
             )
+
+    def _ended(self, item: JsonObject) -> None:
+        """Keep the item as it is, of a call what the call does not say itself."""
+        if item.get("type") == "reasoning" and not item.get("encrypted_content"):
+            return  # nobody but the server that stored it could read it again
+        left_out = {"name", "arguments"} if item.get("type") == "function_call" else set[str]()
+        self.parts.append({name: value for name, value in item.items() if name not in left_out})
 
     def _end(self, response: JsonObject) -> None:
         wrong = an_object(response.get("error"))

@@ -14,6 +14,9 @@ from loopline.adapters.wires.http import Http, Timeouts
 from loopline.errors import ModelError, ModelStreamBroken
 from loopline.models import (
     Abilities,
+    Echo,
+    JsonForm,
+    JsonObject,
     ModelFacts,
     Prompt,
     Reply,
@@ -38,6 +41,7 @@ class Coming(ABC):
         self.calls: Calls = Calls()
         self.usage: Usage = Usage()
         self.is_over: bool = False
+        self.parts: list[JsonObject] = []
         self._text: list[str] = []
         self._thoughts: list[str] = []
 
@@ -53,6 +57,16 @@ class Coming(ABC):
     @abstractmethod
     def stop_reason(self) -> StopReason | None:
         """Why it ended; None while nothing has said so."""
+
+    @property
+    def echo(self) -> Echo | None:
+        """The reply as it is to go back, where its thinking does."""
+        return None
+
+    @property
+    def thoughts(self) -> str:
+        """All of its thinking that can be read."""
+        return "".join(self._thoughts)
 
     def rest(self) -> Iterable[TextDelta]:
         """What was held back, when nothing more comes."""
@@ -78,7 +92,8 @@ class Coming(ABC):
         return Reply(
             text="".join(self._text),
             calls=calls,
-            thinking="".join(self._thoughts),
+            thinking=self.thoughts,
+            echo=self.echo,
             problem="" if stop == "length" else problem,
             stop_reason=stop,
             usage=self.usage,
@@ -188,6 +203,11 @@ async def _drained(events: AsyncIterator[object]) -> None:
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in events:
                 pass
+
+
+def schema_of(form: JsonForm) -> JsonObject:
+    """A form as OpenAI's wires have it."""
+    return {"name": form.name, "schema": form.schema, "strict": form.strict}
 
 
 def bearing(account: Account) -> Mapping[str, str]:

@@ -1,0 +1,160 @@
+"""The end of a prompt, in each of the ways in which a provider takes it, over long random conversations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from loopline.adapters.wires.wired import WireModel
+from loopline.conversations import Talk
+from loopline.models import Abilities, JsonObject, ModelFacts, TailKind
+from loopline.testing import FakeClock
+from loopline.timeline import Block, Decision, Exit, RoundStart, ToolCalled, ToolResult
+from tests.support.peers import anthropic_says as ant
+from tests.support.peers import openai_says as oai
+from tests.support.peers.behaviours import Behaviour
+from tests.support.peers.said import Call
+from tests.support.peers.signing import signing
+from tests.support.peers.strict import strict
+from tests.support.peers.wire import Request
+from tests.support.workbench import at_work, bodies, interrupted, workbench
+from tests.wires.flat import parts, wired
+
+SIGNED = ModelFacts(api="messages", thinking="signed", thinking_by="adaptive")
+TURNS = 6
+COLD = timedelta(minutes=5)
+
+
+def claude(url: str, name: str, tail: TailKind, window: int = 32_000) -> WireModel:
+    """A model behind the signing server."""
+    facts = ModelFacts(api="messages", thinking="signed", thinking_by="adaptive", tail=tail)
+    abilities = Abilities(tail=tail, window=window, output_limit=2_000)
+    return wired("messages", url, abilities, facts, name)
+
+
+def calls(drawn: Random, number: int) -> tuple[Call, ...]:
+    """Some calls; now and then one of them hides what was looked up before."""
+    if number and drawn.random() < 0.1:
+        hidden: JsonObject = {"path": f"tc:turn_1.c{drawn.randint(1, 2)}.result"}
+        hidden["replacement"] = "seen"
+        return (Call("react__hide", json.dumps(hidden), f"toolu_{number}"),)
+    size = drawn.choice([10, 200, 3_000])
+    return tuple(
+        Call("w__big", json.dumps({"size": size}), f"toolu_{number}_{at}")
+        for at in range(drawn.randint(1, 3))
+    )
+
+
+def thoughts(drawn: Random, number: int) -> tuple[ant.Thinking | ant.Redacted, ...]:
+    """Thinking that is shown, kept back or sealed."""
+    if drawn.random() < 0.2:
+        return ()
+    seen: Sequence[ant.Thinking | ant.Redacted] = (ant.Thinking(f"Hm {number}."), ant.Redacted())
+    return (drawn.choice((*seen, ant.Thinking(""))),)
+
+
+def replies(drawn: Random, *, thinks: bool) -> list[Behaviour[ant.Says]]:
+    """The rounds of some turns, with text and thinking in any order; now and then a refusal."""
+    said: list[Behaviour[ant.Says]] = []
+    number = 0
+    for turn in range(TURNS):
+        for _ in range(drawn.randint(4, 10)):
+            number += 1
+            made = calls(drawn, number if turn else 0)
+            made = tuple(Call(one.name, one.arguments, f"toolu_{number}_{one.id}") for one in made)
+            before = thoughts(drawn, number) if thinks else ()
+            between = (*(thoughts(drawn, number) if thinks else ()), *made)
+            said.append(
+                ant.Says(drawn.choice(["", f"note {number} "]), thinking=before, more=between)
+            )
+        if drawn.random() < 0.2:
+            said.append(ant.Says("No.", stop="refusal"))
+        said.append(ant.Says(f"Done {turn}.", thinking=thoughts(drawn, number) if thinks else ()))
+    return said
+
+
+async def talked(talk: Talk, drawn: Random, clock: FakeClock) -> None:
+    """Some turns, with more said into them and long pauses between."""
+    for turn in range(TURNS):
+        more = ["And quickly."] if drawn.random() < 0.5 else []
+        await interrupted(talk, f"go {turn}", *more, at=ToolResult, max_iterations=60)
+        if drawn.random() < 0.4:
+            clock.advance(3_600.0)
+
+
+def extend_one_another(
+    requests: Sequence[Request], begun: Sequence[RoundStart], tails: int
+) -> None:
+    """Each request begins with the stable parts of the one before, unless an epoch was opened."""
+    flat = [parts(one.body) for one in requests]
+    for (before, after), (_, opened) in zip(pairwise(flat), pairwise(begun), strict=True):
+        if not opened.opened_by:
+            stable = before[: len(before) - tails]
+            assert after[: len(stable)] == stable
+
+
+def read_again(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+    """What a request had in the cache, and what the next one of its epoch read, if that came in time."""
+    before, begun = None, None
+    for block in blocks:
+        match block.body:
+            case RoundStart() as body:
+                begun = body
+            case Decision(usage=usage):
+                if begun and not begun.opened_by and before and block.ts - before[0] < COLD:
+                    yield before[1], usage.cache_read_tokens
+                before = block.ts, usage.cache_read_tokens + usage.cache_write_tokens
+            case _:
+                pass
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("tail", ["dropped", "kept", "cleared"])
+async def test_fifty_rounds_are_never_refused_and_each_cache_miss_has_a_recorded_cause(
+    tail: TailKind, seed: int
+) -> None:
+    drawn, clock, thinks = Random(seed), FakeClock(), tail != "dropped"
+    async with signing(*replies(drawn, thinks=thinks), minimum=0, clock=clock) as peer:
+        models = claude(peer.url, "claude-a", tail), claude(peer.url, "claude-b", tail)
+        bundle = workbench(cache_ttl_seconds=300, keep_recent_turns=3, keep_recent_intact_turns=1)
+        async with at_work(models, bundle, clock=clock) as talk:
+            await talked(talk, drawn, clock)
+            blocks = await talk.blocks()
+    rounds = [block.body for block in blocks]
+    ended = [body.reason for body in rounds if isinstance(body, Exit)]
+    assert set(ended) <= {"complete", "refused"}, ended
+    begun = [body for body in rounds if isinstance(body, RoundStart)]
+    assert len(begun) >= 30
+    assert any(body.opened_by for body in begun[1:])
+    assert any(b'"signature"' in one.raw for one in peer.requests) == thinks
+    if len(begun) == len(peer.requests):
+        extend_one_another(peer.requests, begun, tails=tail == "dropped")
+    assert all(after >= before for before, after in read_again(blocks))
+
+
+async def test_a_server_that_takes_no_user_behind_a_result_gets_all_of_it_inside() -> None:
+    drawn, number = Random(1), 0
+    said: list[Behaviour[oai.Says]] = []
+    for turn in range(TURNS):
+        for _ in range(8):
+            number += 1
+            said.append(oai.Says(f"note {number}", calls(drawn, number if turn else 0)))
+        said.append(oai.Says(f"Done {turn}."))
+    async with strict(*said) as peer:
+        facts = ModelFacts(tail="inside")
+        abilities = Abilities(tail="inside", window=32_000, output_limit=2_000)
+        model = wired("chat", f"{peer.url}/v1", abilities, facts)
+        async with at_work(model, clock=FakeClock()) as talk:
+            await talked(talk, drawn, FakeClock())
+            ends = await bodies(talk, Exit)
+            begun = await bodies(talk, RoundStart)
+            made = await bodies(talk, ToolCalled)
+    assert {one.reason for one in ends} == {"complete"}
+    assert len(begun) == len(peer.requests) == TURNS * 9
+    assert made
+    extend_one_another(peer.requests, begun, tails=1)

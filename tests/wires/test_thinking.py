@@ -1,0 +1,146 @@
+"""Thinking that goes back to its provider: exactly as it came, in its place, and only as long as it may."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from loopline.models import Abilities, ModelFacts, Options, Prompt, UserMessage, facts
+from loopline.timeline import Decision, Thinking
+from tests.support.peers import anthropic_says as ant
+from tests.support.peers import openai_says as oai
+from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.behaviours import Behaviour
+from tests.support.peers.openai_like import openai_like
+from tests.support.peers.said import Call
+from tests.support.workbench import at_work, bodies, workbench
+from tests.wires.flat import wired
+
+COUNT = Call("w__count", '{"number": 7}', "toolu_1")
+OPUS = facts("anthropic:claude-opus-5-5")
+
+
+async def test_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> None:
+    first = ant.Says(
+        " I look. ",
+        thinking=(ant.Thinking("Hm.", "c2ln"), ant.Redacted("c2VhbA==")),
+        more=(ant.Thinking("", "bW9yZQ=="), COUNT),
+    )
+    async with anthropic_like(first, ant.Says("It is 7.")) as peer:
+        model = wired("messages", peer.url, Abilities(tail=OPUS.tail), OPUS, "claude-opus-5-5")
+        async with at_work(model) as talk:
+            await talk.say("go")
+            (thought,) = await bodies(talk, Thinking)
+    body: Any = peer.requests[1].body
+    system, assistant, result = body["messages"][1:4]
+    assert system["clear_at"] == "next_user_message"
+    assert assistant["content"] == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "c2VhbA=="},
+        {"type": "text", "text": " I look. "},
+        {"type": "thinking", "thinking": "", "signature": "bW9yZQ=="},
+        {"type": "tool_use", "id": "toolu_1", "name": "w__count", "input": {"number": 7}},
+    ]
+    assert result["content"][0]["tool_use_id"] == "toolu_1"
+    assert thought.text == "Hm."
+
+
+async def test_reasoning_of_openai_goes_back_encrypted_and_the_tail_lies_in_the_result() -> None:
+    known = facts("openai:gpt-5.5")
+    looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
+    async with openai_like(looked, oai.Says("It is 7.")) as peer:
+        model = wired("responses", f"{peer.url}/v1", Abilities(tail=known.tail), known, "gpt-5.5")
+        async with at_work(model) as talk:
+            await talk.say("go")
+    body: Any = peer.requests[1].body
+    assert [one.get("type", "said") for one in body["input"]] == [
+        *["said", "reasoning", "message", "function_call", "function_call_output"]
+    ]
+    assert body["input"][1]["encrypted_content"]
+    call, output = body["input"][3:]
+    assert call["call_id"] == output["call_id"] == "toolu_1"
+    assert json.loads(call["arguments"]) == {"number": 7}
+    assert [part["text"][:8] for part in output["output"]] == ["[tc:turn", "ANNOUNCE"]
+    assert body["include"] == ["reasoning.encrypted_content"]
+    keys = {str(one.body["prompt_cache_key"]) for one in peer.requests}
+    assert len(keys) == 1
+
+
+async def test_reasoning_that_only_its_server_could_read_is_not_sent_back() -> None:
+    known = ModelFacts(api="responses")  # nothing asks for the encrypted content
+    looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
+    async with openai_like(looked, oai.Says("It is 7.")) as peer:
+        model = wired("responses", f"{peer.url}/v1", facts=known)
+        async with at_work(model) as talk:
+            await talk.say("go")
+            decisions = await bodies(talk, Decision)
+    assert [one.echo for one in decisions] == [None, None]
+    assert b"reasoning" not in peer.requests[1].raw
+
+
+@pytest.mark.parametrize("family", ["deepseek:deepseek-v4-pro", "groq:openai/gpt-oss-20b"])
+async def test_plain_thinking_goes_back_only_to_servers_that_take_it(family: str) -> None:
+    known = facts(family)
+    looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
+    async with openai_like(looked, oai.Says("It is 7.")) as peer:
+        model = wired("chat", f"{peer.url}/v1", facts=known)
+        async with at_work(model) as talk:
+            await talk.say("go")
+    body: Any = peer.requests[1].body
+    back = [one.get("reasoning_content") for one in body["messages"] if one["role"] == "assistant"]
+    assert back == (["Hm."] if known.thinking_field else [None])
+
+
+async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:
+    cut = ant.Says(
+        "", thinking=(ant.Thinking("Hm", ""),), more=(ant.Text("Half"),), stop="max_tokens"
+    )
+    async with anthropic_like(cut, ant.Says(" an answer.")) as peer:
+        model = wired("messages", peer.url, Abilities(tail=OPUS.tail), OPUS)
+        async with at_work(model) as talk:
+            result = await talk.say("go")
+            (thought,) = await bodies(talk, Thinking)
+    assert (result.answer, thought.text) == ("Half an answer.", "Hm")
+    assert b'"thinking":"Hm"' not in peer.requests[1].raw
+
+
+async def test_an_epoch_drops_the_thinking_before_it() -> None:
+    said: list[Behaviour[ant.Says]] = [
+        ant.Says("", (COUNT,), thinking=(ant.Thinking("First."),)),
+        ant.Says("", (Call("react__hide", _hide("tc:turn_1.c1.result"), "toolu_2"),)),
+        ant.Says("Done.", thinking=(ant.Thinking("Then."),)),
+        ant.Says("Again."),
+    ]
+    async with anthropic_like(*said) as peer:
+        model = wired("messages", peer.url, Abilities(tail=OPUS.tail), OPUS)
+        async with at_work(model, workbench()) as talk:
+            await talk.say("go")
+            await talk.say("and then?")
+    assert [b"First." in one.raw for one in peer.requests] == [False, True, False, False]
+    assert [b"Then." in one.raw for one in peer.requests] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("family", "effort", "thinking", "output"),
+    [
+        ("claude-opus-4-6", "", None, None),
+        ("claude-opus-4-6", "high", {"type": "adaptive"}, {"effort": "high"}),
+        ("claude-opus-4-6", "none", {"type": "disabled"}, None),
+        ("claude-sonnet-4-5", "", {"type": "disabled"}, None),
+        ("claude-sonnet-4-5", "low", {"type": "enabled", "budget_tokens": 4_096}, None),
+    ],
+)
+def test_an_effort_is_asked_for_as_the_model_takes_it(
+    family: str, effort: str, thinking: object, output: object
+) -> None:
+    options = Options(reasoning_effort=effort, output_limit=20_000)
+    prompt = Prompt(system="", messages=(UserMessage(text="Tea?"),), options=options)
+    model = wired("messages", facts=facts(f"anthropic:{family}"))
+    body = json.loads(model.body(prompt))
+    assert (body.get("thinking"), body.get("output_config")) == (thinking, output)
+
+
+def _hide(path: str) -> str:
+    return json.dumps({"path": path, "replacement": "seen"})
