@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 HEAVY = {
-    *{"aiosqlite", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "rich", "sqlalchemy"},
-    *{"opentelemetry", "sqlite3", "torch", "typer", "yaml"},
+    *{"aiosqlite", "git", "httpx", "httpx2", "mcp", "numpy", "pydantic", "pydantic_ai"},
+    *{"opentelemetry", "rich", "sqlalchemy", "sqlite3", "torch", "typer", "yaml"},
     *{"loopline.adapters", "loopline.cli", "loopline.testing"},
 }
 ASK_FOR_ALL = "import loopline; [getattr(loopline, name) for name in loopline.__all__]"

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from loopline.errors import ModelError
+from loopline.harness.bridge import Bridge, ForeignModel, goes_elsewhere
 from loopline.harness.wires import Wires
 from loopline.models import Model
 
 DEFAULT_MODEL = "offline"
-ModelChoice = str | Model | Sequence[str | Model] | Callable[[], Model | Sequence[Model]] | None
+Given = Model | ForeignModel
+ModelChoice = str | Given | Sequence[str | Given] | Callable[[], Given | Sequence[Given]] | None
 Chain = tuple[Model, ...]
 """The models of a run, in the order in which they are asked."""
 
@@ -28,17 +30,22 @@ def chooser(choice: ModelChoice) -> Callable[[], Chain]:
         choice = os.environ.get("LOOPLINE_MODEL") or DEFAULT_MODEL
     if isinstance(choice, str):
         choice = [name.strip() for name in choice.split(",")]
+    bridge = Bridge()
     if callable(choice):
-        return partial(_made, choice)
-    several: Sequence[str | Model] = choice if isinstance(choice, Sequence) else (choice,)
+        return partial(_made, choice, bridge)
+    several: Sequence[str | Given] = choice if isinstance(choice, Sequence) else (choice,)
     wires = Wires()
-    chain = _whole(_named(one, wires) if isinstance(one, str) else one for one in several)
+    chain = _whole(
+        _named(one, wires, bridge) if isinstance(one, str) else _ours(one, bridge)
+        for one in several
+    )
     return lambda: chain
 
 
-def _made(make: Callable[[], Model | Sequence[Model]]) -> Chain:
+def _made(make: Callable[[], Given | Sequence[Given]], bridge: Bridge) -> Chain:
     made = make()
-    return _whole(made) if isinstance(made, Sequence) else (made,)
+    several: Sequence[Given] = made if isinstance(made, Sequence) else (made,)
+    return _whole(_ours(one, bridge) for one in several)
 
 
 def _whole(models: Iterable[Model]) -> Chain:
@@ -48,7 +55,13 @@ def _whole(models: Iterable[Model]) -> Chain:
     return chain
 
 
-def _named(name: str, wires: Wires) -> Model:
+def _ours(model: Given, bridge: Bridge) -> Model:
+    return bridge.of(model) if isinstance(model, ForeignModel) else model
+
+
+def _named(name: str, wires: Wires, bridge: Bridge) -> Model:
+    if goes_elsewhere(name):
+        return bridge.named(name)
     if name != DEFAULT_MODEL:
         return wires.model(name)
     from loopline.adapters.offline import OfflineModel

@@ -13,6 +13,7 @@ from loopline.models.json import (
     well_formed,
     well_formed_json,
     well_formed_object,
+    whole_object,
 )
 from loopline.models.limits import (
     ATTACHMENTS,
@@ -126,4 +127,5 @@ __all__ = [
     "well_formed",
     "well_formed_json",
     "well_formed_object",
+    "whole_object",
 ]

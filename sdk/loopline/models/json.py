@@ -80,6 +80,19 @@ def object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
     return (value, end) if isinstance(value, dict) else _broken(text, at, None)
 
 
+def whole_object(text: str) -> JsonObject | BrokenJson:
+    """The object that a text is, with nothing beside it; a text of nothing is an empty object."""
+    written = text.strip()
+    if not written:
+        return {}
+    found = object_at(written, 0)
+    if isinstance(found, BrokenJson):
+        return found
+    value, end = found
+    rest = written[end:].strip()
+    return BrokenJson(rest, f"more text behind the object at {end}") if rest else value
+
+
 def well_formed(text: str) -> str:
     """The text with lone surrogates, which UTF-8 cannot hold, written out as escapes."""
     if text.isascii():

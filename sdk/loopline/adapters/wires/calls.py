@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from loopline.models import Json, JsonObject, ToolCall, dumps, object_at
-from loopline.models.json import BrokenJson
+from loopline.models import BrokenJson, Json, ToolCall, dumps, whole_object
 
 
 @dataclass(slots=True)
@@ -61,9 +60,9 @@ class Calls:
         """The calls, and what is wrong with the first one that cannot be read."""
         calls, problem = list[ToolCall](), ""
         for coming in self._coming:
-            arguments = _arguments(coming.written)
-            if isinstance(arguments, str) or not coming.name:
-                fault = arguments if isinstance(arguments, str) else "it has no name"
+            arguments = whole_object(coming.written)
+            if isinstance(arguments, BrokenJson) or not coming.name:
+                fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"
                 problem = (
                     problem or f"The call of {coming.name or 'a tool'} cannot be read: {fault}"
                 )
@@ -86,15 +85,3 @@ def _is_another(known: _Coming, provider_id: str, name: str) -> bool:
     if provider_id and known.provider_id:
         return provider_id != known.provider_id
     return bool(name) and bool(known.name) and known.is_whole
-
-
-def _arguments(written: str) -> JsonObject | str:
-    """The arguments, or what is wrong with them; none at all are an empty object."""
-    text = written.strip()
-    if not text:
-        return {}
-    found = object_at(text, 0)
-    if isinstance(found, BrokenJson):
-        return found.problem
-    arguments, end = found
-    return arguments if not text[end:].strip() else f"more text behind the arguments at {end}"

@@ -1,0 +1,1 @@
+"""The model classes of pydantic-ai, as models of ours."""

@@ -1,0 +1,120 @@
+"""A model of pydantic-ai as one of ours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from pydantic_ai import ModelSettings
+from pydantic_ai.direct import model_request_stream
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.settings import merge_model_settings
+
+from loopline.adapters.pydantic_ai.failing import FAULTS, Asker, failure
+from loopline.adapters.pydantic_ai.hearing import Hearing
+from loopline.adapters.pydantic_ai.knowing import abilities_of, facts_of, marks_of
+from loopline.adapters.pydantic_ai.saying import (
+    CacheMarks,
+    messages_of,
+    names_in,
+    parameters_of,
+    settings_of,
+)
+from loopline.models import VENDORS, Prompt, Reply, TextDelta
+from loopline.tools import WireNames
+
+READ_SECONDS = 180.0
+"""How long a piece of a reply is waited for."""
+TOTAL_SECONDS = 1_800.0
+"""How long a whole reply may take."""
+
+
+class BridgedModel:
+    """A model that pydantic-ai asks: once, for who asks again is the loop."""
+
+    def __init__(self, name: str, model: Model, secrets: tuple[str, ...] = ()) -> None:
+        """`name` is what it is called here; the secrets are what no error may show."""
+        self.name = name
+        self.facts = facts_of(model)
+        self.abilities = abilities_of(self.facts)
+        self._model = model
+        self._marks: CacheMarks = marks_of(model)
+        self._asker = Asker(name, _key_of(model), (*secrets, *_keys(model)))
+        self._thinks = self.facts.thinking != "signed"
+        self._entered = False
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Deltas while it writes, then the reply.
+
+        Raises:
+            ModelError: it could not be asked, or broke off.
+        """
+        names = names_in(prompt)
+        hearing = Hearing(self.name, names)
+        try:
+            await self._enter()
+            async with model_request_stream(
+                self._model,
+                messages_of(prompt, names, self._marks),
+                model_settings=self._settings(prompt, names),
+                model_request_parameters=parameters_of(prompt, names),
+            ) as coming:
+                async for event in coming:
+                    for delta in hearing.take(event):
+                        yield delta
+                reply = hearing.reply(coming.get())
+        except FAULTS as error:  # what caused it may show a key
+            raise failure(error, self._asker) from None
+        yield reply
+
+    async def close(self, *, failed: bool) -> None:
+        """The harness closes: a client that pydantic-ai has made is closed with it."""
+        del failed
+        if self._entered:
+            self._entered = False
+            await self._model.__aexit__(None, None, None)
+
+    async def _enter(self) -> None:
+        if not self._entered:
+            self._entered = True
+            await self._model.__aenter__()
+
+    def _settings(self, prompt: Prompt, names: WireNames) -> ModelSettings | None:
+        """What the model was made with goes before what is usual here, and the request before both."""
+        before = merge_model_settings(self._usual(), self._model.settings)
+        return merge_model_settings(
+            before, settings_of(prompt, names, self._marks, thinks=self._thinks)
+        )
+
+    def _usual(self) -> ModelSettings:
+        """It is asked once, and not for ever; thinking that has to come back is not asked for."""
+        unsupported = self._model.unsupported_settings
+        usual = ModelSettings(request_timeout=TOTAL_SECONDS)
+        if "max_retries" not in unsupported:
+            usual["max_retries"] = 0
+        if "timeout" not in unsupported:
+            usual["timeout"] = READ_SECONDS
+        if not self._thinks:
+            usual["thinking"] = False
+        return usual
+
+
+def _key_of(model: Model) -> str:
+    """What the key of a model is called: its usual variable, where we know that."""
+    vendor = VENDORS.get(model.system)
+    return vendor.key_variable if vendor else f"the key of {model.system}"
+
+
+def _keys(model: Model) -> Iterator[str]:
+    """The keys by which a model asks, as far as its client tells them."""
+    if isinstance(model, FallbackModel):
+        for one in model.models:
+            yield from _keys(one)
+    client: object = getattr(model.provider, "client", None)
+    for name in ("api_key", "auth_token"):
+        key: object = getattr(client, name, None)
+        if isinstance(key, str):
+            yield key

@@ -1,0 +1,58 @@
+"""What is known of a model of pydantic-ai: by our table where it has the family, else by its profile."""
+
+from __future__ import annotations
+
+from pydantic_ai.models import Model
+from pydantic_ai.profiles import ModelProfile
+
+from loopline.adapters.pydantic_ai.saying import CacheMarks
+from loopline.models import FAMILIES, UNKNOWN, Abilities, ModelFacts, facts
+
+
+def profile_of(model: Model) -> ModelProfile:
+    """The profile of a model; one that asks others in turn has none."""
+    try:
+        return model.profile
+    except NotImplementedError:
+        return ModelProfile()
+
+
+def facts_of(model: Model) -> ModelFacts:
+    """What is known of a model; of what neither table nor profile has, the least is promised."""
+    known = facts(model.model_id)
+    if known is not UNKNOWN and known is not FAMILIES.get(f"{model.system}:"):
+        return known
+    profile = profile_of(model)
+    return ModelFacts(
+        window=profile.get("context_window") or UNKNOWN.window,
+        tool_call=profile.get("supports_tools", True),
+        tool_choice=profile.get("supports_forced_tool_choice", False),
+        json_mode=profile.get("supports_json_object_output", False),
+        json_schema=profile.get("supports_json_schema_output", False),
+        vision=profile.get("supports_image_input", False),
+        pdf=profile.get("supports_document_input", False),
+        thinking="plain" if profile.get("supports_thinking", False) else "none",
+    )
+
+
+def abilities_of(known: ModelFacts) -> Abilities:
+    """What the loop may count on."""
+    return Abilities(
+        tool_call=known.tool_call,
+        tool_choice=known.tool_choice,
+        json_mode=known.json_mode,
+        thinking=known.thinking != "none",
+        window=known.window,
+        output_limit=known.output_limit,
+        price=None if known.rates is None else known.rates.price(),
+    )
+
+
+def marks_of(model: Model) -> CacheMarks:
+    """Where a model takes cache points.
+
+    By way of OpenRouter only what the user said can bear one, and one that stands alone is refused.
+    """
+    if not profile_of(model).get("supports_cache", False):
+        return "none"
+    return "with words" if model.system == "openrouter" else "anywhere"

@@ -1,0 +1,218 @@
+"""A prompt as pydantic-ai has it: messages, what may be called, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Literal
+
+from pydantic_ai import (
+    CachePoint,
+    InstructionPart,
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    ModelResponsePart,
+    ModelSettings,
+    TextPart,
+    ToolCallPart,
+    ToolDefinition,
+    ToolReturnPart,
+    UserContent,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ThinkingLevel, merge_model_settings
+
+from loopline.models import AssistantMessage, Prompt, ToolMessage, ToolSpec, UserMessage
+from loopline.tools import WireNames, wire_names
+
+CacheMarks = Literal["none", "with words", "anywhere"]
+"""Where a cache point may stand: nowhere, only beside what the user said, or behind anything."""
+
+_THINKING: Mapping[str, ThinkingLevel] = {
+    "none": False,
+    "minimal": "minimal",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "xhigh",
+    "max": "max",
+}
+
+
+class Settings(ModelSettings, total=False):
+    """Settings with those of single providers by which the system text is kept in their caches."""
+
+    anthropic_cache_instructions: bool
+    bedrock_cache_instructions: bool
+    openai_cache_instructions: bool
+    openai_prompt_cache_options: dict[str, str]
+    openrouter_cache_instructions: bool
+
+
+_CACHED = Settings(
+    anthropic_cache_instructions=True,
+    bedrock_cache_instructions=True,
+    openai_cache_instructions=True,
+    openai_prompt_cache_options={"mode": "explicit"},
+    openrouter_cache_instructions=True,
+)
+
+
+def names_in(prompt: Prompt) -> WireNames:
+    """What the tools of a prompt are called on the way, those that only its messages name too."""
+    return wire_names([*(tool.name for tool in prompt.tools), *_called(prompt)])
+
+
+def _called(prompt: Prompt) -> Iterator[str]:
+    for message in prompt.messages:
+        match message:
+            case AssistantMessage(calls=calls):
+                yield from (call.name for call in calls)
+            case ToolMessage(name=name):
+                yield name
+            case UserMessage():
+                pass
+
+
+def user_content(message: UserMessage) -> list[UserContent]:
+    """What a message of the user consists of; a text of nothing is nothing."""
+    return [message.text] if message.text.strip() else []
+
+
+def assistant_parts(message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
+    """What a message of the model consists of."""
+    said: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
+    calls = [
+        ToolCallPart(names.wire(call.name), call.arguments, call.call_id) for call in message.calls
+    ]
+    return [*said, *calls]
+
+
+def _tool_part(message: ToolMessage, names: WireNames) -> ToolReturnPart:
+    return ToolReturnPart(
+        names.wire(message.name),
+        message.text,
+        message.call_id,
+        outcome="success" if message.ok else "failed",
+    )
+
+
+class Conversation:
+    """Messages on the way to pydantic-ai: neighbours on the user's side are one request.
+
+    A cache point stands within what the user said. Behind anything else it opens what the user says
+    next, and if that is nothing it stands alone, where it may.
+    """
+
+    def __init__(self, names: WireNames, marks: CacheMarks) -> None:
+        self.messages: list[ModelMessage] = []
+        self._names = names
+        self._marks = marks
+        self._owed = False
+
+    def take(self, message: UserMessage | AssistantMessage | ToolMessage, *, point: bool) -> None:
+        """Add a message; `point` says that a cache point stands behind it."""
+        match message:
+            case UserMessage():
+                self.hear(user_content(message), point=point)
+            case ToolMessage():
+                self._request().append(_tool_part(message, self._names))
+                self._owed |= point
+            case AssistantMessage():
+                self._pay()
+                parts = assistant_parts(message, self._names)
+                if parts:
+                    self.messages.append(ModelResponse(parts))
+                self._owed = point
+
+    def hear(self, content: list[UserContent], *, point: bool = False) -> None:
+        """Add what the user says."""
+        if not content:
+            self._owed |= point
+            return
+        before = [CachePoint()] if self._owed else []
+        after = [CachePoint()] if point else []
+        self._owed = False
+        self._request().append(self._part([*before, *content, *after]))
+
+    def _part(self, content: list[UserContent]) -> UserPromptPart:
+        """A text alone where no cache point can come to it later; else its form would change."""
+        match content:
+            case [str(text)] if self._marks == "none":
+                return UserPromptPart(text)
+            case _:
+                return UserPromptPart(content)
+
+    def _pay(self) -> None:
+        if self._owed and self._marks == "anywhere" and self._is_request():
+            self._request().append(UserPromptPart([CachePoint()]))
+        self._owed = False
+
+    def _is_request(self) -> bool:
+        return bool(self.messages) and isinstance(self.messages[-1], ModelRequest)
+
+    def _request(self) -> list[ModelRequestPart]:
+        """The parts of the request that is being made."""
+        match self.messages:
+            case [*_, ModelRequest(parts=list() as parts)]:
+                return parts
+            case _:
+                parts = list[ModelRequestPart]()
+                self.messages.append(ModelRequest(parts))
+                return parts
+
+
+def messages_of(prompt: Prompt, names: WireNames, marks: CacheMarks) -> list[ModelMessage]:
+    """The messages of a prompt, the tail as the last of them."""
+    points = set[int]() if marks == "none" else set(prompt.cache_points)
+    conversation = Conversation(names, marks)
+    for number, message in enumerate(prompt.messages, start=1):
+        conversation.take(message, point=number in points)
+    conversation.hear([prompt.tail] if prompt.tail else [])
+    return conversation.messages
+
+
+def parameters_of(prompt: Prompt, names: WireNames) -> ModelRequestParameters:
+    """The system text, what may be called, and whether the text is to be an object."""
+    given = ModelRequestParameters(
+        function_tools=[_tool(tool, names) for tool in prompt.tools],
+        instruction_parts=[InstructionPart(prompt.system)] if prompt.system else [],
+    )
+    if not prompt.options.json_object:
+        return given
+    return replace(
+        given,
+        output_mode="prompted",
+        output_object=OutputObjectDefinition({"type": "object"}),
+        prompted_output_template=False,  # which object is said by the prompt itself
+    )
+
+
+def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
+    return ToolDefinition(
+        name=names.wire(tool.name),
+        description=tool.description,
+        parameters_json_schema=tool.parameters,
+        strict=False,  # the schema travels as it is
+    )
+
+
+def settings_of(
+    prompt: Prompt, names: WireNames, marks: CacheMarks, *, thinks: bool
+) -> ModelSettings | None:
+    """What this request asks for; what it leaves open stays with the model."""
+    options, settings = prompt.options, ModelSettings()
+    if options.output_limit is not None:
+        settings["max_tokens"] = options.output_limit
+    if prompt.tools and options.force_tool:
+        settings["tool_choice"] = [names.wire(options.force_tool)]
+    elif prompt.tools and not options.allow_calls:
+        settings["tool_choice"] = "none"
+    if thinks and options.reasoning_effort in _THINKING:
+        settings["thinking"] = _THINKING[options.reasoning_effort]
+    is_cached = prompt.cache_points and marks != "none"
+    return merge_model_settings(settings, _CACHED if is_cached else None)
