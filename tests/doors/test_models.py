@@ -35,3 +35,12 @@ def test_without_a_key_nothing_is_asked(tea: Loopline) -> None:
 def test_a_model_that_there_is_not_is_refused_with_what_one_begins_with(tea: Loopline) -> None:
     ran = tea("run", "guide", "Which tea?", "--model", "gpt-5")
     assert (ran.code, "openai:" in ran.err) == (2, True)
+
+
+async def test_a_bundle_is_asked_with_a_model_by_way_of_pydantic_ai(tea: Loopline) -> None:
+    async with openai_like(oai.Says("Green tea, I should say.")) as peer:
+        at = replace(tea, settings={"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-1"})
+        ran = await asyncio.to_thread(
+            at, "run", "guide", "Which tea?", "--model", "pydantic-ai:openai:small"
+        )
+    assert (ran.code, ran.out.strip()) == (0, "Green tea, I should say.")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from loopline.adapters.wires.failing import Account
 from loopline.adapters.wires.http import Http, Timeouts
 from loopline.adapters.wires.wired import WireModel
-from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolSpec, UserMessage
+from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, ToolSpec, UserMessage
 from tests.support.peers.wire import Peer
 from tests.wires.flat import KEY, WIRES
 
@@ -44,7 +44,7 @@ async def model_at(
         await http.close()
 
 
-async def asked(model: WireModel, prompt: Prompt = PROMPT) -> tuple[list[TextDelta], Reply]:
+async def asked(model: Model, prompt: Prompt = PROMPT) -> tuple[list[TextDelta], Reply]:
     """What comes of a request: the deltas, and the reply."""
     deltas, replies = list[TextDelta](), list[Reply]()
     async for piece in model.stream(prompt):

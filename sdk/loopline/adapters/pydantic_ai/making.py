@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import TypeGuard, get_args
 
-from pydantic_ai.models import Model, infer_model, known_model_names
+from pydantic_ai.models import Model, OpenAIChatCompatibleProvider, infer_model, known_model_names
 
 from loopline.adapters.pydantic_ai.bridge import BridgedModel
 from loopline.adapters.pydantic_ai.failing import Asker, failure
@@ -31,13 +31,19 @@ def model_of(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
 
 def _unknown(name: str, said: str) -> str:
     ours = ", ".join(f"{vendor}:" for vendor in VENDORS)
-    begin = {known.partition(":")[0] for known in known_model_names() if ":" in known}
-    theirs = ", ".join(f"{one}:" for one in sorted(begin - set(VENDORS)) if "/" not in one)
+    theirs = ", ".join(f"{one}:" for one in sorted(_providers() - set(VENDORS)))
     hint = said.partition(". ")[2]
     return (
         f"no model {name!r}: write offline, or begin it with {ours}; or, by way of pydantic-ai, with "
         f"{theirs}" + (f". {hint}" if hint else "")
     )
+
+
+def _providers() -> set[str]:
+    """The providers of pydantic-ai, by its list of models and by that of what resembles OpenAI."""
+    listed = {name.partition(":")[0] for name in known_model_names() if ":" in name}
+    alike: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
+    return {name for name in (*listed, *alike) if "/" not in name}
 
 
 def bridged(model: object, secrets: tuple[str, ...]) -> BridgedModel:

@@ -1,0 +1,73 @@
+"""Models of pydantic-ai's classes at servers of ours, and one that says what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from pydantic_ai import ModelMessage, ModelSettings
+from pydantic_ai.models import Model
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from loopline.adapters.pydantic_ai.bridge import BridgedModel
+from loopline.models import Prompt
+from tests.support.peers.wire import Peer
+from tests.wires.flat import KEY
+
+CLASSES: Mapping[str, str] = {
+    "messages": "claude-sonnet-5",
+    "chat": "gpt-5",
+    "responses": "gpt-5.6",
+}
+"""The classes by the wire that they speak, each with a model."""
+
+
+def asking(peer: Peer, wire: str, model: str = "", settings: ModelSettings | None = None) -> Model:
+    """The class of that wire, which asks this server."""
+    name = model or CLASSES[wire]
+    if wire == "messages":
+        there = AnthropicProvider(base_url=peer.url, api_key=KEY)
+        return AnthropicModel(name, provider=there, settings=settings)
+    provider = OpenAIProvider(base_url=f"{peer.url}/v1", api_key=KEY)
+    if wire == "chat":
+        return OpenAIChatModel(name, provider=provider, settings=settings)
+    return OpenAIResponsesModel(name, provider=provider, settings=settings)
+
+
+@asynccontextmanager
+async def bridged_at(
+    peer: Peer, wire: str, model: str = "", settings: ModelSettings | None = None
+) -> AsyncGenerator[BridgedModel, None]:
+    """A model of ours by way of that class."""
+    made = BridgedModel(f"{wire}:m", asking(peer, wire, model, settings))
+    try:
+        yield made
+    finally:
+        await made.close(failed=False)
+
+
+class Listener:
+    """A model of pydantic-ai that keeps what it was asked."""
+
+    def __init__(self, *, cached: bool = False) -> None:
+        self.messages: list[list[ModelMessage]] = []
+        self.asked: list[AgentInfo] = []
+        profile = ModelProfile(supports_cache=cached, supports_json_object_output=True)
+        self.model = FunctionModel(stream_function=self._hear, profile=profile)
+
+    async def _hear(self, messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[str]:
+        self.messages.append(messages)
+        self.asked.append(info)
+        yield "Done."
+
+    async def ask(self, *prompts: Prompt) -> None:
+        """Ask it by way of the bridge."""
+        bridged = BridgedModel("heard", self.model)
+        for prompt in prompts:
+            async for _ in bridged.stream(prompt):
+                pass

@@ -1,0 +1,166 @@
+"""A prompt by way of pydantic-ai: its messages, its tools, its settings, its cache points."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from pydantic_ai import (
+    CachePoint,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+
+from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.testing.scripted import Entry
+from tests.bridge.bridging import Listener, bridged_at
+from tests.support.peers import anthropic_says as ant
+from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.workbench import at_work
+from tests.wires.asking import asked
+from tests.wires.flat import markers, parts
+from tests.wires.test_requests import PROMPT
+
+
+def told(messages: Sequence[ModelMessage]) -> list[tuple[object, ...]]:
+    """Each part in few words, the parts of one message after the other."""
+    return [_told(part) for message in messages for part in message.parts]
+
+
+def _told(part: object) -> tuple[object, ...]:
+    match part:
+        case UserPromptPart(content=str(text)):
+            return ("user", text)
+        case UserPromptPart(content=content):
+            return ("user", *("|" if isinstance(one, CachePoint) else one for one in content))
+        case ToolReturnPart():
+            return (part.tool_call_id, part.tool_name, part.content, part.outcome)
+        case TextPart(content=text):
+            return ("assistant", text)
+        case ToolCallPart():
+            return (part.tool_call_id, part.tool_name, part.args)
+        case _:
+            return (part,)
+
+
+def unmarked(messages: Sequence[ModelMessage]) -> Iterator[tuple[object, ...]]:
+    """The parts without cache points, in the order in which they travel."""
+    for part in told(messages):
+        bare = tuple(one for one in part if one != "|")
+        if bare != ("user",):
+            yield bare
+
+
+async def test_results_follow_their_calls_and_the_tail_is_said_last() -> None:
+    heard = Listener()
+    await heard.ask(PROMPT)
+    (messages,), (info,) = heard.messages, heard.asked
+    assert [type(one) for one in messages] == [ModelRequest, ModelResponse, ModelRequest]
+    odd = info.function_tools[1].name
+    assert told(messages) == [
+        ("user", "Is there tea?"),
+        ("assistant", "I look."),
+        ("c1", "w__look", {"name": "tea"}),
+        ("c2", odd, {}),
+        ("c1", "w__look", "12 tins", "success"),
+        ("c2", odd, "no", "failed"),
+        ("user", "And pie?"),
+        ("user", "ANNOUNCE"),
+    ]
+    assert info.instructions == "You keep a shop."
+    assert [one.name for one in info.function_tools] == ["w__look", odd]
+    assert "." not in odd
+
+
+async def test_a_cache_point_behind_a_result_opens_what_the_user_says_next() -> None:
+    heard = Listener(cached=True)
+    await heard.ask(PROMPT)
+    assert told(heard.messages[0])[0] == ("user", "Is there tea?", "|")
+    assert told(heard.messages[0])[-2:] == [("user", "|", "And pie?", "|"), ("user", "ANNOUNCE")]
+
+
+async def test_a_cache_point_before_an_answer_stands_alone_and_one_behind_it_before_the_next_words() -> (
+    None
+):
+    heard = Listener(cached=True)
+    call = ToolCall(name="w.look", arguments={}, call_id="c1")
+    said = (
+        AssistantMessage(text="", calls=(call,)),
+        ToolMessage(call_id="c1", name="w.look", text="7"),
+        AssistantMessage(text="It is 7."),
+        UserMessage(text="Sure?"),
+    )
+    await heard.ask(Prompt(system="", messages=said, cache_points=(2, 3)))
+    assert told(heard.messages[0])[1:] == [
+        ("c1", "w__look", "7", "success"),
+        ("user", "|"),
+        ("assistant", "It is 7."),
+        ("user", "|", "Sure?"),
+    ]
+
+
+async def test_a_model_without_a_cache_of_its_own_gets_no_cache_points() -> None:
+    heard = Listener(cached=False)
+    await heard.ask(PROMPT)
+    assert "|" not in [one for part in told(heard.messages[0]) for one in part]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+async def test_each_request_begins_with_the_messages_of_the_one_before(cached: bool) -> None:
+    script: list[Entry] = [
+        *(
+            Say(f"note {n}", Call("w.look", text=f"{n}"), Call("w.count", number=n))
+            for n in range(20)
+        ),
+        "Done.",
+    ]
+    scripted, heard = ScriptedModel(script), Listener(cached=cached)
+    async with at_work(scripted) as talk:
+        await talk.say("go", max_iterations=30)
+    await heard.ask(*scripted.requests)
+    flat = [list(unmarked(messages))[:-1] for messages in heard.messages]  # less the tail
+    assert len(flat) == 21
+    assert all(after[: len(before)] == before for before, after in pairwise(flat))
+
+
+async def test_markers_of_anthropic_stand_at_the_points_and_behind_the_system_text() -> None:
+    async with anthropic_like(ant.Says("Tea.")) as peer, bridged_at(peer, "messages") as model:
+        await asked(model, PROMPT)
+    body = peer.requests[0].body
+    at = [json.loads(parts(body)[place]) for place in markers(body)]
+    assert at[0]["text"] == "You keep a shop."
+    assert [one[1].get("text") or one[1]["tool_use_id"] for one in at[1:]] == [
+        *["Is there tea?", "c2", "And pie?"]
+    ]
+
+
+async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_was_made() -> None:
+    heard = Listener()
+    await heard.ask(
+        replace(PROMPT, options=Options(force_tool="w.look", output_limit=50)),
+        replace(PROMPT, options=Options(allow_calls=False, reasoning_effort="low")),
+        replace(PROMPT, options=Options(json_object=True)),
+    )
+    wanted: list[Mapping[str, object]] = [one.model_settings or {} for one in heard.asked]
+    forced, silent, plain = wanted
+    assert (forced.get("tool_choice"), forced.get("max_tokens")) == (["w__look"], 50)
+    assert silent.get("tool_choice") == "none"
+    assert "tool_choice" not in plain
+    asked_for = heard.asked[2].model_request_parameters
+    assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
+
+
+async def test_thinking_that_would_have_to_come_back_is_not_asked_for() -> None:
+    hard = replace(PROMPT, options=Options(reasoning_effort="high"))
+    async with anthropic_like(ant.Says("Tea.")) as peer, bridged_at(peer, "messages") as model:
+        await asked(model, hard)
+    assert peer.requests[0].body["thinking"] == {"type": "disabled"}
