@@ -10,9 +10,11 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.models.openrouter import OpenRouterModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.providers.openrouter import OpenRouterProvider
 
 from loopline.adapters.pydantic_ai.bridge import BridgedModel
 from loopline.models import Prompt
@@ -34,6 +36,9 @@ def asking(peer: Peer, wire: str, model: str = "", settings: ModelSettings | Non
         there = AnthropicProvider(base_url=peer.url, api_key=KEY)
         return AnthropicModel(name, provider=there, settings=settings)
     provider = OpenAIProvider(base_url=f"{peer.url}/v1", api_key=KEY)
+    if wire == "openrouter":
+        router = OpenRouterProvider(openai_client=provider.client)
+        return OpenRouterModel(name, provider=router, settings=settings)
     if wire == "chat":
         return OpenAIChatModel(name, provider=provider, settings=settings)
     return OpenAIResponsesModel(name, provider=provider, settings=settings)
@@ -44,11 +49,14 @@ async def bridged_at(
     peer: Peer, wire: str, model: str = "", settings: ModelSettings | None = None
 ) -> AsyncGenerator[BridgedModel, None]:
     """A model of ours by way of that class."""
-    made = BridgedModel(f"{wire}:m", asking(peer, wire, model, settings))
+    asked = asking(peer, wire, model, settings)
+    made = BridgedModel(f"{wire}:m", asked)
     try:
         yield made
     finally:
         await made.close(failed=False)
+        if isinstance(asked, OpenRouterModel):  # it was given a client, which is ours to close
+            await asked.client.close()
 
 
 class Listener:

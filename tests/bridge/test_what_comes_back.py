@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -100,3 +101,12 @@ async def test_a_model_that_is_a_function_is_one_too() -> None:
     assert [one.text for one in deltas] == ["I ", "look."]
     assert (reply.text, reply.stop_reason) == ("I look.", "tool_use")
     assert [(one.name, one.arguments) for one in reply.calls] == WANTED[:1]
+
+
+async def test_any_number_of_requests_share_a_client_and_a_closed_model_makes_another() -> None:
+    async with openai_like(oai.Says("Tea.")) as peer, bridged_at(peer, "chat") as model:
+        replies = await asyncio.gather(*(asked(model) for _ in range(20)))
+        await model.close(failed=False)
+        await peer.until(lambda it: it.connections.open == 0)
+        replies.append(await asked(model))
+    assert {reply.text for _, reply in replies} == {"Tea."}

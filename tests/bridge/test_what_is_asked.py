@@ -19,12 +19,15 @@ from pydantic_ai import (
     UserPromptPart,
 )
 
+from loopline.adapters.wires.bytes import a_list
 from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.bridge.bridging import Listener, bridged_at
 from tests.support.peers import anthropic_says as ant
+from tests.support.peers import openai_says as oai
 from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.openai_like import openai_like
 from tests.support.workbench import at_work
 from tests.wires.asking import asked
 from tests.wires.flat import markers, parts
@@ -141,6 +144,28 @@ async def test_markers_of_anthropic_stand_at_the_points_and_behind_the_system_te
     assert [one[1].get("text") or one[1]["tool_use_id"] for one in at[1:]] == [
         *["Is there tea?", "c2", "And pie?"]
     ]
+
+
+MARKED = [
+    ("chat", "gpt-5.6", ["You keep", "Is there", '"no', "And pie"]),
+    ("responses", "gpt-5.6", ["You keep", "Is there", '"no', "And pie"]),
+    ("openrouter", "anthropic/claude-sonnet-5", ["You keep", "Is there", "And pie"]),
+    ("chat", "gpt-5", list[str]()),
+]
+
+
+@pytest.mark.parametrize(("wire", "model", "marked"), MARKED)
+async def test_other_providers_are_asked_to_keep_what_they_can_and_never_the_tail(
+    wire: str, model: str, marked: list[str]
+) -> None:
+    async with openai_like(oai.Says("Tea.")) as peer, bridged_at(peer, wire, model) as bridged:
+        await asked(bridged, PROMPT)
+    body = peer.requests[0].body
+    sent = [json.dumps(one) for one in a_list(body.get("messages") or body.get("input"))]
+    kept = [one for one in sent if "prompt_cache_breakpoint" in one or "cache_control" in one]
+    assert all(words in one for words, one in zip(marked, kept, strict=True))
+    is_openai = bool(marked) and wire != "openrouter"
+    assert body.get("prompt_cache_options") == ({"mode": "explicit"} if is_openai else None)
 
 
 async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_was_made() -> None:

@@ -12,7 +12,7 @@ from pydantic_ai.settings import merge_model_settings
 
 from loopline.adapters.pydantic_ai.failing import FAULTS, Asker, failure
 from loopline.adapters.pydantic_ai.hearing import Hearing
-from loopline.adapters.pydantic_ai.knowing import abilities_of, facts_of, marks_of
+from loopline.adapters.pydantic_ai.knowing import abilities_of, facts_of, keeping_of, marks_of
 from loopline.adapters.pydantic_ai.saying import (
     CacheMarks,
     messages_of,
@@ -39,6 +39,7 @@ class BridgedModel:
         self.abilities = abilities_of(self.facts)
         self._model = model
         self._marks: CacheMarks = marks_of(model)
+        self._keeping = keeping_of(model)
         self._asker = Asker(name, _key_of(model), (*secrets, *_keys(model)))
         self._thinks = self.facts.thinking != "signed"
         self._entered = False
@@ -84,10 +85,9 @@ class BridgedModel:
 
     def _settings(self, prompt: Prompt, names: WireNames) -> ModelSettings | None:
         """What the model was made with goes before what is usual here, and the request before both."""
-        before = merge_model_settings(self._usual(), self._model.settings)
-        return merge_model_settings(
-            before, settings_of(prompt, names, self._marks, thinks=self._thinks)
-        )
+        usual = merge_model_settings(self._usual(), self._model.settings)
+        kept = merge_model_settings(usual, self._keeping if prompt.cache_points else None)
+        return merge_model_settings(kept, settings_of(prompt, names, thinks=self._thinks))
 
     def _usual(self) -> ModelSettings:
         """It is asked once, and not for ever; thinking that has to come back is not asked for."""

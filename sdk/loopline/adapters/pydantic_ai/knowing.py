@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pydantic_ai import ModelSettings
 from pydantic_ai.models import Model
 from pydantic_ai.profiles import ModelProfile
 
@@ -48,6 +51,29 @@ def abilities_of(known: ModelFacts) -> Abilities:
     )
 
 
+class Keeping(ModelSettings, total=False):
+    """Settings of single providers by which the system text is kept in their caches."""
+
+    anthropic_cache_instructions: bool
+    bedrock_cache_instructions: bool
+    openai_cache_instructions: bool
+    openai_prompt_cache_options: dict[str, str]
+    openrouter_cache_instructions: bool
+
+
+_OPENAI = Keeping(
+    openai_cache_instructions=True,
+    openai_prompt_cache_options={"mode": "explicit"},  # else the tail is kept too
+)
+_KEEPING: Mapping[str, Keeping] = {
+    "anthropic": Keeping(anthropic_cache_instructions=True),
+    "azure": _OPENAI,
+    "bedrock": Keeping(bedrock_cache_instructions=True),
+    "openai": _OPENAI,
+    "openrouter": Keeping(openrouter_cache_instructions=True),
+}
+
+
 def marks_of(model: Model) -> CacheMarks:
     """Where a model takes cache points.
 
@@ -56,3 +82,8 @@ def marks_of(model: Model) -> CacheMarks:
     if not profile_of(model).get("supports_cache", False):
         return "none"
     return "with words" if model.system == "openrouter" else "anywhere"
+
+
+def keeping_of(model: Model) -> ModelSettings | None:
+    """What asks the provider to keep the system text, where cache points are taken."""
+    return None if marks_of(model) == "none" else _KEEPING.get(model.system)

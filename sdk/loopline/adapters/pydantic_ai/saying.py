@@ -24,7 +24,7 @@ from pydantic_ai import (
 )
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
-from pydantic_ai.settings import ThinkingLevel, merge_model_settings
+from pydantic_ai.settings import ThinkingLevel
 
 from loopline.models import AssistantMessage, Prompt, ToolMessage, ToolSpec, UserMessage
 from loopline.tools import WireNames, wire_names
@@ -41,25 +41,6 @@ _THINKING: Mapping[str, ThinkingLevel] = {
     "xhigh": "xhigh",
     "max": "max",
 }
-
-
-class Settings(ModelSettings, total=False):
-    """Settings with those of single providers by which the system text is kept in their caches."""
-
-    anthropic_cache_instructions: bool
-    bedrock_cache_instructions: bool
-    openai_cache_instructions: bool
-    openai_prompt_cache_options: dict[str, str]
-    openrouter_cache_instructions: bool
-
-
-_CACHED = Settings(
-    anthropic_cache_instructions=True,
-    bedrock_cache_instructions=True,
-    openai_cache_instructions=True,
-    openai_prompt_cache_options={"mode": "explicit"},
-    openrouter_cache_instructions=True,
-)
 
 
 def names_in(prompt: Prompt) -> WireNames:
@@ -134,7 +115,7 @@ class Conversation:
         if not content:
             self._owed |= point
             return
-        before = [CachePoint()] if self._owed else []
+        before = [CachePoint()] if self._owed and self.messages else []
         after = [CachePoint()] if point else []
         self._owed = False
         self._request().append(self._part([*before, *content, *after]))
@@ -201,9 +182,7 @@ def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
     )
 
 
-def settings_of(
-    prompt: Prompt, names: WireNames, marks: CacheMarks, *, thinks: bool
-) -> ModelSettings | None:
+def settings_of(prompt: Prompt, names: WireNames, *, thinks: bool) -> ModelSettings:
     """What this request asks for; what it leaves open stays with the model."""
     options, settings = prompt.options, ModelSettings()
     if options.output_limit is not None:
@@ -214,5 +193,4 @@ def settings_of(
         settings["tool_choice"] = "none"
     if thinks and options.reasoning_effort in _THINKING:
         settings["thinking"] = _THINKING[options.reasoning_effort]
-    is_cached = prompt.cache_points and marks != "none"
-    return merge_model_settings(settings, _CACHED if is_cached else None)
+    return settings

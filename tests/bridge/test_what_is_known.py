@@ -1,0 +1,37 @@
+"""What is known of a model of pydantic-ai: by our table, by its profile, or the least."""
+
+from __future__ import annotations
+
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from loopline.adapters.pydantic_ai.bridge import BridgedModel
+from loopline.adapters.pydantic_ai.knowing import facts_of
+from loopline.models import UNKNOWN, Rates, facts
+
+
+def _openai(name: str) -> OpenAIChatModel:
+    return OpenAIChatModel(name, provider=OpenAIProvider(api_key="a key of mine"))
+
+
+def test_a_family_of_the_table_is_known_by_it() -> None:
+    known = facts_of(_openai("gpt-5.5"))
+    assert known is facts("openai:gpt-5.5")
+    assert isinstance(known.rates, Rates)
+
+
+def test_another_is_known_by_its_profile_and_has_no_price() -> None:
+    profile = ModelProfile(
+        context_window=64_000, supports_tools=False, supports_json_object_output=True
+    )
+    abilities = BridgedModel("mine", TestModel(profile=profile)).abilities
+    assert (abilities.window, abilities.tool_call, abilities.json_mode) == (64_000, False, True)
+    assert abilities.price is None
+
+
+def test_models_that_ask_one_another_promise_the_least() -> None:
+    known = facts_of(FallbackModel(_openai("gpt-5.5"), _openai("gpt-5")))
+    assert (known.window, known.rates, known.json_mode) == (UNKNOWN.window, None, False)
