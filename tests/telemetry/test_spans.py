@@ -119,6 +119,13 @@ def test_a_request_says_what_it_used_and_why_it_ended() -> None:
     }
 
 
+def test_a_model_by_way_of_pydantic_ai_has_the_provider_that_is_asked() -> None:
+    name = "pydantic-ai:google:gemini-3-pro"
+    (chat,) = spans(replace(ROUND, model=name), replace(DECIDED, model=name))
+    told = chat.attributes[genai.PROVIDER], chat.attributes[genai.REQUEST_MODEL]
+    assert told == ("google", "gemini-3-pro")
+
+
 def test_a_model_whose_name_tells_of_no_provider_runs_here() -> None:
     (chat,) = spans(replace(ROUND, model="offline"), replace(DECIDED, model="offline"))
     assert (chat.kind, chat.attributes[genai.PROVIDER]) == ("internal", "loopline")

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from loopline.events import genai
 from loopline.events.observer import ObservedTurn
-from loopline.models import JsonObject, Usage, dumps
+from loopline.models import BRIDGED, JsonObject, Usage, dumps
 from loopline.timeline import (
     Block,
     Completion,
@@ -288,7 +288,7 @@ def _digest(*parts: str) -> str:
 
 def _model(name: str) -> tuple[str, str]:
     """The provider of a model, and what it is called there: `openai:gpt-5` is OpenAI's `gpt-5`."""
-    provider, colon, model = name.partition(":")
+    provider, colon, model = name.removeprefix(BRIDGED).partition(":")
     return (provider, model) if colon else (LOCAL, name)
 
 

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from loopline.errors import ModelError
-from loopline.models import VENDORS, Model
+from loopline.models import BRIDGED, VENDORS, Model
 
-PREFIX = "pydantic-ai:"
-"""What a string begins with that goes to pydantic-ai although its provider is spoken here."""
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
 """How the variables end whose values no error may show."""
 
@@ -57,7 +55,7 @@ class Bridge:
                 f"no model {name!r}: write offline, or begin it with {known}; for the providers of "
                 "pydantic-ai: pip install 'loopline[pydantic-ai]'"
             ) from error
-        return model_of(name, name.removeprefix(PREFIX), _secrets())
+        return model_of(name, name.removeprefix(BRIDGED), _secrets())
 
     def of(self, foreign: ForeignModel) -> Model:
         """A model of ours that asks this one."""

@@ -63,10 +63,11 @@ from loopline.models.structured import (
     StructuredCallResult,
     structured_llm_call,
 )
-from loopline.models.vendors import VENDORS, Vendor, Wire, vendor_of
+from loopline.models.vendors import BRIDGED, VENDORS, Vendor, Wire, vendor_of
 
 __all__ = [
     "ATTACHMENTS",
+    "BRIDGED",
     "FAMILIES",
     "REFUSALS",
     "UNKNOWN",

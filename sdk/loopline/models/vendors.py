@@ -76,6 +76,10 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType({vendor.name: vendor for vendor
 """The providers by their names."""
 
 
+BRIDGED = "pydantic-ai:"
+"""What a model string begins with that goes to pydantic-ai, whoever its provider is."""
+
+
 def vendor_of(name: str) -> Vendor:
     """The provider of a model string such as `groq:openai/gpt-oss-20b`.
 

@@ -9,7 +9,7 @@ from pydantic_ai.models import Model, OpenAIChatCompatibleProvider, infer_model,
 from loopline.adapters.pydantic_ai.bridge import BridgedModel
 from loopline.adapters.pydantic_ai.failing import Asker, failure
 from loopline.errors import ModelError
-from loopline.models import VENDORS
+from loopline.models import BRIDGED, VENDORS
 
 _UNKNOWN = "Unknown model"
 
@@ -54,7 +54,7 @@ def bridged(model: object, secrets: tuple[str, ...]) -> BridgedModel:
     """
     if not _is_model(model):
         raise ModelError(f"{type(model).__name__} is no model: give one of Loopline or pydantic-ai")
-    return BridgedModel(f"pydantic-ai:{model.model_id}", model, secrets)
+    return BridgedModel(f"{BRIDGED}{model.model_id}", model, secrets)
 
 
 def _is_model(model: object) -> TypeGuard[Model]:
