@@ -99,8 +99,9 @@ class Harness(Conversing):
         """A harness that is yet to be entered.
 
         `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
-        `memory:`, or a log, which stays open; `model` a model string, a model, several of them as a chain, or
-        a function that gives one or several at the start of each run. `properties` go by dotted name.
+        `memory:`, or a log, which stays open; `model` a model string, a model, pydantic-ai's included, several
+        of them as a chain, or a function that gives one or several at the start of each run. `properties`
+        go by dotted name.
         `on_build(done, total, what)` hears of the knowledge space being built, from another thread.
         `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
         with the harness.

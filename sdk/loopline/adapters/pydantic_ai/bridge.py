@@ -20,7 +20,7 @@ from loopline.adapters.pydantic_ai.saying import (
     parameters_of,
     settings_of,
 )
-from loopline.models import VENDORS, Prompt, Reply, TextDelta
+from loopline.models import VENDORS, Abilities, ModelFacts, Prompt, Reply, TextDelta
 from loopline.tools import WireNames
 
 READ_SECONDS = 180.0
@@ -35,8 +35,8 @@ class BridgedModel:
     def __init__(self, name: str, model: Model, secrets: tuple[str, ...] = ()) -> None:
         """`name` is what it is called here; the secrets are what no error may show."""
         self.name = name
-        self.facts = facts_of(model)
-        self.abilities = abilities_of(self.facts)
+        self.facts: ModelFacts = facts_of(model)
+        self.abilities: Abilities = abilities_of(self.facts)
         self._model = model
         self._marks: CacheMarks = marks_of(model)
         self._keeping = keeping_of(model)
