@@ -73,6 +73,18 @@ async def test_a_turn_that_pauses_and_is_carried_on_is_told_in_two_streams(
     assert lines(lasting(whole)) == lines(replayed(name, TALK, blocks))
 
 
+@pytest.mark.parametrize("name", NAMES)
+async def test_what_is_said_between_turns_is_told_before_the_turn_that_takes_it(
+    name: DialectName,
+) -> None:
+    async with talking(["One.", "Two."]) as talk:
+        events = await stream_of(talk)
+        await talk.followup("And milk?")
+        events += await stream_of(talk, "more")
+        blocks = await talk.blocks()
+    assert lines(lasting(heard(name, events, TALK))) == lines(replayed(name, TALK, blocks))
+
+
 def folded(records: Sequence[Wire]) -> dict[str, Json]:
     """The channels after their updates, each reduced as its record says."""
     held: dict[str, Json] = {"input_tokens": 0, "output_tokens": 0, "turn": 0, "stop_reason": ""}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from loopline.clock import Clock
-from loopline.events import Listen
 from loopline.models import well_formed
 from loopline.timeline import (
     Block,
@@ -74,12 +73,12 @@ class Leading:
         )
 
     async def interrupt_others(
-        self, chosen: int, watched: Callable[[int, Listen], Callable[[Block], None]]
+        self, chosen: int, watched: Callable[[int], Callable[[Block], None]]
     ) -> None:
-        """End every turn that a runner began and left, save the chosen one; no listener hears of it."""
+        """End every turn that a runner began and left, save the chosen one."""
         for turn in self.timeline.cut:
             if turn.number != chosen:
-                recorder = self.recorder(turn.number, watched(turn.number, lambda _: None))
+                recorder = self.recorder(turn.number, watched(turn.number))
                 await settled(self.end(recorder, "interrupted"))
 
     async def end(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from loopline.clock import Clock
+from loopline.conversations.hearing import Ear, Ears, Hear, replay
 from loopline.conversations.leading import Leading, settled
 from loopline.conversations.logs import IN_TURN, in_turn
 from loopline.conversations.watching import logged, observed, observed_turn
@@ -24,7 +25,7 @@ from loopline.errors import (
     StoreError,
     StoreVersion,
 )
-from loopline.events import Event, Listen, Observer
+from loopline.events import Listen, Observer
 from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
 from loopline.timeline import (
     Block,
@@ -40,7 +41,6 @@ from loopline.timeline import (
     turn_id,
 )
 
-Hear = Callable[[Event], None]
 Choose = Callable[[Timeline], Awaitable[int]]
 """Which turn to run, decided once the conversation is held."""
 
@@ -105,7 +105,7 @@ class Turns:
         self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
         self._recorders: dict[Conversation, Recorder] = {}
-        self._listeners: dict[Conversation, list[Hear]] = {}
+        self._ears = Ears(log)
         self._known: dict[Conversation, _Known] = {}
         self._closing = False
 
@@ -152,26 +152,13 @@ class Turns:
         finally:
             self._asked.remove(asked)
 
-    @contextmanager
-    def listening(self, conversation: Conversation, hear: Hear) -> Generator[None, None, None]:
-        """Have `hear` called for every event of the conversation's turns here, beside whoever else is."""
-        listeners = self._listeners.setdefault(conversation, [])
-        listeners.append(hear)
-        try:
-            yield
-        finally:
-            listeners.remove(hear)
+    def listening(self, conversation: Conversation, hear: Hear) -> AbstractContextManager[None]:
+        """Have `hear` called for every event of the conversation's turns here, beside whoever else is.
 
-    def _telling(self, request: Request, sender: Hear | None) -> Hear:
-        """What tells the sender of a turn and everybody who listens."""
-
-        def tell(event: Event) -> None:
-            if sender is not None:
-                sender(event)
-            for hear in tuple(self._listeners.get(request.conversation, ())):
-                hear(event)
-
-        return tell
+        It begins behind the last block that was read here, or, where none was, with the first one of the
+        next turn.
+        """
+        return self._ears.listening(conversation, Ear(hear, self.seen(conversation)))
 
     def steer(self, conversation: Conversation) -> None:
         """Have the turn that runs here look at what the user has just said."""
@@ -265,19 +252,25 @@ class Turns:
 
     async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
-        timeline, hear = lead.timeline, self._telling(asked.request, asked.request.hear)
-        _replay(timeline, number, hear)
+        timeline, hear = lead.timeline, asked.request.hear
+        await self._ears.catch_up(lead.conversation, timeline, number)
+        sender = None if hear is None else Ear(hear, 0)
         if timeline.turn(number).exit is not None:
+            replay(timeline, number, sender)
             return _ended(timeline, number)
-        recorder = lead.recorder(number, self._watched(lead, number, hear))
+        others = self._ears.telling(lead.conversation)
+        tell = self._ears.telling(lead.conversation, sender)
+        recorder = lead.recorder(number, self._watched(lead, number, tell))
         with in_turn(recorder):
             try:
-                await lead.interrupt_others(number, partial(self._watched, lead))
+                await lead.interrupt_others(number, partial(self._watched, lead, hear=others))
                 for turn in [turn for turn in timeline.unbegun if turn.number < number]:
                     await self._run_for_another(asked, lead, turn.number)
-                return await self._bounded(asked, lead, recorder, hear)
+                replay(timeline, number, sender)
+                return await self._bounded(asked, lead, recorder, tell)
             except asyncio.CancelledError:
                 if recorder.turn.exit is None:
+                    replay(timeline, number, sender)
                     await settled(lead.end(recorder, "stopped", status="stopped"))
                 if not asked.stopping:
                     raise
@@ -294,7 +287,7 @@ class Turns:
 
     async def _run_for_another(self, asked: _Asked, lead: Leading, number: int) -> None:
         """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
-        hear = self._telling(asked.request, None)
+        hear = self._ears.telling(lead.conversation)
         recorder = lead.recorder(number, self._watched(lead, number, hear))
         recorder.adopted = True
         with in_turn(recorder):
@@ -405,13 +398,3 @@ def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
             return payload, recalled(limits)
         case _:
             raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")
-
-
-def _replay(timeline: Timeline, number: int, hear: Hear) -> None:
-    """Let the listener hear what the turn holds already: its prompt, at least."""
-    prompt = timeline.turn(number).prompt
-    if prompt is None:
-        return
-    for block in timeline.after(prompt.seq - 1):
-        if block.turn == number:
-            hear(block)

@@ -26,12 +26,18 @@ def logged(conversation: str, hear: Listen) -> Hear:
     return heard
 
 
+def blocks_of(timeline: Timeline, number: int) -> list[Block]:
+    """The blocks of a turn, which begins with its prompt."""
+    prompt = timeline.turn(number).prompt
+    behind = timeline.seq if prompt is None else prompt.seq - 1
+    return [block for block in timeline.after(behind) if block.turn == number]
+
+
 def observed(observer: Observer, turn: ObservedTurn, timeline: Timeline, hear: Hear) -> Hear:
     """What tells the observer of each block and has it heard; the observer cannot harm the turn."""
-    there = [block for block in timeline.blocks if block.turn == turn.turn]
     tell: Hear | None = None
     try:
-        tell = observer.begin(turn, there)
+        tell = observer.begin(turn, blocks_of(timeline, turn.turn))
     except Exception:
         logger.exception("the observer broke: it hears nothing of this turn")
 
