@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
-from loopline import Block
+from loopline import Block, Harness
 from loopline.conversations import Talk
 from loopline.events import HELD_EVENTS, Delta, Event
-from loopline.testing import Call, Say
-from loopline.timeline import Exit
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.timeline import Conversation, Exit, MemoryLog
+from tests.support.playground import bundle as playground
 from tests.support.talking import talking
 
 ROUNDS = 260
@@ -102,3 +103,49 @@ async def test_what_it_was_too_slow_for_is_read_from_the_log_in_its_place() -> N
         await sleeping.aclose()
     assert len(blocks) > HELD_EVENTS
     assert [one for one in events if isinstance(one, Block)] == list(blocks)
+
+
+class LateLog(MemoryLog):
+    """A log whose first reading takes until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeClock())
+        self.let_go = asyncio.Event()
+        self._first = True
+
+    async def read(
+        self,
+        conversation: Conversation,
+        *,
+        after: int = 0,
+        limit: int | None = None,
+        types: Sequence[str] = (),
+        turn: int | None = None,
+        last: int | None = None,
+        also: Sequence[int] = (),
+    ) -> Sequence[Block]:
+        first, self._first = self._first, False
+        if first:
+            await self.let_go.wait()
+        return await super().read(
+            conversation, after=after, limit=limit, types=types, turn=turn, last=last, also=also
+        )
+
+
+async def test_no_text_is_heard_behind_the_block_that_stands_for_it() -> None:
+    log, model = LateLog(), ScriptedModel(["One.", "Two."])
+    async with Harness.open(playground, store=log, model=model, clock=FakeClock()) as harness:
+        talk = harness.conversation("c")
+        async with aclosing(talk.listen(after=0)) as heard:
+            beginning = asyncio.ensure_future(anext(heard))
+            await asyncio.sleep(0)
+            await talk.say("first")
+            log.let_go.set()
+            first = [await beginning]
+            await ending(heard, first)
+            await talk.say("second")
+            second = list[Event]()
+            await ending(heard, second)
+        blocks = await talk.blocks()
+    assert [*first, *(one for one in second if isinstance(one, Block))] == list(blocks)
+    assert "".join(one.text for one in second if isinstance(one, Delta)) == "Two."

@@ -103,14 +103,18 @@ class Talk:
                 yield event
 
     async def _whole(self, heard: Mailbox, after: int) -> AsyncGenerator[Event, None]:
-        """What is heard, with the blocks behind `after` that are missing in it from the log."""
-        newest = after
+        """What is heard, with the blocks behind `after` that are missing in it from the log.
+
+        The log may be ahead of what is heard: deltas before the last block that a runner wrote go by.
+        """
+        reached, newest, stands = self._turns.seen(self.conversation) or 0, after, 0
         for block in await self.blocks(after=after):
-            newest = block.seq
+            newest, stands = block.seq, block.seq if block.term else stands
             yield block
         async for event in heard:
             match event:
                 case Block(seq=through) | Delta(type="missed", through=through):
+                    reached = max(reached, through)
                     if through > newest + 1 or not isinstance(event, Block):
                         missing = max(through - newest, 0)
                         for block in await self.blocks(after=newest, limit=missing):
@@ -118,8 +122,10 @@ class Talk:
                     elif through > newest:
                         yield event
                     newest = max(newest, through)
-                case Delta():
+                case Delta() if reached >= stands:
                     yield event
+                case Delta():
+                    pass
 
     async def resume(
         self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
