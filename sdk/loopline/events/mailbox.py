@@ -18,6 +18,8 @@ HELD_EVENTS = 1_000
 """What waits for a listener at most."""
 LEAST_HELD = 2
 """What was missed, and the newest event."""
+SPARE = 10
+"""Which part of the room is made free whenever there is none: a tenth, so that putting costs the same."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +58,12 @@ class _Held:
 class Mailbox:
     """Holds events in their order until a listener takes them, by `async for`.
 
-    Neighbouring deltas of text in one channel are joined. When there is no room, what others stand for
-    goes first: deltas before a block, texts before a `reset` of their channel, and of what else is on its
-    way all but the newest of each type and channel; texts of one channel are then joined across others.
-    After these the oldest blocks go, and one `missed` before everything else names them; the newest block
-    stays. Without another block the oldest event goes, which takes more channels at once than there is
-    room for. Nobody who waits for an event loses one by being cancelled.
+    Neighbouring deltas of text in one channel are joined. When there is no room, a tenth is made. What
+    others stand for goes first: deltas before a block, texts before a `reset` of their channel, and of
+    what else is on its way all but the newest of each type and channel; texts of one channel are then
+    joined across others. After these the oldest blocks go, and one `missed` before everything else names
+    them; the newest block stays. Without another block the oldest event goes, which takes more channels
+    at once than there is room for. Nobody who waits for an event loses one by being cancelled.
     """
 
     def __init__(self, room: int = HELD_EVENTS) -> None:
@@ -121,7 +123,7 @@ class Mailbox:
         if self._unsorted:
             self._held = _needed(self._held)
             self._unsorted = any(one.passes for one in self._held)
-        while len(self) > self._room:
+        while len(self) > self._room - self._room // SPARE:
             oldest = list(islice((one for one in self._held if one.kind is None), 2))
             self._drop(oldest[0] if len(oldest) > 1 else self._held[0])
 
