@@ -15,6 +15,8 @@ from loopline.timeline import (
     RunChild,
     ToolCalled,
     ToolPending,
+    ToolResult,
+    UserAnswer,
     UserFollowup,
     UserPrompt,
 )
@@ -98,6 +100,23 @@ def test_a_call_that_stands_behind_one_that_waits_does_not_keep_the_stream_open(
     records = heard(name, events([(1, turn)]))
     assert is_last(name, records[-1])
     assert records[-1].id == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_turn_that_is_carried_on_and_waits_again_ends_the_stream_once_more(
+    name: DialectName,
+) -> None:
+    turn: list[Told] = [UserPrompt(text="Go."), HEADER, begun(1)]
+    turn += [decided("tool_use", spent(1, 1), calls=1), ToolCalled(call_id="c1", tool="w.ask")]
+    turn += [ToolPending(call_id="c1", kind="question", question="Which?", digest="")]
+    turn += [UserAnswer(call_id="c1", value="Green.")]
+    turn += [ToolResult(call_id="c1", tool="w.ask", text="Green."), begun()]
+    turn += [decided("tool_use", spent(1, 1), calls=2)]
+    turn += [ToolCalled(call_id=f"c{n}", tool="w.command") for n in (2, 3)]
+    turn += [ToolPending(call_id="c2", kind="approval", question="May I?", digest="")]
+    records = heard(name, events([(1, turn)]))
+    assert is_last(name, records[-1])
+    assert [record.id.split(".")[0] for record in records if is_last(name, record)] == ["6", ""]
 
 
 @pytest.mark.parametrize("name", NAMES)

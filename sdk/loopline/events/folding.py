@@ -133,16 +133,16 @@ class Moments:
         telling = self._telling(block.turn)
         moments = list(self._before(block, telling, at))
         telling.turn.take(block)
+        if telling.is_running:
+            self._running, self._is_open = block.turn, True
         moments += self._after(block, telling, at)
         return [(at, moment) for moment in moments]
 
     def _before(self, block: Block, telling: Telling, at: At) -> Iterator[Moment]:
         """What is told with the turn as it was before the block."""
         match block.body:
-            case TurnHeader(bundle=bundle):
-                self._running, self._is_open = block.turn, True
-                if telling.turn.header is None:
-                    yield from self._begun(telling, bundle)
+            case TurnHeader(bundle=bundle) if telling.turn.header is None:
+                yield from self._begun(telling, bundle)
             case ToolCalled() as asked:
                 yield telling.called(asked)
             case RunChild() as child:

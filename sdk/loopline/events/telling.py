@@ -42,6 +42,11 @@ class Telling:
         return bool(self.turn.open_calls) and self.turn.open_calls.keys() <= {*self.waiting}
 
     @property
+    def is_running(self) -> bool:
+        """Whether a runner has begun the turn, and it has neither ended nor paused."""
+        return self.turn.header is not None and self.turn.exit is None and not self.is_paused
+
+    @property
     def paused(self) -> Paused:
         """That nothing more comes."""
         return Paused(calls=self.waiting, rounds=self.turn.rounds, stop_reason=self.stop_reason)
