@@ -12,7 +12,7 @@ from loopline.conversations import Talk
 from loopline.events import DialectName, Event, Wire, replayed
 from loopline.models import Json, Usage
 from loopline.react import channels
-from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
+from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Conversation, Exit, Timeline
 from tests.dialects.hearing import NAMES, heard, lasting, lines
@@ -30,8 +30,11 @@ STOPS = {"stop": "natural stop", "tool_use": "tool use", "": ""}
 
 
 @asynccontextmanager
-async def talking(script: Sequence[Entry], desk: Desk | None = None) -> AsyncGenerator[Talk, None]:
-    model, clock = ScriptedModel(script), FakeClock()
+async def talking(
+    script: Sequence[Entry], desk: Desk | None = None, *, refusing: Sequence[Entry] = ()
+) -> AsyncGenerator[Talk, None]:
+    """A conversation whose model follows the script, once the one before it has refused."""
+    model, clock = [ScriptedModel(one) for one in (refusing, script) if one], FakeClock()
     opened = Harness.open(workbench(desk), store="memory:", model=model, clock=clock)
     async with opened as harness:
         yield harness.conversation("c")
@@ -103,7 +106,7 @@ def folded(records: Sequence[Wire]) -> dict[str, Json]:
 
 
 async def test_the_updates_of_channels_reduce_to_the_channels_of_the_turn() -> None:
-    async with talking(SCRIPT) as talk:
+    async with talking(SCRIPT, refusing=[Refuse(usage=EACH)]) as talk:
         events = await stream_of(talk)
         blocks = await talk.blocks()
     for end in [block.seq for block in blocks if block.type != "react.decision"]:

@@ -27,6 +27,7 @@ from loopline.events.moments import (
     Said,
     Selected,
     Selecting,
+    Switched,
     Told,
     Voided,
     Wrote,
@@ -38,6 +39,7 @@ from loopline.timeline import (
     Decision,
     Draft,
     Exit,
+    ModelSwitched,
     Notes,
     Notice,
     RangeSummary,
@@ -269,6 +271,8 @@ def _noted(block: Block) -> Iterator[Moment]:
             yield Compacted(before=before, after=after, usage=usage)
         case ToolsSelected(names=names, usage=usage):
             yield Selected(names=names, usage=usage)
+        case ModelSwitched(usage=usage):
+            yield Switched(usage=usage)
         case Draft(text=text, reason=reason):
             yield Drafted(text=text, reason=reason)
         case Notice(code=code, text=text) | SystemMessage(code=code, text=text):

@@ -52,6 +52,13 @@ class AnswerBegan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Switched:
+    """The model gave no answer and the next of its chain is asked; what the attempt used."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """The model has replied. One of the purpose "answer" is no iteration: its number is 0.
 
@@ -285,6 +292,7 @@ Moment = (
     Began
     | RoundBegan
     | AnswerBegan
+    | Switched
     | Decided
     | CallBegan
     | CallEnded

@@ -21,6 +21,7 @@ from loopline.events.moments import (
     Paused,
     Said,
     Selected,
+    Switched,
     Voided,
     Wrote,
 )
@@ -49,6 +50,8 @@ class Beakr:
         match moment:
             case Began() | Said() | Selected() | Compacted():
                 yield from self._prepared(at, moment)
+            case Switched(usage=usage):
+                yield from _Channels(at, "call_llm").spends(usage)
             case Decided():
                 yield from _decided(_Channels(at, "call_llm"), moment)
             case CallBegan() | CallEnded() | ChildEnded():
