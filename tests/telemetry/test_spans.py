@@ -19,6 +19,7 @@ from loopline.timeline import (
     Decision,
     Exit,
     ExitReason,
+    ModelOverflowed,
     ModelSwitched,
     Notice,
     ResultStatus,
@@ -171,6 +172,12 @@ def test_a_request_that_was_refused_ended_so_and_one_that_could_not_be_made_has_
     assert first.attributes[genai.INPUT_TOKENS] == 9
     assert (second.failed, second.attributes[genai.ERROR]) == (True, "unavailable")
     assert not third.failed
+
+
+def test_a_request_that_was_too_long_ended_where_the_model_said_so() -> None:
+    too_long = ModelOverflowed(model="openai:gpt-5", tokens=9_000, window=4_000, text="secret")
+    first, second = spans(ROUND, too_long, replace(HEADER, model="b"), ROUND, DECIDED)
+    assert (first.end, first.attributes[genai.ERROR], second.failed) == (at(2), "overflow", False)
 
 
 def test_a_turn_began_when_its_header_says() -> None:

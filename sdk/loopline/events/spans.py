@@ -21,6 +21,7 @@ from loopline.timeline import (
     Decision,
     Exit,
     ExitReason,
+    ModelOverflowed,
     ModelSwitched,
     Notice,
     RoundStart,
@@ -41,6 +42,8 @@ NO_REASON = "error"
 """The finish reason, by the conventions, of a reply that never ended."""
 CUT_OFF = "cut_off"
 """The error of a model call that was given up because the user steered, or its runner died."""
+OVERFLOW = "overflow"
+"""The error of a request that the model found too long."""
 LOCAL = "loopline"
 """The provider of a model whose name tells of none."""
 
@@ -104,7 +107,7 @@ class TurnSpans:
                 self._called[call_id] = arguments
             case ToolStarted(call_id=call_id):
                 self._started[call_id] = block.ts
-            case RoundStart() | Decision() | ModelSwitched() | Notice():
+            case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
                 return self._take_round(block, block.body)
             case ToolResult() as result:
                 return [self._execute_tool(block, result)]
@@ -115,7 +118,7 @@ class TurnSpans:
         return ()
 
     def _take_round(
-        self, block: Block, body: RoundStart | Decision | ModelSwitched | Notice
+        self, block: Block, body: RoundStart | Decision | ModelSwitched | ModelOverflowed | Notice
     ) -> Sequence[SpanMade]:
         match body:
             case RoundStart(model=model):
@@ -128,6 +131,8 @@ class TurnSpans:
                 return self._chat(block, _Reply(model, reason, usage, cost))
             case ModelSwitched(why=why):
                 return self._given_up(block, why)
+            case ModelOverflowed():
+                return self._given_up(block, OVERFLOW)
             case Notice(code="model_error" as code):
                 return self._given_up(block, code)
             case _:
