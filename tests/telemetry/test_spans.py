@@ -10,7 +10,7 @@ import pytest
 
 from loopline.events import Caller, ObservedTurn, genai
 from loopline.events.spans import FAILED, SpanMade, spans_of, trace_id
-from loopline.models import Usage
+from loopline.models import JsonObject, Usage
 from loopline.timeline import (
     Block,
     Body,
@@ -246,6 +246,14 @@ def test_nothing_that_was_said_is_told_unless_it_is_asked_for() -> None:
     assert call.attributes[genai.RESULT] == "a secret"
     assert "the secret question" in str(agent.attributes[genai.INPUT_MESSAGES])
     assert "the secret answer" in str(agent.attributes[genai.OUTPUT_MESSAGES])
+
+
+@pytest.mark.parametrize(("ran_with", "told"), [({}, "{}"), ({"text": "x"}, '{"text":"x"}')])
+def test_a_call_is_told_with_the_arguments_that_a_guard_left_it(
+    ran_with: JsonObject, told: str
+) -> None:
+    (call,) = spans(CALLED, replace(SEEN, ran_with=ran_with), content=True)
+    assert call.attributes[genai.ARGUMENTS] == told
 
 
 def test_a_child_run_stands_below_the_call_that_began_it_in_the_same_trace() -> None:

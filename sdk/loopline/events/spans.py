@@ -198,7 +198,8 @@ class TurnSpans:
             genai.ROUND: end.round,
         }
         if self.content:
-            ran_with = result.ran_with or self._called.get(result.call_id, {})
+            asked = self._called.get(result.call_id, {})
+            ran_with = asked if result.ran_with is None else result.ran_with
             attributes |= {genai.ARGUMENTS: dumps(ran_with), genai.RESULT: result.text}
         return self._span(
             f"{genai.EXECUTE_TOOL} {result.tool}",
