@@ -157,7 +157,8 @@ def test_what_came_too_late_is_reported_at_the_end() -> None:
     assert done.data["pending_injections"] == ["And now?"]
 
 
-def test_a_child_that_fails_is_told_with_its_error() -> None:
+@pytest.mark.parametrize("reason", ["error", "refused", "stopped", "interrupted"])
+def test_a_child_that_fails_is_told_with_its_error(reason: ExitReason) -> None:
     turn: list[Told] = [
         UserPrompt(text="Go."),
         HEADER,
@@ -166,10 +167,10 @@ def test_a_child_that_fails_is_told_with_its_error() -> None:
     ]
     turn += [ToolCalled(call_id="c1", tool="crew.agent")]
     turn += [RunChild(call_id="c1", conversation="tea~c1")]
-    turn += [RunChild(call_id="c1", conversation="tea~c1", reason="error")]
+    turn += [RunChild(call_id="c1", conversation="tea~c1", reason=reason)]
     told = [one for one in heard("chatcli", events([(1, turn)])) if one.event == "AgentEvent"]
     assert [one.data["type"] for one in told] == ["Started", "Started", "Failed"]
-    assert (told[-1].data["error"], told[-1].data["duration"]) == ("error", "1s")
+    assert (told[-1].data["error"], told[-1].data["duration"]) == (reason, "1s")
 
 
 def test_usage_and_rounds_at_the_end_are_those_of_the_whole_turn() -> None:

@@ -28,7 +28,6 @@ from loopline.events.moments import (
     Selected,
     Selecting,
     Switched,
-    Told,
     Voided,
     Wrote,
 )
@@ -41,13 +40,11 @@ from loopline.timeline import (
     Exit,
     ModelSwitched,
     Notes,
-    Notice,
     RangeSummary,
     RoundStart,
     RunChild,
     Source,
     SourceAdded,
-    SystemMessage,
     Thinking,
     ToolCalled,
     ToolPending,
@@ -212,7 +209,6 @@ class Moments:
                     call=telling.call(body.call_id),
                     kind=body.kind,
                     question=body.question,
-                    child=body.child,
                 )
             case ToolResult():
                 yield telling.returned(body)
@@ -226,7 +222,6 @@ class Moments:
         return Answered(
             text=_resolved(completion),
             flag=completion.flag,
-            reason=completion.reason,
             sources=tuple(Cited(sid=sid, source=self._sources.get(sid)) for sid in sids),
             usage=telling.turn.usage,
         )
@@ -252,7 +247,7 @@ class Moments:
 def _passing(delta: Delta) -> Iterator[Moment]:
     match delta.type:
         case "delta":
-            yield Wrote(channel=delta.channel, text=delta.text, attempt=delta.attempt)
+            yield Wrote(channel=delta.channel, text=delta.text)
         case "reset":
             yield Voided(channel=delta.channel)
         case "progress" if delta.channel == "tools" and delta.total:
@@ -269,14 +264,12 @@ def _noted(block: Block) -> Iterator[Moment]:
     match block.body:
         case RangeSummary(messages_before=before, messages_after=after, usage=usage):
             yield Compacted(before=before, after=after, usage=usage)
-        case ToolsSelected(names=names, usage=usage):
-            yield Selected(names=names, usage=usage)
+        case ToolsSelected(usage=usage):
+            yield Selected(usage=usage)
         case ModelSwitched(usage=usage):
             yield Switched(usage=usage)
-        case Draft(text=text, reason=reason):
-            yield Drafted(text=text, reason=reason)
-        case Notice(code=code, text=text) | SystemMessage(code=code, text=text):
-            yield Told(code=code, text=text)
+        case Draft(reason=reason):
+            yield Drafted(reason=reason)
         case _:
             pass
 

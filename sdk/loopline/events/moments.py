@@ -9,6 +9,9 @@ from typing import Literal
 from loopline.models import JsonObject, Usage
 from loopline.timeline import AnswerFlag, ExitReason, ResultStatus, Source, turn_id
 
+UNANSWERED: frozenset[ExitReason] = frozenset({"error", "refused", "stopped", "interrupted"})
+"""How a run ends that has come to no answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
@@ -120,7 +123,6 @@ class Asked:
     call: CallBegan
     kind: Literal["question", "approval"]
     question: str
-    child: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +153,8 @@ class Selecting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The tools of the turn have been chosen, and what that cost."""
+    """The tools of the turn have been chosen; what that used."""
 
-    names: tuple[str, ...]
     usage: Usage
 
 
@@ -190,7 +191,6 @@ class Compacted:
 class Drafted:
     """An answer was held back."""
 
-    text: str
     reason: str
 
 
@@ -200,7 +200,6 @@ class Wrote:
 
     channel: str
     text: str
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,17 +231,8 @@ class Answered:
 
     text: str
     flag: AnswerFlag
-    reason: ExitReason
     sources: tuple[Cited, ...]
     usage: Usage
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """The runtime told the model something."""
-
-    code: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +299,6 @@ Moment = (
     | Voided
     | Progressed
     | Answered
-    | Told
     | Missed
     | Paused
     | Ended

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from loopline.events.dialects.durations import go_duration
 from loopline.events.dialects.speaking import Word
 from loopline.events.moments import (
+    UNANSWERED,
     Answered,
     Asked,
     At,
@@ -25,8 +26,7 @@ from loopline.events.moments import (
     Wrote,
 )
 from loopline.models import Json, JsonObject, dumps
-
-_FAILED = ("error", "refused", "stopped", "interrupted")
+from loopline.timeline import ExitReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class _Agent:
     def began(self) -> Word:
         return self._event("Started", {})
 
-    def ended(self, reason: str, error: str, elapsed_ms: float) -> Word:
+    def ended(self, reason: ExitReason, error: str, elapsed_ms: float) -> Word:
         duration: JsonObject = {"duration": go_duration(elapsed_ms)}
-        if reason in _FAILED:
+        if reason in UNANSWERED:
             return self._event("Failed", {**duration, "error": error or reason})
         return self._event("Completed", duration)
 

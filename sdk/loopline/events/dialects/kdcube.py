@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from loopline.events.dialects.envelopes import Deltas, Envelope, Event, Status, marker
 from loopline.events.dialects.speaking import Word
 from loopline.events.moments import (
+    UNANSWERED,
     Accepted,
     AnswerBegan,
     Answered,
@@ -162,7 +163,7 @@ def _call(moment: CallBegan | CallEnded | Asked | ChildBegan | ChildEnded) -> Ev
         case ChildBegan(call=call, conversation=name):
             return _step("react.child", "started", name, {**_named(call), "child": name})
         case ChildEnded(call=call, conversation=name, reason=reason):
-            failed = reason in ("error", "refused", "stopped", "interrupted")
+            failed = reason in UNANSWERED
             child: JsonObject = {"child": name, "exit_reason": reason}
             data: JsonObject = {**_named(call), **child, "usage": _usage(moment.usage)}
             return _step("react.child", "error" if failed else "completed", name, data)
