@@ -34,6 +34,11 @@ class Clock(Protocol):
         ...
 
 
+def elapsed_ms(clock: Clock, since: float) -> float:
+    """The milliseconds that have passed since the clock had that many seconds elapsed."""
+    return round((clock.elapsed() - since) * 1000, 3)
+
+
 class Alarm(Protocol):
     """Something that will ring, unless it is cancelled before."""
 

@@ -52,6 +52,10 @@ class Abilities:
     output_limit: int = 8_000
     price: Price | None = None
 
+    def cost(self, usage: Usage) -> float | None:
+        """What was used costs, in US dollars; None while nobody knows a price."""
+        return None if self.price is None else self.price.of(usage)
+
 
 class Model(Protocol):
     """Anything that can carry a prompt one step further."""

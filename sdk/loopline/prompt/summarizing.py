@@ -68,10 +68,16 @@ def hint_named(name: str) -> SummaryHint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a model wrote for a summary, and what that cost; `why` says why there is nothing."""
+    """What a model wrote for a summary, and what that took; `why` says why there is nothing.
+
+    `model` is empty when none was asked; `cost` is in US dollars.
+    """
 
     text: str = ""
+    model: str = ""
+    elapsed_ms: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
     why: str = ""
 
 
@@ -132,7 +138,10 @@ def summarized(
         text=text,
         notes=_notes(covered),
         sources=_sources(covered, timeline),
+        model=written.model,
+        elapsed_ms=written.elapsed_ms,
         usage=written.usage,
+        cost=written.cost,
         why=why,
     )
     plain = summary_text(summary)

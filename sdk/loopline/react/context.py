@@ -121,12 +121,11 @@ class Context:
     async def select_tools(self) -> None:
         """Have the model choose among many tools, where the limits ask for that."""
         if self._policies.select_tools:
-            await self._offers.select(self.model, self._listen)
+            await self._offers.select(self.model, self._clock, self._listen)
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
-        price = self.model.abilities.price
-        return None if price is None else price.of(usage)
+        return self.model.abilities.cost(usage)
 
     def price(self, tokens: int) -> float | None:
         """What so many tokens cost to ask, in US dollars."""

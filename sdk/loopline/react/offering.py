@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
+from loopline.clock import Clock, elapsed_ms
 from loopline.events import Delta, Listen
 from loopline.models import Model, ToolSpec
 from loopline.models.tokens import estimate
@@ -81,7 +82,7 @@ class Offers:
             self._made[names] = Offer.of(tools, self._instructions, self._protocol)
         return self._made[names]
 
-    async def select(self, model: Model, listen: Listen) -> None:
+    async def select(self, model: Model, clock: Clock, listen: Listen) -> None:
         """Have the model choose among many tools, once a turn; the choice is recorded."""
         turn = self._recorder.turn
         if turn.selected is not None or turn.prompt is None:
@@ -95,12 +96,20 @@ class Offers:
         said = Delta(
             type="progress", channel="tools", text="selecting tools", total=len(self._every)
         )
+        start = clock.elapsed()
         chosen = await select(
             model, self._every.specs, question, pinned=pinned, asking=lambda: listen(said)
         )
         if len(chosen.chosen) == len(self._every) and not chosen.fallback:
             return
-        body = ToolsSelected(names=chosen.chosen, why=chosen.fallback, usage=chosen.usage)
+        body = ToolsSelected(
+            names=chosen.chosen,
+            why=chosen.fallback,
+            model=model.name,
+            elapsed_ms=elapsed_ms(clock, start),
+            usage=chosen.usage,
+            cost=model.abilities.cost(chosen.usage),
+        )
         await self._recorder.record(body)
 
     def _active(self) -> tuple[str, ...] | None:

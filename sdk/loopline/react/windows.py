@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from loopline.clock import Clock
+from loopline.clock import Clock, elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta, Listen
 from loopline.models import Model, Options, Prompt, Reply, TextDelta, well_formed
@@ -235,15 +235,22 @@ class Windows:
             ),
             purpose="summary",
         )
+        start = self.clock.elapsed()
+        written = Written(model=self.model.name)
         try:
             patience = Patience(clock=self.clock, retries=self.policies.model_retries)
             reply = await ask(self.model, prompt, _unheard, patience)
         except ModelError as error:
-            return Written(why=str(error))
-        text = well_formed(self._said(reply)).strip()
-        if reply.stop_reason == "refusal" or not text:
-            return Written(usage=reply.usage, why="the model wrote no summary")
-        return Written(text=text, usage=reply.usage)
+            return replace(written, elapsed_ms=elapsed_ms(self.clock, start), why=str(error))
+        text = "" if reply.stop_reason == "refusal" else well_formed(self._said(reply)).strip()
+        return replace(
+            written,
+            text=text,
+            elapsed_ms=elapsed_ms(self.clock, start),
+            usage=reply.usage,
+            cost=self.model.abilities.cost(reply.usage),
+            why="" if text else "the model wrote no summary",
+        )
 
     def _said(self, reply: Reply) -> str:
         """The words of a summary, from a model that may keep to the protocol of its decisions."""

@@ -246,11 +246,17 @@ class RunChild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsSelected:
-    """The tools that the turn offers from now on; `why` says how they came to be these."""
+    """The tools that the turn offers from now on; `why` says how they came to be these.
+
+    The `model` was asked, which took `elapsed_ms`. `cost` is in US dollars, None while nobody knows a price.
+    """
 
     names: tuple[str, ...]
     why: str = ""
+    model: str = ""
+    elapsed_ms: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
     type: Literal["react.tools"] = "react.tools"
 
 

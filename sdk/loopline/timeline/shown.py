@@ -132,8 +132,10 @@ class RangeSummary:
     by a model, or is empty. `carried` are the lines that later rounds refer to and the text left out,
     `ledger` a line for each block that can be read again, `notes` the memory notes, `sources` the
     numbers of those that were cited, each with its name. `dropped` counts the blocks for which the
-    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `usage` is
-    what the text cost, `why` why there is none. The prompt had `messages_before`, and has `messages_after`.
+    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `model` was
+    asked for the text, empty when none was, which took `elapsed_ms` and that `usage`; `cost` is in US dollars,
+    None while nobody knows a price. `why` says why there is no text. The prompt had `messages_before`, and
+    has `messages_after`.
     """
 
     covers: int
@@ -148,7 +150,10 @@ class RangeSummary:
     sources: tuple[LedgerLine, ...] = ()
     dropped: int = 0
     older: str = ""
+    model: str = ""
+    elapsed_ms: float = 0.0
     usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
     why: str = ""
     messages_before: int = 0
     messages_after: int = 0

@@ -134,11 +134,11 @@ class Turn:
 
     def _take_spent(self, body: ToolsSelected | RangeSummary | RunChild | ModelSwitched) -> None:
         match body:
-            case ToolsSelected(usage=usage):
+            case ToolsSelected(usage=usage, cost=cost):
                 self.selected = body
-                self._spend(usage, None)
-            case RangeSummary(usage=usage):
-                self._spend(usage, None)
+                self._spend(usage, cost)
+            case RangeSummary(usage=usage, cost=cost):
+                self._spend(usage, cost)
             case ModelSwitched(why=why, place=place, usage=usage, cost=cost):
                 self.place = place if why == "refusal" else self.place
                 self._spend(usage, cost)

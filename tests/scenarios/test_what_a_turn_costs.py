@@ -1,0 +1,57 @@
+"""What a turn costs: every request counts, also those that make no decision."""
+
+from __future__ import annotations
+
+from loopline.models import Price, Usage
+from loopline.testing import Call, FakeClock, Say, ScriptedModel, Wait
+from loopline.timeline import RangeSummary, ToolsSelected
+from tests.support.workbench import TEN, at_work, bodies, workbench
+
+DEAR = Price(input=1_000_000, output=0, cache_read=0, cache_write=0)
+"""A dollar for each token of a prompt."""
+
+
+def used(tokens: int) -> Usage:
+    return Usage(input_tokens=tokens, output_tokens=1)
+
+
+async def test_choosing_tools_says_who_chose_how_long_that_took_and_what_it_cost() -> None:
+    picks = Say("", Call("select_tools", tools=["w.look"]), usage=used(3))
+    model = ScriptedModel(
+        [Say("Tea.", usage=used(10))], aux={"selection": [Wait(2), picks]}, price=DEAR
+    )
+    clock = FakeClock()
+    async with at_work(model, workbench(tools=TEN, select_tools=True), clock=clock) as talk:
+        result = await talk.say("go")
+        (chosen,) = await bodies(talk, ToolsSelected)
+    assert (chosen.model, chosen.elapsed_ms, chosen.cost) == ("scripted", 2_000.0, 3.0)
+    assert (result.usage.input_tokens, result.cost) == (13, 13.0)
+
+
+async def test_a_summary_says_who_wrote_it_how_long_that_took_and_what_it_cost() -> None:
+    model = ScriptedModel(
+        [*(Call("w.command", text=f"{n} " + "yes " * 800) for n in range(6)), "Done."],
+        aux={"summary": [Wait(2), Say("Goal: count.", usage=used(3))]},
+        window=6_000,
+        output_limit=1_000,
+        price=DEAR,
+    )
+    async with at_work(model) as talk:
+        result = await talk.say("go")
+        (summary, *_) = await bodies(talk, RangeSummary)
+    assert (summary.model, summary.elapsed_ms, summary.cost) == ("scripted", 2_000.0, 3.0)
+    assert (result.usage.input_tokens, result.cost) == (3, 3.0)
+
+
+async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
+    model = ScriptedModel(
+        [Call("w.big", size=40_000), *(Call("w.big", size=3_000) for _ in range(3)), "Done."],
+        window=3_000,
+        output_limit=1_000,
+        price=DEAR,
+    )
+    async with at_work(model) as talk:
+        await talk.say("go")
+        summaries = await bodies(talk, RangeSummary)
+    assert summaries
+    assert {(one.model, one.cost) for one in summaries if "longer" in one.why} == {("", None)}
