@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from loopline.events import Delta
@@ -9,9 +11,9 @@ from loopline.react import Limits, PresetName
 from loopline.react.limits import TextProtocol, UnknownEffect
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import MemoryLog, Notice, RoundStart, ToolStarted
+from loopline.timeline import MemoryLog, Notice, RoundStart, ToolResult, ToolStarted
 from tests.support.mortal import Died, MortalLog
-from tests.support.workbench import Desk, at_work, bodies, heard, shown, workbench
+from tests.support.workbench import Desk, at_work, begun, bodies, heard, shown, workbench
 
 
 @pytest.mark.parametrize(("policy", "apart"), [("exclusive", True), ("read", False)])
@@ -38,6 +40,17 @@ async def test_a_call_of_it_that_was_cut_off_is_not_begun_again() -> None:
     async with at_work(["Done."], bundle, store=log) as talk:
         await talk.resume()
     assert desk.began == ["a"]
+
+
+async def test_a_steer_lets_a_tool_that_declares_nothing_end_whatever_the_policy() -> None:
+    desk, model = Desk(), ScriptedModel([Call("w.command", text="a", ticks=200), "Done."])
+    async with at_work(model, workbench(desk, unknown_effect="read")) as talk:
+        turn = asyncio.ensure_future(talk.say("go"))
+        await begun(talk, "react.tool.start")
+        await talk.steer("the other way")
+        assert (await turn).answer == "Done."
+        assert [one.status for one in await bodies(talk, ToolResult)] == ["ok"]
+    assert desk.order == ["+a", "-a"]
 
 
 @pytest.mark.parametrize(

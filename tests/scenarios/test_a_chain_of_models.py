@@ -57,6 +57,20 @@ async def test_a_model_that_cannot_be_asked_gives_way_for_one_request() -> None:
     assert [(one.why, one.text) for one in switched] == [("unavailable", "busy")]
 
 
+async def test_a_refusal_behind_a_busy_model_leads_to_the_one_after_it_for_the_rest_of_the_turn() -> (
+    None
+):
+    first, second = one([Fail("busy"), "Mine."]), two([Refuse()])
+    third = ScriptedModel([Call("w.look"), "Tea."], name="three")
+    async with at_work((first, second, third)) as talk:
+        answers = [(await talk.say("go")).answer, (await talk.say("and now?")).answer]
+        switched = await bodies(talk, ModelSwitched)
+        asked = [begun.model for begun in await bodies(talk, RoundStart)]
+    assert answers == ["Tea.", "Mine."]
+    assert [(one.why, one.place) for one in switched] == [("unavailable", 1), ("refusal", 2)]
+    assert asked == ["one", "two", "three", "three", "one"]
+
+
 async def test_no_model_reads_that_another_refused() -> None:
     second = two(["Tea."])
     async with at_work((one([Refuse()]), second)) as talk:

@@ -8,7 +8,10 @@ from typing import Any, get_type_hints
 import pytest
 
 from loopline.errors import LooplineError
+from loopline.react import PresetName
 from loopline.react.limits import Limits, checked
+from loopline.testing import Call
+from tests.support.workbench import at_work, workbench
 
 WHOLE = ["3", 1.5, True]
 NO_NUMBER = [*WHOLE, None]
@@ -72,3 +75,19 @@ def test_a_limit_that_is_none_is_refused_with_the_nearest() -> None:
         LooplineError, match="no limit 'max_iteration', nearest is 'max_iterations'"
     ):
         checked(odd)
+
+
+@pytest.mark.parametrize("preset", ["beakr", "chatcli"])
+async def test_a_turn_that_time_and_tokens_end_may_be_asked_for_without_a_number_of_rounds(
+    preset: PresetName,
+) -> None:
+    looks = [Call("w.count", number=n) for n in range(31)]
+    async with at_work([*looks, "Done."], workbench(preset=preset)) as talk:
+        result = await talk.say("go", max_iterations=None, max_tokens=10_000_000)
+    assert (result.answer, result.rounds) == ("Done.", 32)
+
+
+async def test_a_turn_that_nothing_would_end_is_refused_with_what_is_missing() -> None:
+    async with at_work([], workbench(preset="chatcli")) as talk:
+        with pytest.raises(LooplineError, match="needs max_tokens"):
+            await talk.say("go", max_iterations=None)

@@ -41,6 +41,16 @@ async def test_a_turn_goes_over_the_wire_that_the_model_wants(
     assert b"[tc:turn_1.c1.result]\\n7" in peer.requests[1].raw
 
 
+async def test_a_server_in_anthropics_place_is_sent_messages_whatever_its_model_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with anthropic_like(ant.Says("Tea.")) as peer:
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", peer.url)
+        async with Harness.open(workbench(), store="memory:", model="anthropic:ours") as harness:
+            assert (await harness.conversation("c").say("go")).answer == "Tea."
+    assert [request.path for request in peer.requests] == ["/v1/messages"]
+
+
 async def test_a_turn_over_anthropics_wire_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
     first = ant.Says("I look.", LOOK, usage=ant.Usage(input=1_000, output=100))
     second = ant.Says("It is 7.", usage=ant.Usage(input=10, output=10, read=1_000))
