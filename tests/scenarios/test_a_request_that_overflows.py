@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from loopline.errors import ModelOverflow
 from loopline.models import Prompt
-from loopline.testing import Call, Fail, ScriptedModel
+from loopline.testing import Call, Fail, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import ModelOverflowed, RoundStart
+from loopline.timeline import MemoryLog, ModelOverflowed, RoundStart
+from tests.support.mortal import Died, MortalLog
 from tests.support.workbench import at_work, bodies, shown, workbench
 
 LOOKS: list[Entry] = [Call("w.command", text=f"{n} " + "yes " * 800) for n in range(6)]
@@ -32,6 +35,25 @@ async def test_row_119_it_is_asked_once_more_in_a_smaller_form() -> None:
     assert (learned.window, learned.model, learned.text) == (4_000, "scripted", "too long")
     assert begun[-1].opened_by == "compaction,overflow"
     assert begun[-1].tokens <= 3_000 < learned.tokens
+
+
+async def test_a_turn_that_died_when_its_request_was_too_long_goes_on_with_a_smaller_one() -> None:
+    log = MortalLog(MemoryLog(FakeClock()))
+    log.left = 27  # up to what the model said
+    overflow = Fail(ModelOverflow("too long", window=4_000))
+    refusing = ScriptedModel([*LOOKS, overflow], output_limit=1_000)
+    with pytest.raises(Died):
+        async with at_work(refusing, store=log) as talk:
+            await talk.say("go")
+    log.left = None
+    async with at_work(ScriptedModel(["Done."], output_limit=1_000), store=log) as talk:
+        before = [block.type for block in await talk.blocks()]
+        result = await talk.resume()
+        begun = await bodies(talk, RoundStart)
+    assert before[-1] == "react.overflow"
+    assert (result.answer, result.rounds) == ("Done.", 7)
+    assert begun[-1].opened_by == "compaction,overflow"
+    assert begun[-1].tokens <= 3_000 < begun[-2].tokens
 
 
 async def test_without_a_number_it_is_taken_to_be_half() -> None:

@@ -93,7 +93,6 @@ class Context:
         self._traced: Sequence[Message] | None = None
         self.tokens: int = 0
         self._appends: int = 0
-        self._overflowed = False
         self._wire(model)
 
     def use(self, model: Model) -> None:
@@ -149,7 +148,7 @@ class Context:
             await self._open_trace(iteration)
         elif (
             begun is None
-            or self._overflowed
+            or begun.tokens > self._room
             or self._differs(begun, iteration)
             or self._is_steered()
         ):
@@ -175,7 +174,6 @@ class Context:
             text=well_formed(str(error)),
         )
         await self._recorder.record(body)
-        self._overflowed = True
 
     @property
     def _window(self) -> int:
@@ -185,6 +183,11 @@ class Context:
             abilities.window, self._recorder.timeline.windows.get(self.model.name, abilities.window)
         )
 
+    @property
+    def _room(self) -> int:
+        """The tokens that a request may have, beside what the answer may need."""
+        return self._window - self.model.abilities.output_limit
+
     def _is_steered(self) -> bool:
         """Whether the round that was begun was cut off for something that it does not take."""
         pending = self._recorder.timeline.inputs_for(self._recorder.number)
@@ -192,12 +195,11 @@ class Context:
 
     async def _open_trace(self, iteration: Iteration) -> None:
         """Begin the request that writes the answer, which sees the turn in another way."""
-        self._overflowed, timeline = False, self._recorder.timeline
+        timeline = self._recorder.timeline
         blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
-        abilities = self.model.abilities
         factor = self.view.facts.factor_of(self.model.name)
         fixed = self._offer.fixed + estimate(TRACE_TAIL)
-        room = int((self._window - abilities.output_limit) / factor) - fixed
+        room = int(self._room / factor) - fixed
         limit = trace_limit(blocks, room)
         self._traced = trace(blocks, limit)
         tokens = sum(estimate(repr(one)) for one in self._traced) + fixed
@@ -289,14 +291,14 @@ class Context:
         tail = cache(partial(self._tail, iteration))
         factor = self.view.facts.factor_of(self.model.name)
         budget = Budget(
-            total=self._window - self.model.abilities.output_limit,
+            total=self._room,
             fixed=self._offer.fixed,
             beside=lambda now: estimate(tail(now)) + now.saying(inputs),
             factor=factor,
         )
         window, causes = await self._windows.choose(budget)
-        if self._overflowed:
-            self._overflowed, causes = False, [*causes, "overflow"]
+        if self._recorder.turn.overflowed:
+            causes = [*causes, "overflow"]
         if set(causes) - {"start"}:
             window = replace(window, unbound=self.view.seq)
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
@@ -394,14 +396,13 @@ class Context:
 
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""
-        abilities = self.model.abilities
         fixed = self._offer.fixed + estimate(prompt.tail)
         shown = self.view.now.tokens
         if self._traced is not None:
             shown = sum(estimate(repr(one)) for one in self._traced)
         factor = self.view.facts.factor_of(self.model.name)
         needed_tokens = ceil((shown + fixed) * factor)
-        room = self._window - abilities.output_limit
+        room = self._room
         if needed_tokens > room:
             raise ModelError(
                 f"the prompt needs about {needed_tokens} tokens and {self.model.name} has room for "

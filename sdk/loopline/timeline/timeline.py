@@ -65,9 +65,9 @@ class Batch:
 class Turn:
     """One user request up to its end, as far as it has come.
 
-    `undecided` is a round that has begun and has no decision yet. `waiting` are the calls that wait for
-    the user, `answers` what the user gave them. `children` are the runs that its calls began, by
-    conversation. `steered` is the number of rounds that were over when a
+    `undecided` is a round that has begun and has no decision yet, `overflowed` that its request was found
+    too long. `waiting` are the calls that wait for the user, `answers` what the user gave them. `children`
+    are the runs that its calls began, by conversation. `steered` is the number of rounds that were over when a
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
     `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
     """
@@ -77,6 +77,7 @@ class Turn:
     header: TurnHeader | None = None
     begun: datetime | None = None
     undecided: RoundStart | None = None
+    overflowed: bool = False
     open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     started: dict[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
@@ -106,7 +107,9 @@ class Turn:
             case TurnHeader() as header:
                 self.header, self.begun = header, self.begun or header.began or block.ts
             case RoundStart() as begun:
-                self.undecided = begun
+                self.undecided, self.overflowed = begun, False
+            case ModelOverflowed():
+                self.overflowed = True
             case Decision() as decision:
                 self._decide(decision)
             case ToolCalled() | ToolStarted() | ToolPending() | UserAnswer() | ToolResult() as act:
