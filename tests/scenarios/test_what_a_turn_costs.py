@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loopline.models import Price, Usage
 from loopline.testing import Call, FakeClock, Say, ScriptedModel, Wait
-from loopline.timeline import RangeSummary, ToolsSelected
+from loopline.timeline import Completion, RangeSummary, ToolsSelected
 from tests.support.workbench import TEN, at_work, bodies, workbench
 
 DEAR = Price(input=1_000_000, output=0, cache_read=0, cache_write=0)
@@ -55,3 +55,19 @@ async def test_a_summary_that_no_model_was_asked_for_names_none() -> None:
         summaries = await bodies(talk, RangeSummary)
     assert summaries
     assert {(one.model, one.cost) for one in summaries if "longer" in one.why} == {("", None)}
+
+
+async def test_a_synthesis_that_there_is_too_little_left_for_is_not_asked_for() -> None:
+    model = ScriptedModel([Call("w.look"), Say("Draft.", usage=used(9_900))])
+    async with at_work(model, workbench(answer_mode="synthesize", max_tokens=10_000)) as talk:
+        result = await talk.say("go")
+        (said,) = await bodies(talk, Completion)
+    assert (result.answer, result.exit_reason, said.flag) == ("Draft.", "budget", "draft")
+
+
+async def test_an_answer_that_there_is_too_little_left_for_is_not_forced() -> None:
+    model = ScriptedModel([Say("", Call("w.look"), usage=used(9_900))])
+    bundle = workbench(max_iterations=1, on_exhausted="force", max_tokens=10_000)
+    async with at_work(model, bundle) as talk:
+        result = await talk.say("go")
+    assert (result.exit_reason, len(model.requests)) == ("budget", 1)

@@ -84,7 +84,7 @@ class Seams:
 
 
 class _Unasked(Exception):
-    """No model is asked for this decision."""
+    """No model is asked for this decision or answer."""
 
     def __init__(self, why: Literal["recalled", "budget"]) -> None:
         super().__init__(why)
@@ -268,7 +268,7 @@ class React:
         """The reply of the first model of the chain that gives one.
 
         Raises:
-            _Unasked: there is nothing to answer, or too little left to ask for a decision.
+            _Unasked: there is nothing to decide, or too little left to ask.
             ModelError: no model of the chain can be asked.
         """
         place, shrunk = min(self._recorder.turn.place, len(self._models) - 1), False
@@ -277,7 +277,7 @@ class React:
             is_wanted = await self._begin(self.state, purpose)
             if purpose == "decision" and not is_wanted:
                 raise _Unasked("recalled")
-            if purpose == "decision" and self._is_spent(self.state):
+            if self._is_spent(self.state):
                 raise _Unasked("budget")
             is_last = place + 1 == len(self._models)
             try:
@@ -361,14 +361,11 @@ class React:
         recorder = self._recorder
         try:
             reply = await strikes.over(self._replied("answer"))
+        except _Unasked:
+            return await self._drafted("budget") or await self._exhausted("budget", strikes)
         except ModelError as error:
-            brief = recorder.turn.draft
-            if brief is None:
-                return await self._without_model(error)
-            self._listen(Delta(type="reset", channel="answer"))
-            body = self._completion(brief.text, "draft", reason)
-            await recorder.record(Notice(code="model_error", text=well_formed(str(error))), body)
-            return Ended(body.reason, body.error)
+            told = Notice(code="model_error", text=well_formed(str(error)))
+            return await self._drafted(reason, told) or await self._without_model(error)
         except Struck:
             self._listen(Delta(type="reset", channel="answer"))
             return None
@@ -380,6 +377,16 @@ class React:
             body = fallback(recorder.timeline, recorder.turn, reason)
             return await self._close(reply, body, "", answer=True)
         return await self._close(reply, self._completion(text, "", reason), "", answer=True)
+
+    async def _drafted(self, reason: ExitReason, *before: Body) -> Ended | None:
+        """Let the draft be the answer, after what led to that; None when there is none."""
+        draft = self._recorder.turn.draft
+        if draft is None:
+            return None
+        self._listen(Delta(type="reset", channel="answer"))
+        body = self._completion(draft.text, "draft", reason)
+        await self._recorder.record(*before, body)
+        return Ended(body.reason, body.error)
 
     def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
         return completion(self._recorder.timeline, text, flag=flag, reason=reason)
@@ -466,6 +473,8 @@ class React:
         recorder = self._recorder
         try:
             reply = await strikes.over(self._replied("answer"))
+        except _Unasked:
+            return await self._exhausted("budget", strikes)
         except ModelError as error:
             return await self._without_model(error)
         except Struck:
