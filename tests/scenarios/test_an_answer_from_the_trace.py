@@ -6,9 +6,12 @@ import pytest
 
 from loopline.events import Delta
 from loopline.models import ProtocolName
-from loopline.testing import Call, Say, ScriptedModel
+from loopline.react import Limits
+from loopline.testing import Call, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
+from loopline.timeline import Completion, Decision
 from tests.support.talking import talking
+from tests.support.workbench import at_work, bodies, workbench
 
 PROTOCOLS: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 
@@ -32,3 +35,29 @@ async def test_it_is_asked_for_and_heard_as_prose_in_every_protocol(
     assert (asked.protocol, asked.json_object) == ("native", False)
     assert model.requests[0].options.protocol == protocol
     assert ("".join(heard), answer.text) == ("The answer.", "The answer.")
+
+
+async def test_when_the_model_refuses_to_write_it_the_draft_is_the_answer() -> None:
+    model = ScriptedModel([Call("w.look"), "A draft.", Refuse()])
+    async with at_work(model, workbench(answer_mode="synthesize")) as talk:
+        result = await talk.say("go")
+        (said,) = await bodies(talk, Completion)
+        refused = (await bodies(talk, Decision))[-1]
+    assert (result.answer, result.exit_reason, said.flag) == ("A draft.", "complete", "draft")
+    assert (refused.stop_reason, refused.purpose, result.rounds) == ("refusal", "answer", 2)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Limits(max_iterations=1, answer_mode="synthesize"),
+        Limits(max_iterations=1, on_exhausted="force"),
+    ],
+)
+async def test_without_a_draft_the_turn_is_refused_and_no_round_is_counted_for_it(
+    limits: Limits,
+) -> None:
+    model = ScriptedModel([Call("w.look"), Refuse()])
+    async with at_work(model, workbench(**limits)) as talk:
+        result = await talk.say("go")
+    assert (result.exit_reason, result.rounds) == ("refused", 1)

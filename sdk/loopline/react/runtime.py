@@ -369,6 +369,9 @@ class React:
         except Struck:
             self._listen(Delta(type="reset", channel="answer"))
             return None
+        if reply.stop_reason == "refusal":
+            decided = self._decided(reply, "", 0, answer=True)
+            return await self._drafted(reason, *decided) or await self._refused(reply, answer=True)
         text = well_formed(reply.text).strip()
         if not text:
             brief = recorder.turn.draft
@@ -483,7 +486,7 @@ class React:
             await recorder.record(body)
             return Ended(body.reason, body.error)
         if reply.stop_reason == "refusal":
-            return await self._refused(reply)
+            return await self._refused(reply, answer=True)
         decided, marks = self._without_marks(self._decoded(reply))
         answer = _said(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
@@ -493,9 +496,9 @@ class React:
         body = self._completion(answer, "forced", reason)
         return await self._close(reply, body, marks, answer=True)
 
-    async def _refused(self, reply: Reply) -> Ended:
+    async def _refused(self, reply: Reply, *, answer: bool = False) -> Ended:
         text = well_formed(reply.text).strip() or "The model refused to answer."
-        return await self._close(reply, self._completion(text, "", "refused"), "")
+        return await self._close(reply, self._completion(text, "", "refused"), "", answer=answer)
 
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
