@@ -191,14 +191,22 @@ def test_who_knows_better_lays_it_over() -> None:
 # What a request costs
 
 
-def test_a_long_prompt_has_its_own_rates() -> None:
-    haiku = facts("anthropic:claude-haiku-5-5")
-    assert haiku.rates_of(100_000) is haiku.rates
-    longer = haiku.rates_of(100_001)
+def test_a_long_prompt_makes_the_whole_request_dearer() -> None:
+    haiku = facts("anthropic:claude-haiku-5-5").price
+    assert haiku is not None
+    assert haiku.of(Usage(input_tokens=100_000, output_tokens=1_000)) == pytest.approx(0.0105)
+    assert haiku.of(Usage(input_tokens=100_001, output_tokens=1_000)) == pytest.approx(0.0525005)
+
+
+def test_writing_for_a_longer_life_costs_twice_the_input() -> None:
+    longer = facts("anthropic:claude-haiku-5-5").long_prompt
     assert longer is not None
-    assert (
-        longer.price(long=True).of(Usage(cache_write_tokens=1_000_000, input_tokens=1_000_000)) == 1
-    )
+    written = Usage(cache_write_tokens=1_000_000, input_tokens=1_000_000)
+    assert longer.rates.price(long=True).of(written) == 1
+
+
+def test_who_is_not_paid_has_no_price() -> None:
+    assert facts("ollama:qwen3").price is None
 
 
 def test_where_there_is_one_life_of_an_entry_it_is_both() -> None:

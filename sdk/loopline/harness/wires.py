@@ -70,5 +70,5 @@ def _abilities(known: ModelFacts) -> Abilities:
         tail=known.tail,
         window=known.window,
         output_limit=known.output_limit,
-        price=None if known.rates is None else known.rates.price(),
+        price=known.price,
     )

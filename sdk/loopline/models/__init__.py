@@ -26,7 +26,7 @@ from loopline.models.limits import (
     refusal_of,
     wait_seconds,
 )
-from loopline.models.model import Abilities, ClockedModel, ClosingModel, Model, Price
+from loopline.models.model import Abilities, ClockedModel, ClosingModel, LongPrice, Model, Price
 from loopline.models.model_facts import (
     UNKNOWN,
     Api,
@@ -86,6 +86,7 @@ __all__ = [
     "JsonForm",
     "JsonObject",
     "Level",
+    "LongPrice",
     "LongPrompt",
     "Meaning",
     "Message",

@@ -12,15 +12,21 @@ from loopline.models.prompt import Prompt, Reply, TailKind, TextDelta, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What a model costs, in US dollars for a million tokens."""
+    """What a model costs, in US dollars for a million tokens.
+
+    A request whose prompt is longer costs `long` instead, None where a long one costs no more.
+    """
 
     input: float
     output: float
     cache_read: float
     cache_write: float
+    long: LongPrice | None = None
 
     def of(self, usage: Usage) -> float:
-        """What was used costs."""
+        """What one request costs, in US dollars, by what it used."""
+        if self.long is not None and usage.input_tokens > self.long.over:
+            return self.long.price.of(usage)
         plain = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
         cost = (
             max(plain, 0) * self.input
@@ -29,6 +35,14 @@ class Price:
             + usage.cache_write_tokens * self.cache_write
         )
         return cost / 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongPrice:
+    """What a whole request costs when its prompt has more tokens than `over`."""
+
+    over: int
+    price: Price
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +67,7 @@ class Abilities:
     price: Price | None = None
 
     def cost(self, usage: Usage) -> float | None:
-        """What was used costs, in US dollars; None while nobody knows a price."""
+        """What one request costs, in US dollars; None while nobody knows a price."""
         return None if self.price is None else self.price.of(usage)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from loopline.models.model import Price
+from loopline.models.model import LongPrice, Price
 from loopline.models.prompt import TailKind
 
 Api = Literal["chat", "responses", "messages"]
@@ -117,11 +117,16 @@ class ModelFacts:
     rates: Rates | None = None
     long_prompt: LongPrompt | None = None
 
-    def rates_of(self, prompt_tokens: int) -> Rates | None:
-        """What a request with a prompt of this length costs."""
-        if self.long_prompt is not None and prompt_tokens > self.long_prompt.over:
-            return self.long_prompt.rates
-        return self.rates
+    @property
+    def price(self) -> Price | None:
+        """What requests cost, the long ones too; their entries in a cache live shorter."""
+        if self.rates is None:
+            return None
+        long = self.long_prompt
+        return replace(
+            self.rates.price(),
+            long=None if long is None else LongPrice(over=long.over, price=long.rates.price()),
+        )
 
 
 UNKNOWN = ModelFacts()
