@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from loopline.adapters.offline import OfflineModel
 from loopline.models import Price, Usage
-from loopline.testing import Call, FakeClock, Say, ScriptedModel, Wait
-from loopline.timeline import Completion, RangeSummary, ToolsSelected
+from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel, Wait
+from loopline.timeline import Completion, RangeSummary, Spending, ToolsSelected, spent
 from tests.support.workbench import TEN, at_work, bodies, workbench
 
 DEAR = Price(input=1_000_000, output=0, cache_read=0, cache_write=0)
@@ -71,3 +72,27 @@ async def test_an_answer_that_there_is_too_little_left_for_is_not_forced() -> No
     async with at_work(model, bundle) as talk:
         result = await talk.say("go")
     assert (result.exit_reason, len(model.requests)) == ("budget", 1)
+
+
+async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
+    picks = Say("", Call("select_tools", tools=["w.look"]), usage=used(3))
+    first = ScriptedModel(
+        [Refuse(used(5))], aux={"selection": [picks]}, name="one", price=DEAR, strict=False
+    )
+    second = ScriptedModel([Say("Tea.", usage=used(10))], name="two", price=DEAR)
+    async with at_work((first, second), workbench(tools=TEN, select_tools=True)) as talk:
+        result = await talk.say("go")
+        requests = [one for one in map(spent, await talk.blocks()) if one is not None]
+    assert [(one.purpose, one.model, one.cost) for one in requests] == [
+        ("selection", "one", 3.0),
+        ("refusal", "one", 5.0),
+        ("decision", "two", 10.0),
+    ]
+    together = Spending.of(requests)
+    assert (together.usage, together.cost) == (result.usage, result.cost)
+    assert (together.unknown, together.estimated) == (0, 0)
+
+
+async def test_offline_costs_nothing() -> None:
+    async with at_work(OfflineModel()) as talk:
+        assert (await talk.say("go")).cost == 0.0

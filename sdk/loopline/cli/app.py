@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from loopline.cli.caching import CacheName
 from loopline.cli.chatting import chat
 from loopline.cli.checking import check
 from loopline.cli.choices import Choices
@@ -18,7 +19,7 @@ from loopline.cli.listing import Active
 from loopline.cli.looking import Look, show
 from loopline.cli.making import bundles, new
 from loopline.cli.presetting import diff, presets
-from loopline.cli.prompting import CacheName, Which, prompt
+from loopline.cli.prompting import Which, prompt
 from loopline.cli.reading import read
 from loopline.cli.running import Asked, run
 from loopline.cli.timelines import Wanted
@@ -204,6 +205,7 @@ def timeline_command(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the answers with the sources they cite.")
     ] = False,
+    cost: Annotated[bool, typer.Option("--cost", help="Say what each request cost.")] = False,
     dialect: Annotated[
         DialectName | None,
         typer.Option(
@@ -241,6 +243,7 @@ def timeline_command(
         active=Active(after=active_after, before=active_before, limit=limit),
         listed=listed,
         verify=verify,
+        cost=cost,
         dialect=dialect,
     )
     attend(partial(show, look, choices), verbose=verbose, as_json=as_json)
@@ -265,6 +268,10 @@ def prompt_command(
             show_default=False,
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="With --cache: price them as this model's.", show_default=False),
+    ] = None,
     store: StoreOption = None,
     user: UserOption = None,
     as_json: JsonOption = False,
@@ -272,7 +279,7 @@ def prompt_command(
 ) -> None:
     """Show exactly what a round asked its model, cache points marked."""
     choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
-    which = Which(turn=turn, round=number, cache=cache)
+    which = Which(turn=turn, round=number, cache=cache, model=model)
     attend(partial(prompt, which, choices), verbose=verbose, as_json=as_json)
 
 

@@ -1,51 +1,51 @@
-"""`loopline prompt`: exactly what a round asked its model, and what a provider's cache made of it."""
+"""`loopline prompt`: exactly what a round asked its model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
 
 from rich.text import Text
 
+from loopline.cli.caching import CacheName, cache_document, play, show_cache
 from loopline.cli.choices import Choices
-from loopline.cli.columns import Columns
 from loopline.cli.conversing import latest_kept
-from loopline.cli.door import ANSWERED
+from loopline.cli.door import ANSWERED, UsageError
 from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, REF, visible
 from loopline.errors import LooplineError
 from loopline.models import AssistantMessage, Json, JsonObject, Message, ToolMessage, dumps
 from loopline.prompt import Request, request_of, requests
-from loopline.prompt.caching import (
-    AnthropicCache,
-    CacheReport,
-    CacheRow,
-    CacheRules,
-    OpenAICache,
-    simulate,
-)
 from loopline.timeline import CachePoint, Timeline
-
-CacheName = Literal["anthropic", "openai"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Which:
-    """Which round: None is the last one. With a `cache` all rounds are played through its rules."""
+    """Which round: None is the last one.
+
+    With a `cache` all rounds are played through its rules, at the price of the models that were asked, or
+    of `model`.
+    """
 
     turn: int | None = None
     round: int | None = None
     cache: CacheName | None = None
+    model: str | None = None
 
 
 async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
     """Print the request of a round, or what a cache would have read of all of them."""
     timeline = await _timeline(choices, screen)
     if which.cache is not None:
-        _show_cache(which.cache, list(requests(timeline)), choices, screen)
+        played = play(which.cache, which.model, list(requests(timeline)))
+        if choices.as_json:
+            screen.raw(dumps(cache_document(played)))
+        else:
+            show_cache(played, screen)
         return ANSWERED
+    if which.model is not None:
+        raise UsageError("--model prices what a cache would have read: it goes with --cache")
     asked = timeline.last_asked
     if asked is None:
         raise LooplineError("no model was asked in this conversation")
@@ -153,76 +153,3 @@ def _document(request: Request) -> JsonObject:
         "cache_points": points,
         "tail": request.begun.tail,
     }
-
-
-def _show_cache(
-    name: CacheName, asked: Sequence[Request], choices: Choices, screen: Screen
-) -> None:
-    rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
-    report = simulate((request.sent for request in asked), rules)
-    if choices.as_json:
-        screen.raw(dumps(_report(report, asked)))
-        return
-    rows = [_row(request, row) for request, row in zip(asked, report.rows, strict=True)]
-    columns = Columns(rows=[_HEADINGS, *rows], cut=6, right=frozenset({1, 2, 3, 4}))
-    plain = "\n".join("\t".join(cell.plain for cell in row) for row in rows)
-    screen.answer_whole(columns, plain)
-    held, every = report.read_of_held, report.read_of_all
-    screen.note(
-        Text(
-            f"read {held:.1%} of what the request before held, {every:.1%} of all; "
-            f"the prompts cost {report.cost_factor:.2f} of what they cost without a cache",
-            style=QUIET,
-        )
-    )
-
-
-_HEADINGS = tuple(
-    Text(name, style=QUIET)
-    for name in ("round", "read", "written", "fresh", "missed", "epoch", "why")
-)
-
-
-def _row(request: Request, row: CacheRow) -> tuple[Text, ...]:
-    return (
-        Text(f"{request.block.turn}.{request.block.round}"),
-        Text(f"{row.read:,}", style="green" if row.read else QUIET),
-        Text(f"{row.written:,}"),
-        Text(f"{row.fresh:,}"),
-        Text(f"{row.missed:,}", style="yellow" if row.missed else QUIET),
-        Text(request.begun.opened_by, style=QUIET),
-        Text(_why(row)),
-    )
-
-
-def _why(row: CacheRow) -> str:
-    said = list[str]()
-    for miss in row.misses:
-        where = miss.difference
-        at = f" at part {where.index} ({where.ref or 'no block'})" if where else ""
-        cause = f", {miss.cause}" if miss.cause else ""
-        said.append(f"{miss.reason} {miss.tokens:,}{at}{cause}")
-    return "; ".join(said)
-
-
-def _report(report: CacheReport, asked: Sequence[Request]) -> JsonObject:
-    rows: list[Json] = [
-        {
-            "turn_id": request.block.turn_id,
-            "round": request.block.round,
-            "opened_by": request.begun.opened_by,
-            "read": row.read,
-            "written": row.written,
-            "fresh": row.fresh,
-            "held": row.held,
-            "missed": row.missed,
-            "why": _why(row),
-        }
-        for request, row in zip(asked, report.rows, strict=True)
-    ]
-    totals = {
-        "read_of_held": report.read_of_held,
-        "read_of_all": report.read_of_all,
-        "cost_factor": report.cost_factor,
-    }
-    return {"rows": rows, **cast("JsonObject", totals)}

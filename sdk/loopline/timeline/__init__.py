@@ -86,6 +86,7 @@ from loopline.timeline.shown import (
 )
 from loopline.timeline.soundness import UnsoundBody, check, warm
 from loopline.timeline.sources import Pool, identity
+from loopline.timeline.spending import Spending, Spent, SpentOn, spent
 from loopline.timeline.summary import summary_text
 from loopline.timeline.timeline import Batch, Timeline, Turn
 from loopline.timeline.verification import CitedSentence, Overlap, Support, Verification, verify
@@ -151,6 +152,9 @@ __all__ = [
     "Source",
     "SourceAdded",
     "SourceType",
+    "Spending",
+    "Spent",
+    "SpentOn",
     "StepStatus",
     "SummaryHint",
     "Support",
@@ -199,6 +203,7 @@ __all__ = [
     "place_for",
     "plan",
     "reaching",
+    "spent",
     "stored_type",
     "summary_text",
     "title_of",

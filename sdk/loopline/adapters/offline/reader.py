@@ -16,7 +16,17 @@ from loopline.adapters.offline.searching import again, forms, key_terms
 from loopline.adapters.offline.tracing import traced
 from loopline.adapters.offline.turn import Done, Turn, read
 from loopline.errors import ModelError
-from loopline.models import Abilities, Json, Prompt, Reply, StopReason, TextDelta, ToolCall, Usage
+from loopline.models import (
+    Abilities,
+    Json,
+    Price,
+    Prompt,
+    Reply,
+    StopReason,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
 
 PLAN, SEARCH, READ = "react.plan", "react.search_knowledge", "react.read"
 SEARCH_LIMIT = 8
@@ -43,9 +53,13 @@ class OfflineModel:
 
     @property
     def abilities(self) -> Abilities:
-        """Tool calls, and a window that fits whatever there is to read."""
+        """Tool calls, and a window that fits whatever there is to read; it costs nothing."""
         return Abilities(
-            tool_call=True, write_decisions=False, window=1_000_000, output_limit=8_000
+            tool_call=True,
+            write_decisions=False,
+            window=1_000_000,
+            output_limit=8_000,
+            price=Price(input=0.0, output=0.0, cache_read=0.0, cache_write=0.0),
         )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from loopline.models import Usage
 from loopline.prompt.caching.rules import Cached, CacheRules, Limit
 from loopline.prompt.caching.sent import Difference, Sent, first_difference
 
@@ -58,6 +59,15 @@ class CacheRow:
     def missed(self) -> int:
         """The held tokens that were not read."""
         return sum(miss.tokens for miss in self.misses)
+
+    @property
+    def usage(self) -> Usage:
+        """The prompt, as the provider would report it."""
+        return Usage(
+            input_tokens=self.read + self.written + self.fresh,
+            cache_read_tokens=self.read,
+            cache_write_tokens=self.written,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""What a conversation cost, on the command line: by request, turn and model, in a pipe, a terminal and JSON."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from loopline import Harness
+from loopline.models import Model, Usage, facts
+from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel
+from tests.doors.command import Loopline
+from tests.doors.terminal import Terminal
+from tests.support.kin import bundle
+
+SONNET, GPT, OURS = "anthropic:claude-sonnet-5", "openai:gpt-5", "house:ours"
+
+
+def used(fresh: int, output: int = 0, read: int = 0, written: int = 0) -> Usage:
+    return Usage(
+        input_tokens=fresh + read + written,
+        output_tokens=output,
+        cache_read_tokens=read,
+        cache_write_tokens=written,
+    )
+
+
+@pytest.fixture(scope="module")
+def spent(tmp_path_factory: pytest.TempPathFactory) -> Loopline:
+    """A conversation that a model refused, another led with a child run, and one without a price went on with."""
+    folder = tmp_path_factory.mktemp("spent")
+    price = facts(SONNET).price
+    assert price is not None
+    refusing = ScriptedModel(
+        [Refuse(used(1_000)), Say("Seen.", usage=used(500, 100))], name=SONNET, price=price
+    )
+    leading = ScriptedModel(
+        [
+            Say("", Call("kin.ask", task="look"), usage=used(1_000, 200)),
+            Say("Done.", usage=used(200, 100, read=2_000)),
+        ],
+        name=GPT,
+    )
+
+    async def say(*models: Model) -> None:
+        (folder / ".loopline").mkdir(exist_ok=True)
+        store = f"sqlite:///{folder}/.loopline/loopline.db"
+        async with Harness.open(bundle, store=store, model=models, clock=FakeClock()) as harness:
+            assert (await harness.conversation("c").say("go")).ok
+
+    asyncio.run(say(refusing, leading))
+    asyncio.run(say(ScriptedModel([Say("Hi.", usage=used(10, 10))], name=OURS)))
+    return Loopline(folder)
+
+
+def test_every_request_has_its_line_and_every_turn_and_model_its_sum(spent: Loopline) -> None:
+    ran = spent("timeline", "c", "--cost")
+    rows = [line.split("\t")[:5] for line in ran.out.splitlines()]
+    assert rows == [
+        ["1.1", "refusal", SONNET, "$0.00200", "1,000"],
+        ["1.1", "decision", GPT, "≈$0.00325", "1,000"],
+        ["1.1", "↳ decision", SONNET, "$0.00200", "500"],
+        ["1.2", "decision", GPT, "≈$0.00150", "2,200"],
+        ["turn_1", "4 requests", "", "≈$0.00875", "4,700"],
+        ["2.1", "decision", OURS, "unknown", "10"],
+        ["turn_2", "1 request", "", "unknown", "10"],
+        ["model", "2 requests", SONNET, "$0.00400", "1,500"],
+        ["model", "2 requests", GPT, "≈$0.00475", "3,200"],
+        ["model", "1 request", OURS, "unknown", "10"],
+        ["all", "5 requests", "", "≥≈$0.00875", "4,710"],
+    ]
+    assert "of 1 request no price is known" in ran.err
+    assert "≈ 2 requests priced by what is known of the model now" in ran.err
+
+
+def test_one_turn_is_told_for_programs(spent: Loopline) -> None:
+    told = spent("timeline", "c", "--cost", "--turn", "1", "--json").value
+    assert [one["child"] for one in told["requests"]] == ["", "", "c~c1", ""]
+    assert [one["cached"] for one in told["requests"]] == [0, 0, 0, 0.9091]
+    assert [one["turn_id"] for one in told["turns"]] == ["turn_1"]
+    assert told["all"]["cost"] == pytest.approx(0.00875)
+    assert (told["all"]["unknown"], told["all"]["estimated"]) == (0, 2)
+
+
+def test_in_a_narrow_terminal_models_go_without_their_providers(spent: Loopline) -> None:
+    with Terminal(spent, "timeline", "c", "--cost", columns=80) as terminal:
+        assert terminal.end() == 0
+    first = next(line for line in terminal.text.splitlines() if line.startswith("1.1"))
+    assert first.split()[1:4] == ["refusal", "claude-sonnet-5", "$0.00200"]
+    assert max(map(len, terminal.text.splitlines())) <= 80
+
+
+def test_a_turn_in_which_no_model_was_asked_is_a_wrong_use(spent: Loopline) -> None:
+    ran = spent("timeline", "c", "--cost", "--turn", "7")
+    assert (ran.code, "no model was asked in turn_7 of 'c'" in ran.err) == (2, True)
+
+
+def test_what_a_cache_would_save_is_told_in_dollars(spent: Loopline) -> None:
+    ran = spent("prompt", "-c", "c", "--cache", "anthropic")
+    assert "a price is not known of every model that was asked" in ran.err
+    told = spent("prompt", "-c", "c", "--cache", "anthropic", "--model", SONNET, "--json").value
+    assert told["cost"] == pytest.approx(sum(row["cost"] for row in told["rows"]))
+    assert 0 < told["cost"] < told["cost_uncached"]
