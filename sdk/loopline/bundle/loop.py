@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from loopline.bundle.services import Services
 from loopline.knowledge import Passage
-from loopline.models import Model
+from loopline.models import Chain, ModelRegistry
 from loopline.react import Child, Limits, Policies, Preset, chosen_protocol
 from loopline.timeline import TurnHeader
 from loopline.tools import KnowledgeSearch
@@ -18,7 +18,7 @@ class Loop:
     """What `build_react` was given, and what was configured.
 
     A tool is offered that each list of `allowed` patterns allows; `child_tools` are what a child run may
-    have of these. `models` are a chain, empty for that of the turn.
+    have of these.
     """
 
     tools_module: str
@@ -26,7 +26,7 @@ class Loop:
     search: KnowledgeSearch | None
     read: Callable[[str], Awaitable[Passage]] | None
     instructions: str
-    models: tuple[Model, ...]
+    models: Chain
     allowed: tuple[tuple[str, ...], ...]
     preset: Preset
     limits: Limits
@@ -44,33 +44,26 @@ class Loop:
 
     def header(self, services: Services, policies: Policies) -> TurnHeader:
         """What the turn says of the loop."""
-        models = self.models or services.models
+        first, *others = self.models
         return replace(
             services.header,
-            model=models[0].name,
-            then=tuple(one.name for one in models[1:]),
-            protocol=chosen_protocol(policies, models[0]).name,
+            model=first.name,
+            then=tuple(one.name for one in others),
+            protocol=chosen_protocol(policies, first).name,
             preset=self.preset.name,
             limits=policies.apart_from(Policies()),
         )
 
-    def of_child(self, child: Child) -> Loop:
-        """The same for a child run, with what its task has otherwise."""
+    def of_child(self, child: Child, models: ModelRegistry) -> Loop:
+        """The same for a child run, with what its task has otherwise.
+
+        Raises:
+            ModelError: its task wants a model by a string that names no role.
+        """
         task = child.task
         return replace(
             self,
             instructions=self.instructions if task.instructions is None else task.instructions,
-            models=(task.model,) if task.model else self.models,
+            models=self.models if task.model is None else models.chain(task.model),
             child_tools=self.child_tools if task.tools is None else task.tools,
         )
-
-
-def chain(model: Model | Sequence[Model] | None) -> tuple[Model, ...]:
-    """The models of a loop, as they were given."""
-    match model:
-        case None:
-            return ()
-        case Sequence():
-            return tuple(model)
-        case _:
-            return (model,)

@@ -11,7 +11,7 @@ from loopline.bundle.settings import LoopSettings
 from loopline.clock import Clock
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace
-from loopline.models import Model
+from loopline.models import ModelRegistry
 from loopline.react import Child, Limits, TurnPayload, TurnResult
 from loopline.reader import Conversed, KnowledgeRead, OtherConversation
 from loopline.skills import Skills
@@ -39,13 +39,13 @@ class SpawnServed(Protocol):
 class Services:
     """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name.
 
-    `models` are a chain, in the order in which they are asked, one at least. `header` is what the turn began with; `environment` are the variables that presets know.
+    `header` is what the turn began with; `environment` are the variables that presets know.
     """
 
     source: str
     recorder: Recorder
     summary: ConversationSummary | None
-    models: tuple[Model, ...]
+    models: ModelRegistry
     clock: Clock
     listen: Listen
     limits: Limits

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
-from loopline.bundle.loop import Loop, chain
+from loopline.bundle.loop import Loop
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace, Passage
-from loopline.models import Json, Model, dumps, well_formed, well_formed_json
+from loopline.models import FAST, Json, Model, dumps, well_formed, well_formed_json
 from loopline.react import (
     Around,
     Child,
@@ -111,21 +111,22 @@ class BaseWorkflow:
         knowledge_read_fn: Callable[[str], Awaitable[Passage]] | None = None,
         instructions: str | None = None,
         preset: PresetName | Preset = "bare",
-        model: Model | Sequence[Model] | None = None,
+        model: Model | Sequence[Model] | str | None = None,
         tools: Iterable[str] | None = None,
         **limits: Unpack[Limits],
     ) -> React:
         """Wire a loop for this turn.
 
         `tools_module` and `skills_module` name descriptor modules, `tools` allows only the tools that
-        match one of its patterns. `model` takes the place of the harness's; several are a chain, of which the
-        first that answers is used. The knowledge functions take the place of the bundle's own space.
+        match one of its patterns. `model` is a role of the harness's models, such as `fast`, or takes their
+        place; several are a chain, of which the first that answers is used. The knowledge functions take the
+        place of the bundle's own space.
         `limits` are laid over the preset, over these the properties below `react` and `react_config`, over
         all of them what was asked for this one turn.
 
         Raises:
             BundleError: a descriptor or a tool is wrong; the message names file and line.
-            LooplineError: there is no such preset, or a policy is out of its range.
+            LooplineError: there is no such preset, a policy is out of its range, or a model string is given.
         """
         configured = self._services.settings
         loop = Loop(
@@ -134,7 +135,7 @@ class BaseWorkflow:
             search=knowledge_space_fn,
             read=knowledge_read_fn,
             instructions=self.instructions if instructions is None else instructions,
-            models=chain(model),
+            models=self._services.models.chain(model),
             allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
             preset=named_preset(configured.preset or preset),
             limits={**limits, **configured.limits},
@@ -164,11 +165,11 @@ class BaseWorkflow:
             guarded_search(search) if search else None,
             services.recorder.conversation,
         )
-        models = loop.models or services.models
         services.recorder.header = loop.header(services, policies)
         context = Context(
             recorder=services.recorder,
-            model=models[0],
+            model=loop.models[0],
+            selector=services.models.roles.get(FAST, loop.models)[0],
             tools=toolset,
             system=system_text(loop.instructions, services.source, toolset, skills),
             clock=services.clock,
@@ -177,7 +178,7 @@ class BaseWorkflow:
         )
 
         async def spawn(child: Child, listen: Listen) -> TurnResult:
-            of_child = replace(loop, models=models).of_child(child)
+            of_child = loop.of_child(child, services.models)
             task = replace(child.task, model=of_child.models[0])
 
             async def run(services: Services, payload: TurnPayload) -> TurnResult:
@@ -188,7 +189,7 @@ class BaseWorkflow:
 
         return React(
             recorder=services.recorder,
-            models=models,
+            models=loop.models,
             context=context,
             hands=Hands(
                 tools=lambda: context.tools,

@@ -30,13 +30,13 @@ from loopline.conversations import Talk, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.harness.conversing import Conversing
-from loopline.harness.deciders import Chain, ModelChoice, chooser
+from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
 from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
 from loopline.harness.telemetry import Telemetry, chosen, observer_of
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import ClockedModel, ClosingModel, Model
+from loopline.models import Chain, ClockedModel, ClosingModel, Model, ModelRegistry
 from loopline.react import (
     Child,
     Limits,
@@ -100,8 +100,8 @@ class Harness(Conversing):
 
         `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
         `memory:`, or a log, which stays open; `model` a model string, a model, pydantic-ai's included, several
-        of them as a chain, or a function that gives one or several at the start of each run. `properties`
-        go by dotted name.
+        of them as a chain, chains by their roles, or a function that gives models at the start of each run.
+        `properties` go by dotted name.
         `on_build(done, total, what)` hears of the knowledge space being built, from another thread.
         `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
         with the harness.
@@ -198,22 +198,22 @@ class Harness(Conversing):
     @property
     def model(self) -> Model:
         """The model that the next run will ask first; a function that gives it is called."""
-        return self._choose()[0]
+        return self._choose().default[0]
 
-    def _models_of_run(self) -> Chain:
+    def _models_of_run(self) -> ModelRegistry:
         try:
-            chain = self._choose()
+            models = self._choose()
         except LooplineError:
             raise
         except Exception as error:
             cause = f"{type(error).__name__}: {error}"
             raise ModelError(f"the model of this run could not be made: {cause}") from error
-        for model in chain:
+        for model in models.models:
             if not any(model is known for known in self._models):
                 self._models.append(model)
             if isinstance(model, ClockedModel):
                 model.use_clock(self._clock)
-        return chain
+        return models
 
     @property
     def log(self) -> TimelineLog:
@@ -248,18 +248,22 @@ class Harness(Conversing):
     async def _process(
         self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
     ) -> TurnResult:
-        services = await self._services(recorder, limits, listen)
+        services = await self._services(recorder, limits, listen, self._models_of_run())
         return await run(self._open_now.loaded, services, payload)
 
     async def _services(
-        self, recorder: Recorder, limits: Limits, listen: Listen, given: Model | None = None
+        self,
+        recorder: Recorder,
+        limits: Limits,
+        listen: Listen,
+        models: ModelRegistry,
+        wanted: Model | str | None = None,
     ) -> Services:
-        """What a turn is run with, by the model that is given if any is; its header is made."""
+        """What a turn is run with; its header is made, with the model that is wanted."""
         opened = self._open_now
-        models = (given,) if given else self._models_of_run()
         stale = await self._reconciled(opened)
         begun = recorder.turn.begun or self._clock.now()
-        header = replace(self._header(opened, models, limits), began=begun)
+        header = replace(self._header(opened, models.chain(wanted), limits), began=begun)
         told = [Notice(code="knowledge_stale", text=stale)] if stale else []
         if recorder.turn.header is None:
             recorder.header, recorder.foreword = header, told
@@ -285,18 +289,23 @@ class Harness(Conversing):
             toolset=opened.toolset,
             skills=opened.skills,
             other=others(opened.log, recorder.conversation),
-            spawn=partial(self._spawn, recorder.conversation),
+            spawn=partial(self._spawn, recorder.conversation, models),
         )
 
     async def _spawn(
-        self, parent: Conversation, child: Child, listen: Listen, run_it: RunServed
+        self,
+        parent: Conversation,
+        models: ModelRegistry,
+        child: Child,
+        listen: Listen,
+        run_it: RunServed,
     ) -> TurnResult:
-        """Run a child of that conversation, as a conversation of its own."""
+        """Run a child of that conversation, as a conversation of its own, with its parent's models."""
 
         async def process(
             recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
         ) -> TurnResult:
-            services = await self._services(recorder, limits, listen, child.task.model)
+            services = await self._services(recorder, limits, listen, models, child.task.model)
             return await run_it(services, payload)
 
         opened = self._open_now

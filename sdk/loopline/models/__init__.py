@@ -56,6 +56,7 @@ from loopline.models.prompt import (
     Usage,
     UserMessage,
 )
+from loopline.models.registry import FAST, GENERAL, Chain, ModelRegistry, chain_of
 from loopline.models.structured import (
     Attempt,
     Level,
@@ -69,6 +70,8 @@ __all__ = [
     "ATTACHMENTS",
     "BRIDGED",
     "FAMILIES",
+    "FAST",
+    "GENERAL",
     "REFUSALS",
     "UNKNOWN",
     "VENDORS",
@@ -78,6 +81,7 @@ __all__ = [
     "AttachmentLimits",
     "Attempt",
     "BrokenJson",
+    "Chain",
     "ClockedModel",
     "ClosingModel",
     "Echo",
@@ -92,6 +96,7 @@ __all__ = [
     "Message",
     "Model",
     "ModelFacts",
+    "ModelRegistry",
     "Options",
     "OutputParameter",
     "Overflow",
@@ -115,6 +120,7 @@ __all__ = [
     "UserMessage",
     "Vendor",
     "Wire",
+    "chain_of",
     "dumps",
     "extract_json",
     "facts",

@@ -78,6 +78,7 @@ class Context:
         *,
         recorder: Recorder,
         model: Model,
+        selector: Model,
         tools: ToolSet,
         system: str,
         clock: Clock,
@@ -85,6 +86,7 @@ class Context:
         policies: Policies,
     ) -> None:
         self._recorder = recorder
+        self._selector = selector
         self._every = tools
         self._instructions = system
         self._clock = clock
@@ -118,9 +120,9 @@ class Context:
         return self._offer.tools
 
     async def select_tools(self) -> None:
-        """Have the model choose among many tools, where the limits ask for that."""
+        """Have a model choose among many tools, where the limits ask for that."""
         if self._policies.select_tools:
-            await self._offers.select(self.model, self._clock, self._listen)
+            await self._offers.select(self._selector, self._clock, self._listen)
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""

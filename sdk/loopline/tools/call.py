@@ -36,13 +36,14 @@ class ChildTask:
 
     `text` is the child's prompt, with `context` below it. `tools` are names, or patterns such as `shop.*`,
     of the bundle's tools that it may call. `limits` are its own, as `say` takes them, and not those that
-    the turn was asked with; but it has no more time, tokens and money than its parent has left.
+    the turn was asked with; but it has no more time, tokens and money than its parent has left. `model` is one, or
+    the role of those it is asked of, such as `fast`.
     """
 
     text: str
     instructions: str | None = None
     tools: tuple[str, ...] | None = None
-    model: Model | None = None
+    model: Model | str | None = None
     limits: Mapping[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     context: str = ""
 
@@ -93,7 +94,7 @@ class ToolContext:
         *,
         instructions: str | None = None,
         tools: Iterable[str] | None = None,
-        model: Model | None = None,
+        model: Model | str | None = None,
         limits: Mapping[str, LimitValue] | None = None,
         context: str = "",
     ) -> Awaitable[TurnResult]:

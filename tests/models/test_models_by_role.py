@@ -1,0 +1,65 @@
+"""Models by role: which chain is meant by a role, by none, and by one that there is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopline.errors import ModelError
+from loopline.harness.deciders import chooser
+from loopline.models import ModelRegistry
+from loopline.testing import ScriptedModel
+
+ONE, TWO, QUICK = (ScriptedModel([], name=name) for name in ("one", "two", "quick"))
+REGISTRY = ModelRegistry({"fast": (QUICK,), "general": (ONE, TWO)})
+
+
+def test_a_role_is_a_chain_whose_first_model_is_asked_first() -> None:
+    assert REGISTRY.by_role("general") == (ONE, TWO)
+
+
+def test_a_role_that_there_is_not_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ModelError, match="no model has the role 'slow': there are fast, general"):
+        REGISTRY.by_role("slow")
+
+
+@pytest.mark.parametrize("hint", [None, "general", "slow", ""])
+def test_where_no_known_role_is_wanted_it_is_the_general_one(hint: str | None) -> None:
+    assert REGISTRY.chain(hint) == (ONE, TWO)
+
+
+def test_without_a_general_role_the_first_is_the_default() -> None:
+    assert ModelRegistry({"fast": (QUICK,), "reasoning": (ONE,)}).default == (QUICK,)
+
+
+def test_what_is_given_instead_of_a_role_is_taken_as_it_is() -> None:
+    assert REGISTRY.chain(TWO) == (TWO,)
+    assert REGISTRY.chain([QUICK, TWO]) == (QUICK, TWO)
+
+
+def test_a_model_string_is_not_taken_for_a_role_that_there_is_not() -> None:
+    with pytest.raises(ModelError, match="'openai:gpt-5' is a model string"):
+        REGISTRY.chain("openai:gpt-5")
+
+
+def test_a_model_of_two_roles_is_one_model() -> None:
+    assert ModelRegistry({"general": (ONE, TWO), "fast": (TWO,)}).models == [ONE, TWO]
+
+
+def test_nothing_at_all_is_refused() -> None:
+    with pytest.raises(ModelError, match="there is no model"):
+        ModelRegistry({})
+    with pytest.raises(ModelError, match="one at least for the role 'fast'"):
+        ModelRegistry({"general": (ONE,), "fast": ()})
+
+
+def test_a_role_is_written_before_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("LOOPLINE_MODEL", "openai:gpt-5, offline, fast=openai:gpt-5-mini,b=offline")
+    registry = chooser(None)()
+    names = {role: [one.name for one in chain] for role, chain in registry.roles.items()}
+    assert names == {
+        "general": ["openai:gpt-5", "offline"],
+        "fast": ["openai:gpt-5-mini"],
+        "b": ["offline"],
+    }
+    assert len(registry.models) == 3
