@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from loopline.errors import (
     ModelAccessError,
@@ -32,8 +34,15 @@ class Account:
     key: str = field(repr=False)
 
     def without_key(self, text: str) -> str:
-        """The text, in which the key can not be read."""
-        return text.replace(self.key, "…") if self.key else text
+        """The text, in which the key can not be read: neither as it is nor as a URL has it."""
+        if not self.key:
+            return text
+        written = "|".join(re.escape(one) for one in (self.key, quote(self.key, safe="")))
+        return re.sub(written, "…", text, flags=re.IGNORECASE)
+
+    def told(self, text: str, longest: int = _LONGEST) -> str:
+        """The beginning of what a server said; the key is out of it before anything is cut off."""
+        return self.without_key(text)[:longest]
 
 
 def failure(status: int, headers: Mapping[str, str], body: str, account: Account) -> ModelError:
@@ -42,9 +51,7 @@ def failure(status: int, headers: Mapping[str, str], body: str, account: Account
     `body` is what the server said, JSON or not; of long ones only the beginning is told.
     """
     kind, said = _said(body)
-    words = account.without_key(
-        f"{account.model}: {said[:_LONGEST] or 'no reason given'} ({status})"
-    )
+    words = f"{account.model}: {account.told(said) or 'no reason given'} ({status})"
     if status in (401, 403):
         return ModelAccessError(f"{words}: check {account.variable}")
     if kind == "insufficient_quota" or status == 402:
@@ -57,7 +64,7 @@ def failure(status: int, headers: Mapping[str, str], body: str, account: Account
 
 def failed_midway(kind: str, said: str, account: Account) -> ModelError:
     """What an error means that came where a piece of the reply was to come."""
-    words = account.without_key(f"{account.model}: {said[:_LONGEST] or kind}")
+    words = f"{account.model}: {account.told(said or kind)}"
     too_long = overflow(None, said)
     if too_long is not None or kind == "context_length_exceeded":
         return ModelOverflow(words, window=too_long.window if too_long else None)
@@ -83,7 +90,7 @@ def piece(data: str, account: Account) -> JsonObject:
     except ValueError as error:
         raise ModelStreamBroken(f"{account.model}: a piece is no JSON: {error}") from error
     if not isinstance(read, dict):
-        raise ModelStreamBroken(f"{account.model}: a piece is no object: {data[:80]}")
+        raise ModelStreamBroken(f"{account.model}: a piece is no object: {account.told(data, 80)}")
     return read
 
 

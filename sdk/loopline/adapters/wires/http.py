@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ class Http:
 
 
 def _made() -> httpx2.AsyncClient:
+    logging.getLogger("hpack").setLevel(logging.INFO)  # below it, the key of each request is told
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     return httpx2.AsyncClient(http2=True, limits=limits, follow_redirects=False)
 

@@ -1,0 +1,80 @@
+"""A key is told to its server and to nobody else, however it comes back."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hpack import Encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loopline.adapters.wires.failing import Account, failed_midway, failure, piece
+from loopline.errors import ModelError
+from loopline.models import dumps
+from tests.support.peers import openai_says as oai
+from tests.support.peers.behaviours import BrokenOff, Fault, Status
+from tests.support.peers.openai_like import openai_like
+from tests.wires.asking import asked, model_at
+from tests.wires.flat import KEY
+
+ODD_KEY = "sk+a/b=c-secret-of-mine"
+ACCOUNT = Account("openai:m", "THE_KEY", ODD_KEY)
+SHOWN = 5
+"""So many characters of a key in a row would be too many."""
+
+
+def leaks(text: str, key: str) -> list[str]:
+    """The pieces of the key that the text has."""
+    return [
+        key[at : at + SHOWN] for at in range(len(key) - SHOWN + 1) if key[at : at + SHOWN] in text
+    ]
+
+
+@given(st.integers(0, 700), st.sampled_from(["Bearer {}", '{{"key": "{}"}}', "{}{}"]))
+def test_no_part_of_a_key_stands_before_the_place_where_words_are_cut(at: int, form: str) -> None:
+    echo = "x" * at + form.format(ODD_KEY, ODD_KEY)
+    body = dumps({"error": {"message": echo}})
+    errors = [failure(400, {}, body, ACCOUNT), failure(502, {}, echo, ACCOUNT)]
+    errors.append(failed_midway("", echo, ACCOUNT))
+    with pytest.raises(ModelError) as raised:
+        piece(dumps(echo[-120:]), ACCOUNT)
+    assert [leaks(str(error), ODD_KEY) for error in (*errors, raised.value)] == [[]] * 4
+
+
+@pytest.mark.parametrize("echo", ["sk%2Ba%2Fb%3Dc-secret-of-mine", "SK%2ba%2fb%3dc-SECRET-OF-MINE"])
+def test_a_key_is_known_as_a_url_writes_it(echo: str) -> None:
+    error = failure(404, {}, f"no such page: /v1?key={echo}", ACCOUNT)
+    assert str(error) == "openai:m: no such page: /v1?key=… (404)"
+
+
+def test_the_name_of_a_model_is_told_whatever_the_key() -> None:
+    error = failure(400, {}, "no", Account("ollama:m", "", "ollama"))
+    assert str(error) == "ollama:m: no (400)"
+
+
+ECHOES = [
+    Status(401, fault=Fault(message=f"Incorrect API key provided: {KEY}.")),
+    Status(502, f"<html>authorization: Bearer {KEY}</html>".encode()),
+    BrokenOff(oai.Says("Tea."), 1, Fault(message=f"no quota left for {KEY}")),
+]
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+async def test_a_key_that_a_server_sends_back_is_in_no_error(
+    echo: Status | BrokenOff[oai.Says],
+) -> None:
+    async with openai_like(echo) as peer, model_at(peer, "chat") as model:
+        with pytest.raises(ModelError) as raised:
+            await asked(model)
+    assert "…" in str(raised.value)
+    assert leaks(repr(raised.value), KEY) == []
+
+
+async def test_a_key_is_in_no_log_however_much_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with openai_like(oai.Says("Tea.")) as peer, model_at(peer, "chat") as model:
+        await asked(model)
+    Encoder().encode([(b"x-api-key", KEY.encode())])  # as HTTP/2 sends it
+    assert "chat/completions" in caplog.text
+    assert leaks(caplog.text, KEY) == []
