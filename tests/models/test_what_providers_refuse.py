@@ -232,6 +232,25 @@ def test_an_error_means_what_its_name_says_else_what_its_status_says(
     assert (refusal.meaning, refusal.again) == (meaning, again)
 
 
+@pytest.mark.parametrize(
+    ("status", "names", "meaning"),
+    [
+        (402, ("invalid_request_error", "unknown_error"), "money"),
+        (401, ("", "invalid_request_error"), "key"),
+        (413, ("rate_limit_exceeded", "tokens"), "size"),
+        (400, ("context_length_exceeded", "invalid_request_error"), "size"),
+        (None, ("", "invalid_request_error"), "request"),
+        (200, ("", "server_error"), "server"),
+    ],
+)
+def test_of_two_names_the_one_counts_that_says_more_than_its_status(
+    status: int | None, names: tuple[str, ...], meaning: Meaning
+) -> None:
+    refusal = refusal_of("openai", status, *names)
+    assert refusal is not None
+    assert refusal.meaning == meaning
+
+
 @pytest.mark.parametrize(("status", "name"), [(None, ""), (418, "teapot"), (200, "")])
 def test_of_an_error_that_nobody_documents_nothing_is_said(status: int | None, name: str) -> None:
     assert refusal_of("anthropic", status, name) is None

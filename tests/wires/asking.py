@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from loopline.adapters.wires.failing import Account
 from loopline.adapters.wires.http import Http, Timeouts
 from loopline.adapters.wires.wired import WireModel
 from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, ToolSpec, UserMessage
 from tests.support.peers.wire import Peer
-from tests.wires.flat import KEY, WIRES
+from tests.wires.flat import WIRES, account_of
 
 TOOL = ToolSpec(
     name="shop.find",
@@ -28,12 +27,11 @@ async def model_at(
     """The model that speaks this wire with the server."""
     http = Http()
     url = peer.url if wire == "messages" else f"{peer.url}/v1"
-    account = Account(f"{wire}:m", "THE_KEY", KEY)
     made = WIRES[wire](
         f"{wire}:m",
         model="m",
         url=url,
-        account=account,
+        account=account_of(wire),
         abilities=Abilities(),
         http=http,
         timeouts=timeouts,

@@ -22,6 +22,11 @@ WIRES: Mapping[str, Callable[..., WireModel]] = {
 }
 
 
+def account_of(wire: str) -> Account:
+    """Who asks on that wire."""
+    return Account(f"{wire}:m", "THE_KEY", KEY, "anthropic" if wire == "messages" else "openai")
+
+
 def wired(
     wire: str,
     url: str = "http://localhost:1",
@@ -30,7 +35,7 @@ def wired(
     model: str = "m",
 ) -> WireModel:
     """A model on that wire."""
-    account = Account(f"{wire}:{model}", "THE_KEY", KEY)
+    account = account_of(wire)
     return WIRES[wire](
         f"{wire}:{model}",
         model=model,

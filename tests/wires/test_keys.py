@@ -19,7 +19,7 @@ from tests.wires.asking import asked, model_at
 from tests.wires.flat import KEY
 
 ODD_KEY = "sk+a/b=c-secret-of-mine"
-ACCOUNT = Account("openai:m", "THE_KEY", ODD_KEY)
+ACCOUNT = Account("openai:m", "THE_KEY", ODD_KEY, "openai")
 SHOWN = 5
 """So many characters of a key in a row would be too many."""
 
@@ -36,7 +36,7 @@ def test_no_part_of_a_key_stands_before_the_place_where_words_are_cut(at: int, f
     echo = "x" * at + form.format(ODD_KEY, ODD_KEY)
     body = dumps({"error": {"message": echo}})
     errors = [failure(400, {}, body, ACCOUNT), failure(502, {}, echo, ACCOUNT)]
-    errors.append(failed_midway("", echo, ACCOUNT))
+    errors.append(failed_midway({"error": {"message": echo}}, ACCOUNT))
     with pytest.raises(ModelError) as raised:
         piece(dumps(echo[-120:]), ACCOUNT)
     assert [leaks(str(error), ODD_KEY) for error in (*errors, raised.value)] == [[]] * 4
@@ -49,7 +49,7 @@ def test_a_key_is_known_as_a_url_writes_it(echo: str) -> None:
 
 
 def test_the_name_of_a_model_is_told_whatever_the_key() -> None:
-    error = failure(400, {}, "no", Account("ollama:m", "", "ollama"))
+    error = failure(400, {}, "no", Account("ollama:m", "", "ollama", "openai"))
     assert str(error) == "ollama:m: no (400)"
 
 

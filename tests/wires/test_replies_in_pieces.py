@@ -110,7 +110,7 @@ def test_a_tag_within_the_text_is_text() -> None:
     assert [(one.channel, one.text) for one in heard] == [("answer", "use <think> here")]
 
 
-ME = Account("openai:gpt", "OPENAI_API_KEY", "sk-1234")
+ME = Account("openai:gpt", "OPENAI_API_KEY", "sk-1234", "openai")
 MEANT: list[tuple[int, str, type[ModelError]]] = [
     (401, '{"error": {"message": "Incorrect API key provided: sk-1234"}}', ModelAccessError),
     (403, "{}", ModelAccessError),

@@ -44,7 +44,7 @@ class Wires:
             name,
             model=model,
             url=given or vendor.base_url,
-            account=Account(name, vendor.key_variable, key),
+            account=Account(name, vendor.key_variable or "its server", key, vendor.wire),
             facts=known,
             abilities=_abilities(known),
             http=self._http,

@@ -18,8 +18,11 @@ have a reset in RFC 3339 ("Rate limits"), OpenAI's
 OpenRouter may send `retry-after` with 429 and 503 ("Errors and debugging"). A 429 for money spent
 has none, and asking again does not help.
 
-Errors. Anthropic, "Errors"; OpenAI, "Error codes". Anthropic may send an error after a 200, as an
-event of the stream, and OpenRouter too.
+Errors. Anthropic, "Errors"; OpenAI, "Error codes"; for `invalid_prompt`, the codes of a response that
+failed. Anthropic may send an error after a 200, as an event of the stream, and OpenRouter too, with
+the status as its code. Groq answers 413 with `rate_limit_exceeded` to a request of more tokens than
+a minute allows (ha-groq-cloud-api 27), DeepSeek 402 with `invalid_request_error` to an empty
+account (aider 4851).
 
 Overflow. Wordings as in public issues: Anthropic (docker-agent 569, claude-code 12186), OpenAI
 (opencode 6071, gpt4free 137), vLLM (20409, and its sources), SGLang, llama.cpp (15780, textgen 7257),
@@ -128,6 +131,7 @@ REFUSALS = (
     _refusal("anthropic", 504, "timeout_error", "server"),
     _refusal("anthropic", 529, "overloaded_error", "busy"),
     _refusal("openai", 400, "invalid_request_error", "request"),
+    _refusal("openai", 400, "invalid_prompt", "request"),
     _refusal("openai", 400, "context_length_exceeded", "size"),
     _refusal("openai", 401, "invalid_api_key", "key"),
     _refusal("openai", 402, "", "money"),
@@ -136,6 +140,7 @@ REFUSALS = (
     _refusal("openai", 413, "", "size"),
     _refusal("openai", 408, "", "server"),
     _refusal("openai", 429, "rate_limit_exceeded", "rate"),
+    _refusal("openai", 413, "rate_limit_exceeded", "size"),
     _refusal("openai", 429, "insufficient_quota", "money"),
     _refusal("openai", 429, "credit_balance_exhausted", "money"),
     _refusal("openai", 500, "server_error", "server"),
@@ -147,12 +152,18 @@ REFUSALS = (
 who speak the wire answer."""
 
 
-def refusal_of(wire: Wire, status: int | None, name: str) -> Refusal | None:
-    """What an error means: by its name where that is known, else by its status, else None."""
+def refusal_of(wire: Wire, status: int | None, *names: str) -> Refusal | None:
+    """What an error means: by its name where that is known, else by its status, else None.
+
+    An error may have two names, a code and a type. One that says no more than that the request is
+    wrong yields to the status, and one that is documented with this very status comes first.
+    """
     ours = [refusal for refusal in REFUSALS if refusal.wire == wire]
-    named = [refusal for refusal in ours if name and refusal.name == name]
+    named = [refusal for name in names if name for refusal in ours if refusal.name == name]
+    exact = [refusal for refusal in named if refusal.status == status]
+    telling = [refusal for refusal in named if refusal.meaning != "request"]
     stated = [refusal for refusal in ours if refusal.status == status]
-    return next(iter([*named, *stated]), None)
+    return next(iter([*exact, *telling, *stated, *named]), None)
 
 
 def wait_seconds(headers: Mapping[str, str], now: datetime) -> float | None:

@@ -262,9 +262,7 @@ class _Coming(Coming):
             case "message_stop":
                 self.is_over = True
             case "error":
-                wrong = an_object(event.get("error"))
-                kind, words = str(wrong.get("type") or ""), str(wrong.get("message") or "")
-                raise failed_midway(kind, words, self.account)
+                raise failed_midway(event, self.account)
             case _:  # a ping, or what is newer than this
                 pass
         return ()

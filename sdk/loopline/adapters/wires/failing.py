@@ -19,19 +19,40 @@ from loopline.errors import (
     ModelStreamBroken,
     ModelTimedOut,
 )
-from loopline.models import Json, JsonObject, extract_json
-from loopline.models.limits import overflow, wait_seconds
+from loopline.models import (
+    Json,
+    JsonObject,
+    Meaning,
+    Wire,
+    dumps,
+    extract_json,
+    overflow,
+    refusal_of,
+    wait_seconds,
+)
 
 _LONGEST = 600
+_TIMED_OUT = frozenset({408, 504})
+_VAGUE = frozenset[Meaning]({"request", "missing", "busy", "server"})
+"""What may be meant by an error whose words speak of too long a prompt."""
+_ADVICE: Mapping[Meaning, str] = {
+    "key": "check",
+    "money": "nothing is left to spend with",
+    "rights": "that is not allowed with",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Who asks: the model's name for people, the variable of its key, and the key, which is never shown."""
+    """Who asks: the model's name for people, what its key is set by, the key, and its server's wire.
+
+    The key is never shown.
+    """
 
     model: str
     variable: str
     key: str = field(repr=False)
+    wire: Wire
 
     def without_key(self, text: str) -> str:
         """The text, in which the key can not be read: neither as it is nor as a URL has it."""
@@ -50,33 +71,16 @@ def failure(status: int, headers: Mapping[str, str], body: str, account: Account
 
     `body` is what the server said, JSON or not; of long ones only the beginning is told.
     """
-    kind, said = _said(body)
-    words = f"{account.model}: {account.told(said) or 'no reason given'} ({status})"
-    if status in (401, 403):
-        return ModelAccessError(f"{words}: check {account.variable}")
-    if kind == "insufficient_quota" or status == 402:
-        return ModelAccessError(f"{words}: the account has nothing left to spend")
-    too_long = overflow(status, body)
-    if too_long is not None or kind == "context_length_exceeded" or status == 413:
-        return ModelOverflow(words, window=too_long.window if too_long else None)
-    return _by_status(status, words, wait_seconds(headers, datetime.now(UTC)))
+    document = extract_json(body)
+    said = _Said(words=" ".join(body.split())) if document is None else _said(document)
+    wait = wait_seconds(headers, datetime.now(UTC))
+    return _meant(said, status if status >= 400 else said.status, body, account, wait)
 
 
-def failed_midway(kind: str, said: str, account: Account) -> ModelError:
-    """What an error means that came where a piece of the reply was to come."""
-    words = f"{account.model}: {account.told(said or kind)}"
-    too_long = overflow(None, said)
-    if too_long is not None or kind == "context_length_exceeded":
-        return ModelOverflow(words, window=too_long.window if too_long else None)
-    match kind:
-        case "rate_limit_error" | "rate_limit_exceeded":
-            return ModelRateLimited(words)
-        case "invalid_request_error":
-            return ModelRequestError(words)
-        case "authentication_error" | "permission_error":
-            return ModelAccessError(f"{words}: check {account.variable}")
-        case _:
-            return ModelOverloaded(words)
+def failed_midway(event: JsonObject, account: Account) -> ModelError:
+    """What an error means that came where a piece of the reply was to come; `event` is all of it."""
+    said = _said(event)
+    return _meant(said, said.status, dumps(event.get("error") or event), account)
 
 
 def piece(data: str, account: Account) -> JsonObject:
@@ -94,27 +98,61 @@ def piece(data: str, account: Account) -> JsonObject:
     return read
 
 
-def _by_status(status: int, words: str, seconds: float | None) -> ModelError:
-    match status:
-        case 429:
-            return ModelRateLimited(words, retry_after=seconds)
-        case 408 | 504:
-            return ModelTimedOut(words, retry_after=seconds)
-        case _ if status >= 500:
-            return ModelOverloaded(words, retry_after=seconds)
-        case _:
-            return ModelRequestError(words)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a server says of an error, as the vendors wrap it: words, names, and the part meant.
+
+    A status is in it where the body names one, as OpenRouter and llama.cpp have it.
+    """
+
+    words: str
+    names: tuple[str, ...] = ()
+    part: str = ""
+    status: int | None = None
 
 
-def _said(body: str) -> tuple[str, str]:
-    """The kind of error and its words, as the vendors wrap them; else what there is."""
-    document = extract_json(body)
-    if document is None:
-        return "", " ".join(body.split())
+def _said(document: JsonObject) -> _Said:
     error: Json = document.get("error", document)
     if isinstance(error, str):
-        return "", error
+        return _Said(words=error)
     found = error if isinstance(error, dict) else document
-    words = str(found.get("message") or found.get("detail") or body)
-    part = f" (in {found['param']})" if found.get("param") else ""
-    return str(found.get("code") or found.get("type") or ""), f"{words}{part}"
+    names = tuple(str(found.get(name) or "") for name in ("code", "type"))
+    return _Said(
+        words=str(found.get("message") or found.get("detail") or dumps(document)),
+        names=names,
+        part=str(found.get("param") or ""),
+        status=int(names[0]) if re.fullmatch(r"[45]\d\d", names[0], re.ASCII) else None,
+    )
+
+
+def _meant(
+    said: _Said, status: int | None, text: str, account: Account, wait: float | None = None
+) -> ModelError:
+    """The error that it is; `text` is all that was said."""
+    words = _words(said, status, account)
+    refusal = refusal_of(account.wire, status, *said.names)
+    meaning = refusal.meaning if refusal else _by_status(status)
+    too_long = overflow(status, text)
+    match "size" if too_long and meaning in _VAGUE else meaning:
+        case "key" | "money" | "rights":
+            return ModelAccessError(f"{words}: {_ADVICE[meaning]} {account.variable}")
+        case "rate":
+            return ModelRateLimited(words, retry_after=wait)
+        case "size":
+            return ModelOverflow(words, window=too_long.window if too_long else None)
+        case "request" | "missing":
+            return ModelRequestError(words)
+        case "busy" | "server":
+            late = (status or (refusal and refusal.status)) in _TIMED_OUT
+            return (ModelTimedOut if late else ModelOverloaded)(words, retry_after=wait)
+
+
+def _words(said: _Said, status: int | None, account: Account) -> str:
+    part = f" (in {account.told(said.part)})" if said.part else ""
+    number = f" ({status})" if status else ""
+    return f"{account.model}: {account.told(said.words) or 'no reason given'}{part}{number}"
+
+
+def _by_status(status: int | None) -> Meaning:
+    """What an undocumented error means; where nothing but a reply could come, it may pass."""
+    return "request" if status and status < 500 else "server"

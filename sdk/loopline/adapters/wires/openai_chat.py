@@ -164,11 +164,8 @@ def _encoded(message: Message) -> bytes:
 
 def _chunk(data: str, account: Account) -> JsonObject:
     chunk = piece(data, account)
-    wrong = chunk.get("error")
-    if wrong:
-        found = wrong if isinstance(wrong, dict) else {"message": str(wrong)}
-        kind = str(found.get("code") or found.get("type") or "")
-        raise failed_midway(kind, str(found.get("message") or ""), account)
+    if chunk.get("error"):
+        raise failed_midway(chunk, account)
     return chunk
 
 

@@ -17,7 +17,6 @@ from loopline.adapters.wires.bytes import (
 )
 from loopline.adapters.wires.failing import Account, failed_midway, piece
 from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
-from loopline.errors import ModelError
 from loopline.models import (
     AssistantMessage,
     Echo,
@@ -186,7 +185,7 @@ class _Coming(Coming):
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._end(an_object(event.get("response")))
             case "error":
-                raise self._failed(an_object(event.get("error")) or event)
+                raise failed_midway(event, self.account)
             case _:  # what a delta has said already, or what is newer than this
                 pass
         return ()
@@ -208,10 +207,6 @@ class _Coming(Coming):
         thinks = any(one.get("type") == "reasoning" for one in self.parts)
         return Echo(wire=WIRE, parts=tuple(self.parts)) if thinks else None
 
-    def _failed(self, wrong: JsonObject) -> ModelError:
-        kind, words = str(wrong.get("code") or ""), str(wrong.get("message") or "")
-        return failed_midway(kind, words, self.account)
-
     def _begun(self, index: Json, item: JsonObject) -> None:
         if item.get("type") == "function_call":
             self.calls.add(
@@ -229,9 +224,8 @@ class _Coming(Coming):
         self.parts.append({name: value for name, value in item.items() if name not in left_out})
 
     def _end(self, response: JsonObject) -> None:
-        wrong = an_object(response.get("error"))
-        if wrong:
-            raise self._failed(wrong)
+        if response.get("error"):
+            raise failed_midway(response, self.account)
         self.is_over, self._status = True, str(response.get("status") or "completed")
         self._why = str(an_object(response.get("incomplete_details")).get("reason") or "")
         said = an_object(response.get("usage"))

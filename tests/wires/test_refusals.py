@@ -1,0 +1,109 @@
+"""What a refusal means: by the table of what the vendors document, in a response and in a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from loopline.adapters.wires.failing import Account, failed_midway, failure
+from loopline.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelOverflow,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+    ModelTimedOut,
+    ModelUnavailable,
+)
+from loopline.models import REFUSALS, Json, JsonObject, Meaning, Refusal, Wire, dumps, refusal_of
+
+MEANT: dict[Meaning, type[ModelError]] = {
+    "request": ModelRequestError,
+    "missing": ModelRequestError,
+    "key": ModelAccessError,
+    "money": ModelAccessError,
+    "rights": ModelAccessError,
+    "size": ModelOverflow,
+    "rate": ModelRateLimited,
+    "busy": ModelOverloaded,
+    "server": ModelOverloaded,
+}
+
+
+def account(wire: Wire) -> Account:
+    return Account("x:m", "THE_KEY", "sk-1", wire)
+
+
+def told(refusal: Refusal) -> JsonObject:
+    """The error as its vendor writes it."""
+    name = "type" if refusal.wire == "anthropic" else "code"
+    return {"error": {name: refusal.name or None, "message": "It is so."}}
+
+
+def expected(refusal: Refusal) -> type[ModelError]:
+    return ModelTimedOut if refusal.status in {408, 504} else MEANT[refusal.meaning]
+
+
+def both_ways(refusal: Refusal) -> Iterator[ModelError]:
+    """The error as a response, and within a stream where it has a name."""
+    yield failure(refusal.status, {}, dumps(told(refusal)), account(refusal.wire))
+    if refusal == refusal_of(refusal.wire, None, refusal.name):
+        yield failed_midway(told(refusal), account(refusal.wire))
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda one: f"{one.wire}-{one.status}-{one.name}")
+def test_a_documented_error_is_what_the_table_says(refusal: Refusal) -> None:
+    for error in both_ways(refusal):
+        assert type(error) is expected(refusal)
+        assert isinstance(error, ModelUnavailable) == refusal.again
+        assert ("THE_KEY" in str(error)) == (refusal.meaning in {"key", "money", "rights"})
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [
+        (400, ModelRequestError),
+        (402, ModelAccessError),
+        (408, ModelTimedOut),
+        (429, ModelRateLimited),
+        ("429", ModelRateLimited),
+        (502, ModelOverloaded),
+        (504, ModelTimedOut),
+    ],
+)
+def test_a_status_within_a_stream_is_its_code(code: Json, meant: type[ModelError]) -> None:
+    event: JsonObject = {"error": {"code": code, "message": "Provider returned error"}}
+    assert type(failed_midway(event, account("openai"))) is meant
+    assert type(failure(200, {}, dumps(event), account("openai"))) is meant
+
+
+@pytest.mark.parametrize(
+    "error", ["It broke.", {"message": "It broke."}, {"code": "new", "type": 7}]
+)
+def test_what_nobody_documents_may_pass_where_a_reply_had_begun(error: Json) -> None:
+    assert type(failed_midway({"error": error}, account("anthropic"))) is ModelOverloaded
+
+
+@pytest.mark.parametrize(
+    ("status", "meant"),
+    [(418, ModelRequestError), (422, ModelRequestError), (520, ModelOverloaded)],
+)
+def test_an_unknown_status_is_a_fault_of_the_request_below_500(
+    status: int, meant: type[ModelError]
+) -> None:
+    assert type(failure(status, {}, "<html>no</html>", account("openai"))) is meant
+
+
+def test_a_wrong_request_names_the_part() -> None:
+    wrong: JsonObject = {"message": "m" * 900, "param": "tools[0].name", "code": "invalid_value"}
+    error = failure(400, {}, dumps({"error": wrong}), account("openai"))
+    assert str(error).endswith("m (in tools[0].name) (400)")
+
+
+def test_a_delay_is_told_by_whoever_may_be_asked_again() -> None:
+    for status in (429, 500, 504):
+        error = failure(status, {"retry-after": "7"}, "", account("openai"))
+        assert isinstance(error, ModelUnavailable)
+        assert error.retry_after == 7
