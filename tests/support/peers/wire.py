@@ -208,10 +208,12 @@ Respond: TypeAlias = Callable[[Request], Sequence[Step]]
 @asynccontextmanager
 async def serving(peer: Peer, respond: Respond) -> AsyncGenerator[Peer, None]:
     """Serve on a free port of this machine; what goes wrong in `respond` is raised when it ends."""
+    lines: list[Line] = []
     talks: list[asyncio.Task[None]] = []
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        talks.append(asyncio.create_task(_talk(Line(reader, writer), peer, respond)))
+        lines.append(Line(reader, writer))
+        talks.append(asyncio.create_task(_talk(lines[-1], peer, respond)))
 
     server = await asyncio.start_server(connected, "127.0.0.1", limit=LONGEST_HEAD, backlog=BACKLOG)
     host, port = server.sockets[0].getsockname()[:2]
@@ -221,8 +223,9 @@ async def serving(peer: Peer, respond: Respond) -> AsyncGenerator[Peer, None]:
     finally:
         server.close()
         await asyncio.sleep(0)  # a connection that was just made becomes a task
-        for talk in talks:
+        for line, talk in zip(lines, talks, strict=True):
             talk.cancel()
+            line.writer.close()  # a talk that had not begun does not
         ended = await asyncio.gather(*talks, return_exceptions=True)
         await server.wait_closed()
     for outcome in ended:
