@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from loopline.adapters.wires.http import Http, Timeouts
 from loopline.adapters.wires.wired import WireModel
 from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, ToolSpec, UserMessage
-from tests.support.peers.wire import Peer
+from tests.support.peers.wire import Peer, Step, serving
 from tests.wires.flat import WIRES, account_of
 
 TOOL = ToolSpec(
@@ -18,6 +18,13 @@ TOOL = ToolSpec(
 )
 PROMPT = Prompt(system="You keep a shop.", tools=(TOOL,), messages=(UserMessage(text="Tea?"),))
 QUICK = Timeouts(connect=0.5, read=0.2, total=5.0)
+
+
+@asynccontextmanager
+async def saying(*steps: Step) -> AsyncGenerator[Peer, None]:
+    """A server that answers every request with these bytes."""
+    async with serving(Peer(), lambda _: steps) as peer:
+        yield peer
 
 
 @asynccontextmanager

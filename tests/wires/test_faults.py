@@ -175,7 +175,8 @@ async def test_a_file_of_certificates_that_is_none_is_told_and_may_be_mended(
 
 
 async def test_any_number_of_first_requests_share_one_client() -> None:
-    async with openai_like(oai.Says("Tea.")) as peer, model_at(peer, "chat") as model:
+    said, timeouts = oai.Says("Tea."), Timeouts()
+    async with openai_like(said) as peer, model_at(peer, "chat", timeouts) as model:
         replies = await asyncio.gather(*(asked(model) for _ in range(20)))
         await asked(model)
     assert {reply.text for _, reply in replies} == {"Tea."}

@@ -48,6 +48,11 @@ def test_a_key_is_known_as_a_url_writes_it(echo: str) -> None:
     assert str(error) == "openai:m: no such page: /v1?key=… (404)"
 
 
+@pytest.mark.parametrize("end", ["sk+a/b=c-secret-of-min", "sk%2Ba%2Fb", "SK+A/"])
+def test_a_key_that_breaks_off_with_what_was_said_is_not_told_in_part(end: str) -> None:
+    assert ACCOUNT.told(f"no access for {end}") == "no access for …"
+
+
 def test_the_name_of_a_model_is_told_whatever_the_key() -> None:
     error = failure(400, {}, "no", Account("ollama:m", "", "ollama", "openai"))
     assert str(error) == "ollama:m: no (400)"

@@ -32,6 +32,8 @@ from loopline.models import (
 )
 
 _LONGEST = 600
+_TELLING = 3
+"""More letters of a key than that are too many."""
 _TIMED_OUT = frozenset({408, 504})
 _VAGUE = frozenset[Meaning]({"request", "missing", "busy", "server"})
 """What may be meant by an error whose words speak of too long a prompt."""
@@ -55,11 +57,13 @@ class Account:
     wire: Wire
 
     def without_key(self, text: str) -> str:
-        """The text, in which the key can not be read: neither as it is nor as a URL has it."""
-        if not self.key:
-            return text
-        written = "|".join(re.escape(one) for one in (self.key, quote(self.key, safe="")))
-        return re.sub(written, "…", text, flags=re.IGNORECASE)
+        """The text, in which the key can not be read: not as a URL has it, nor half of it at the end."""
+        for written in {self.key, quote(self.key, safe="")} - {""}:
+            text = re.sub(re.escape(written), "…", text, flags=re.IGNORECASE)
+            halves = (written[:size] for size in range(len(written) - 1, _TELLING, -1))
+            half = next((one for one in halves if text.lower().endswith(one.lower())), "")
+            text = f"{text[: -len(half)]}…" if half else text
+        return text
 
     def told(self, text: str, longest: int = _LONGEST) -> str:
         """The beginning of what a server said; the key is out of it before anything is cut off."""
@@ -75,6 +79,21 @@ def failure(status: int, headers: Mapping[str, str], body: str, account: Account
     said = _Said(words=" ".join(body.split())) if document is None else _said(document)
     wait = wait_seconds(headers, datetime.now(UTC))
     return _meant(said, status if status >= 400 else said.status, body, account, wait)
+
+
+def no_events(
+    url: str, status: int, headers: Mapping[str, str], body: str, account: Account
+) -> ModelError:
+    """What a response means that is no stream of events."""
+    document = extract_json(body)
+    if status >= 400 or (document is not None and document.get("error")):
+        return failure(status, headers, body, account)
+    place = f"{account.model}: {account.told(url)}"
+    if status >= 300:
+        elsewhere = account.told(headers.get("location", "")) or "nowhere"
+        return ModelRequestError(f"{place} sends to {elsewhere}: change the base URL ({status})")
+    kind = account.told(headers.get("content-type", ""))
+    return ModelRequestError(f"{place} answers with {kind}, not with a stream of events ({status})")
 
 
 def failed_midway(event: JsonObject, account: Account) -> ModelError:

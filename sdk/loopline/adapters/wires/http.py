@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from time import monotonic
 from weakref import WeakKeyDictionary
 
 import httpx2
 
-from loopline.adapters.wires.failing import Account, failure
+from loopline.adapters.wires.failing import Account, no_events
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
+
+EVENTS = "text/event-stream"
+EVENT_BYTES = 16 * 2**20
+"""The longest event that is read."""
+REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
+"""So much of a response that is no reply is read, and for so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +55,24 @@ class Http:
         Raises:
             ModelError: there is no reply, or it breaks off.
         """
-        client, late = await self._client(account), monotonic() + timeouts.total
+        client, late = await self._client(account), _now() + timeouts.total
         waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
         request = client.build_request("POST", url, content=body, headers=headers, timeout=waits)
-        with _told(account):
-            response = await client.send(request, stream=True)
+        with _told(account, timeouts):
+            async with asyncio.timeout_at(late):
+                response = await client.send(request, stream=True)
         try:
-            with _told(account):
-                if response.status_code >= 400:
-                    said = (await response.aread()).decode("utf-8", "replace")
-                    raise failure(response.status_code, response.headers, said, account)
-                async for event in httpx2.EventSource(response):
+            if not _is_stream(response):
+                said = await _beginning(response, late)
+                raise no_events(url, response.status_code, response.headers, said, account)
+            events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
+            with _told(account, timeouts):
+                while True:
+                    async with asyncio.timeout_at(late):
+                        event = await anext(events, None)
+                    if event is None:
+                        return
                     yield event
-                    if monotonic() > late:
-                        seconds = f"{timeouts.total:g} s"
-                        raise ModelTimedOut(f"{account.model}: no whole reply in {seconds}")
         finally:
             await response.aclose()
 
@@ -91,11 +99,36 @@ def _made() -> httpx2.AsyncClient:
     return httpx2.AsyncClient(http2=True, limits=limits, follow_redirects=False)
 
 
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _is_stream(response: httpx2.Response) -> bool:
+    """Whether it is a stream of events; one that does not say what it is is taken for one."""
+    kind = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
+    return response.is_success and kind.strip().lower() == EVENTS
+
+
+async def _beginning(response: httpx2.Response, late: float) -> str:
+    """What it says, so far as that comes soon and is not too long."""
+    said = b""
+    with suppress(TimeoutError, httpx2.HTTPError, httpx2.StreamError):
+        async with asyncio.timeout_at(min(late, _now() + REFUSAL_SECONDS)):
+            async for piece in response.aiter_bytes():
+                said += piece
+                if len(said) > REFUSAL_BYTES:
+                    break
+    return said[:REFUSAL_BYTES].decode("utf-8", "replace")
+
+
 @contextmanager
-def _told(account: Account) -> Generator[None, None, None]:
+def _told(account: Account, timeouts: Timeouts) -> Generator[None, None, None]:
     """What goes wrong on the way, as one of our errors."""
     try:
         yield
+    except TimeoutError as error:
+        seconds = f"{timeouts.total:g} s"
+        raise ModelTimedOut(f"{account.model}: no whole reply in {seconds}") from error
     except (httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
         raise ModelUnreachable(f"{account.model}: no connection in time") from error
     except httpx2.TimeoutException as error:

@@ -1,0 +1,107 @@
+"""Responses that are no reply: other places, pages, documents, and refusals that do not end."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopline.adapters.wires.http import REFUSAL_BYTES, Timeouts
+from loopline.errors import (
+    ModelAccessError,
+    ModelError,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+)
+from loopline.models import JsonObject
+from tests.support.peers.behaviours import Status
+from tests.support.peers.openai_like import openai_like
+from tests.support.peers.wire import Pause, Peer, Reset, Send, Step
+from tests.wires.asking import asked, model_at, saying
+from tests.wires.flat import KEY
+
+PATIENT = Timeouts(connect=30.0, read=30.0, total=30.0)
+COMPLETION: JsonObject = {
+    "object": "chat.completion",
+    "choices": [{"message": {"role": "assistant", "content": "Tea."}, "finish_reason": "stop"}],
+}
+
+
+async def refused(answer: Status, timeouts: Timeouts = PATIENT) -> tuple[Peer, ModelError]:
+    """What a model says to this answer."""
+    async with openai_like(answer) as peer, model_at(peer, "chat", timeouts) as model:
+        with pytest.raises(ModelError) as raised:
+            await asked(model)
+    return peer, raised.value
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+async def test_a_redirect_is_not_followed_and_says_from_where_to_where(code: int) -> None:
+    there = f"https://elsewhere.example/v1?key={KEY}"
+    peer, error = await refused(Status(code, b"", {"Location": there}))
+    place = f"chat:m: {peer.url}/v1/chat/completions"
+    assert str(error) == (
+        f"{place} sends to https://elsewhere.example/v1?key=…: change the base URL ({code})"
+    )
+    assert isinstance(error, ModelRequestError)
+    assert len(peer.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Status(200, b"<html>Hi.</html>", {"Content-Type": "text/html"}), "text/html"),
+        (Status(200, COMPLETION), "application/json"),
+        (Status(200, b"data: {}"), "text/plain; charset=utf-8"),
+    ],
+)
+async def test_what_is_no_stream_is_told_with_its_place_and_its_kind(
+    answer: Status, kind: str
+) -> None:
+    peer, error = await refused(answer)
+    place = f"chat:m: {peer.url}/v1/chat/completions"
+    assert str(error) == f"{place} answers with {kind}, not with a stream of events (200)"
+    assert isinstance(error, ModelRequestError)
+
+
+@pytest.mark.parametrize(
+    ("body", "meant"),
+    [
+        ({"error": {"code": 429, "message": "Too many."}}, ModelRateLimited),
+        ({"error": {"message": "Upstream is away."}}, ModelOverloaded),
+        ({"error": "Upstream is away."}, ModelOverloaded),
+    ],
+)
+async def test_an_error_may_come_with_a_status_of_200(
+    body: JsonObject, meant: type[ModelError]
+) -> None:
+    _, error = await refused(Status(200, body))
+    assert type(error) is meant
+
+
+async def test_what_does_not_say_what_it_is_is_read_as_a_stream_of_events() -> None:
+    told = b'data: {"choices": [{"delta": {"content": "T\xc3\xa9"}, "finish_reason": "stop"}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told)
+    async with saying(Send(head + told, "body")) as peer, model_at(peer, "chat") as model:
+        _, reply = await asked(model)
+    assert reply.text == "Té"
+
+
+HEAD = Send(b"HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n", "head")
+BEGUN = Send(b"9\r\nWrong key\r\n", "chunk")
+MUCH = Send(
+    b"%x\r\n%s\r\n" % (2 * REFUSAL_BYTES, b"Wrong key" + b"." * (2 * REFUSAL_BYTES)), "packet"
+)
+UNENDING: dict[str, tuple[Step, ...]] = {
+    "too long": (HEAD, MUCH, Pause(60.0)),
+    "too slow": (HEAD, BEGUN, Pause(60.0)),
+    "broken off": (HEAD, BEGUN, Pause(0.1), Reset()),
+}
+
+
+@pytest.mark.parametrize("how", UNENDING)
+async def test_a_refusal_that_does_not_end_is_told_by_its_beginning(how: str) -> None:
+    timeouts = Timeouts(total=0.5) if how == "too slow" else PATIENT
+    async with saying(*UNENDING[how]) as peer, model_at(peer, "chat", timeouts) as model:
+        with pytest.raises(ModelAccessError, match="chat:m: Wrong key"):
+            await asked(model)
+        await peer.until(lambda it: it.connections.open == 0)
