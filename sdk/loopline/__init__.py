@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ToolError,
     )
     from loopline.events import Delta
-    from loopline.harness import Harness, Store
+    from loopline.harness import Harness, Store, model
     from loopline.knowledge import Passage
     from loopline.react import TurnPayload, TurnResult
     from loopline.timeline import Block, Source
@@ -55,6 +55,7 @@ __all__ = [
     "ToolError",
     "TurnPayload",
     "TurnResult",
+    "model",
     "tool",
 ]
 

@@ -14,9 +14,8 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 
-from loopline.adapters.wires.http import Timeouts
 from loopline.adapters.wires.wired import WireModel
-from loopline.models import TextDelta
+from loopline.models import TextDelta, Timeouts
 from tests.support.peers import openai_says as oai
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.wire import Peer

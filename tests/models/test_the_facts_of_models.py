@@ -241,5 +241,5 @@ def test_a_provider_has_an_address_and_variables_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["gpt-5", "acme:gpt-5", "openai:", "openai", ""])
 def test_a_name_without_a_provider_says_which_there_are(name: str) -> None:
-    with pytest.raises(LooplineError, match="it begins with openai:, anthropic:, groq:"):
+    with pytest.raises(LooplineError, match="begin it with openai:, anthropic:, groq:"):
         vendor_of(name)

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from loopline.adapters.wires.http import Http, Timeouts
+from loopline.adapters.wires.http import Http
 from loopline.adapters.wires.wired import WireModel
-from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, ToolSpec, UserMessage
+from loopline.models import (
+    Abilities,
+    Model,
+    Prompt,
+    Reply,
+    TextDelta,
+    Timeouts,
+    ToolSpec,
+    UserMessage,
+)
 from tests.support.peers.wire import Peer, Step, serving
 from tests.wires.flat import WIRES, account_of
 

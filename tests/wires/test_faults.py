@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import pytest
 
-from loopline.adapters.wires.http import Timeouts
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -22,7 +21,7 @@ from loopline.errors import (
     ModelTimedOut,
     ModelUnreachable,
 )
-from loopline.models import JsonObject, TextDelta
+from loopline.models import JsonObject, TextDelta, Timeouts
 from tests.support.peers import anthropic_says as ant
 from tests.support.peers import openai_says as oai
 from tests.support.peers.anthropic_like import anthropic_like

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.adapters.wires.http import REFUSAL_BYTES, Timeouts
+from loopline.adapters.wires.http import REFUSAL_BYTES
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -12,7 +12,7 @@ from loopline.errors import (
     ModelRateLimited,
     ModelRequestError,
 )
-from loopline.models import JsonObject
+from loopline.models import JsonObject, Timeouts
 from tests.support.peers.behaviours import Status
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.wire import Pause, Peer, Reset, Send, Step

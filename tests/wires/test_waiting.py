@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from loopline.adapters.wires.http import Timeouts
 from loopline.adapters.wires.wired import WireModel
 from loopline.errors import ModelTimedOut
+from loopline.models import Timeouts
 from tests.support.peers.streams import APART
 from tests.support.peers.wire import Pause, Peer, Send, Step
 from tests.wires.asking import asked, model_at, saying

@@ -2,5 +2,6 @@
 
 from loopline.harness.harness import Harness
 from loopline.harness.store import Store
+from loopline.harness.wires import model
 
-__all__ = ["Harness", "Store"]
+__all__ = ["Harness", "Store", "model"]

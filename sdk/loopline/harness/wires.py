@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loopline.errors import ModelAccessError, ModelError
-from loopline.models import VENDORS, Abilities, Model, ModelFacts, Vendor, facts
+from loopline.models import Abilities, Model, ModelFacts, Timeouts, Vendor, facts, vendor_of
 from loopline.models.facts import FAMILIES
 
 if TYPE_CHECKING:
     from loopline.adapters.wires.http import Http
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What code says of a model, in place of the environment and of what is known."""
+
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    facts: ModelFacts | None = None
+    timeouts: Timeouts | None = None
 
 
 class Wires:
@@ -20,21 +31,16 @@ class Wires:
     def __init__(self) -> None:
         self._http: Http | None = None
 
-    def model(self, name: str) -> Model:
-        """The model of that string, with its key and base URL from the environment.
+    def model(self, name: str, said: Given | None = None) -> Model:
+        """The model of that string; its key and base URL are from the environment, where nobody says.
 
         Raises:
             ModelError: there is no such provider, or its key is not set.
         """
-        provider, _, model = name.partition(":")
-        if provider not in VENDORS or not model:
-            known_ones = ", ".join(f"{one}:" for one in VENDORS)
-            raise ModelError(f"no model {name!r}: write offline, or begin it with {known_ones}")
-        vendor, known = VENDORS[provider], facts(name)
-        given = os.environ.get(vendor.url_variable, "").strip()
-        key = _key(name, vendor, os.environ, required=not given)
-        if given and vendor.wire == "openai" and known is FAMILIES.get(f"{vendor.name}:"):
-            known = ModelFacts(window=known.window, output_limit=known.output_limit)
+        vendor, said = vendor_of(name), said or Given()
+        given = _base_url(name, vendor, os.environ, said)
+        variable, key = _key(name, vendor, os.environ, said, required=not given)
+        known = said.facts or _facts(name, vendor, is_elsewhere=bool(given))
         from loopline.adapters.wires.failing import Account
         from loopline.adapters.wires.http import Http
         from loopline.adapters.wires.kinds import model_of
@@ -42,22 +48,69 @@ class Wires:
         self._http = self._http or Http()
         return model_of(
             name,
-            model=model,
+            model=name.partition(":")[2],
             url=given or vendor.base_url,
-            account=Account(name, vendor.key_variable or "its server", key, vendor.wire),
+            account=Account(name, variable, key, vendor.wire),
             facts=known,
             abilities=_abilities(known),
             http=self._http,
+            timeouts=said.timeouts,
         )
 
 
-def _key(name: str, vendor: Vendor, environment: Mapping[str, str], *, required: bool) -> str:
-    key = environment.get(vendor.key_variable, "").strip() if vendor.key_variable else ""
-    if required and vendor.key_variable and not key:
-        raise ModelAccessError(f"{name} needs a key: set {vendor.key_variable}")
+def model(
+    name: str,
+    *,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    facts: ModelFacts | None = None,
+    timeouts: Timeouts | None = None,
+) -> Model:
+    """A model at a provider or at any server that speaks its wire; it may serve several harnesses.
+
+    `name` is a model string such as `openai:llama-3`. `base_url` is what stands before `/chat/completions`,
+    `/responses` or `/v1/messages`; there no key is sent but `api_key`. `facts` stand for all that is
+    known of the model.
+
+    Raises:
+        ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.
+    """
+    said = Given(base_url=base_url or "", api_key=api_key or "", facts=facts, timeouts=timeouts)
+    return Wires().model(name, said)
+
+
+def _base_url(name: str, vendor: Vendor, environment: Mapping[str, str], said: Given) -> str:
+    """Where it is, if that is not where its provider is."""
+    url = (said.base_url or environment.get(vendor.url_variable, "")).strip()
+    if url and not url.startswith(("http://", "https://")):
+        place = "base_url" if said.base_url else vendor.url_variable
+        raise ModelError(f"{place} of {name} is no URL: begin it with http:// or https://")
+    return url
+
+
+def _key(
+    name: str, vendor: Vendor, environment: Mapping[str, str], said: Given, *, required: bool
+) -> tuple[str, str]:
+    """What sets the key, and the key; one from the environment does not go where code points."""
+    if said.base_url or said.api_key:
+        variable, key = "api_key", said.api_key.strip()
+    elif vendor.key_variable:
+        variable, key = vendor.key_variable, environment.get(vendor.key_variable, "").strip()
+    else:
+        return "its server", ""
+    if required and not key:
+        raise ModelAccessError(f"{name} needs a key: set {variable}")
     if not key.isascii() or not key.isprintable():
-        raise ModelAccessError(f"{vendor.key_variable} cannot be a key: it holds odd characters")
-    return key
+        raise ModelAccessError(f"{variable} cannot be a key: it holds odd characters")
+    return variable, key
+
+
+def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
+    """What is known of it; of an unknown model elsewhere, that it speaks what most servers do."""
+    known = facts(name)
+    if is_elsewhere and vendor.wire == "openai" and known is FAMILIES.get(f"{vendor.name}:"):
+        return ModelFacts(window=known.window, output_limit=known.output_limit)
+    return known
 
 
 def _abilities(known: ModelFacts) -> Abilities:

@@ -64,6 +64,7 @@ from loopline.models.structured import (
     StructuredCallResult,
     structured_llm_call,
 )
+from loopline.models.timeouts import Timeouts
 from loopline.models.vendors import BRIDGED, VENDORS, Vendor, Wire, vendor_of
 
 __all__ = [
@@ -113,6 +114,7 @@ __all__ = [
     "TailKind",
     "TextDelta",
     "Thinking",
+    "Timeouts",
     "ToolCall",
     "ToolMessage",
     "ToolSpec",

@@ -89,5 +89,5 @@ def vendor_of(name: str) -> Vendor:
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in VENDORS:
         known = ", ".join(f"{vendor}:" for vendor in VENDORS)
-        raise ModelError(f"{name!r} names no model of a known provider; it begins with {known}")
+        raise ModelError(f"no model {name!r}: write offline, or begin it with {known}")
     return VENDORS[provider]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from loopline.errors import (
     ModelAccessError,
@@ -88,12 +88,18 @@ def no_events(
     document = extract_json(body)
     if status >= 400 or (document is not None and document.get("error")):
         return failure(status, headers, body, account)
-    place = f"{account.model}: {account.told(url)}"
+    place = f"{account.model}: {account.told(shown(url))}"
     if status >= 300:
         elsewhere = account.told(headers.get("location", "")) or "nowhere"
         return ModelRequestError(f"{place} sends to {elsewhere}: change the base URL ({status})")
     kind = account.told(headers.get("content-type", ""))
     return ModelRequestError(f"{place} answers with {kind}, not with a stream of events ({status})")
+
+
+def shown(url: str) -> str:
+    """The URL for people, without what may be secret: a password, a query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def failed_midway(event: JsonObject, account: Account) -> ModelError:

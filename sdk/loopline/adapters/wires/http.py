@@ -6,28 +6,19 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import httpx2
 
 from loopline.adapters.wires.failing import Account, no_events
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
+from loopline.models import Timeouts
 
 EVENTS = "text/event-stream"
 EVENT_BYTES = 16 * 2**20
 """The longest event that is read."""
 REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
 """So much of a response that is no reply is read, and for so long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
-    """How long to wait, in seconds: for a connection, between two pieces of a reply, for all of it."""
-
-    connect: float = 10.0
-    read: float = 180.0
-    total: float = 1_800.0
 
 
 class Http:

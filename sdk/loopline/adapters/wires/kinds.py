@@ -10,7 +10,7 @@ from loopline.adapters.wires.http import Http
 from loopline.adapters.wires.openai_chat import OpenAiChat
 from loopline.adapters.wires.openai_responses import OpenAiResponses
 from loopline.adapters.wires.wired import WireModel
-from loopline.models import Abilities, ModelFacts
+from loopline.models import Abilities, ModelFacts, Timeouts
 
 _KINDS: Mapping[str, Callable[..., WireModel]] = {
     "chat": OpenAiChat,
@@ -28,8 +28,16 @@ def model_of(
     facts: ModelFacts,
     abilities: Abilities,
     http: Http,
+    timeouts: Timeouts | None,
 ) -> WireModel:
     """The model as its facts say that it wants to be asked."""
     return _KINDS[facts.api](
-        name, model=model, url=url, account=account, abilities=abilities, http=http, facts=facts
+        name,
+        model=model,
+        url=url,
+        account=account,
+        abilities=abilities,
+        http=http,
+        facts=facts,
+        timeouts=timeouts,
     )

@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import ClassVar
+from urllib.parse import urlsplit, urlunsplit
 
 from loopline.adapters.wires.calls import Calls
-from loopline.adapters.wires.failing import Account
-from loopline.adapters.wires.http import Http, Timeouts
+from loopline.adapters.wires.failing import Account, shown
+from loopline.adapters.wires.http import Http
 from loopline.errors import ModelError, ModelStreamBroken
 from loopline.models import (
     Abilities,
@@ -22,6 +23,7 @@ from loopline.models import (
     Reply,
     StopReason,
     TextDelta,
+    Timeouts,
     ToolSpec,
     Usage,
 )
@@ -124,13 +126,13 @@ class WireModel(ABC):
         self.model = model
         self.account = account
         self.facts: ModelFacts = facts or ModelFacts()
-        self.url: str = f"{url.rstrip('/')}{self.path}"
+        self.url: str = _behind(url, self.path)
         self._http = http
         self._timeouts = timeouts or Timeouts()
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"[]")
 
     def __repr__(self) -> str:
-        return f"<{self.name} at {self.url}>"
+        return f"<{self.name} at {shown(self.url)}>"
 
     @property
     @abstractmethod
@@ -195,6 +197,12 @@ class WireModel(ABC):
         if self._tools[0] is not tools:
             self._tools = (tools, b"[%s]" % b",".join(map(self.tool, tools)))
         return self._tools[1]
+
+
+def _behind(url: str, path: str) -> str:
+    """The URL with that path behind its own; a query stays at the end."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}{path}"))
 
 
 async def _drained(events: AsyncIterator[object]) -> None:
