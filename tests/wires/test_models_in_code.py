@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -101,3 +102,16 @@ def test_a_base_url_that_is_none_is_told_before_anything_is_asked(
 def test_a_key_from_code_is_checked_as_one_from_the_environment() -> None:
     with pytest.raises(ModelAccessError, match="api_key cannot be a key"):
         loopline.model("openai:m", api_key="sk-\n1")
+
+
+async def test_a_model_of_two_harnesses_finishes_for_one_when_the_other_closes() -> None:
+    slow = Silence(oai.Says("Tea, and more of it.", pieces=9), 0.7, after_chunks=4)
+    async with openai_like(slow, oai.Says("Tea.")) as peer:
+        model = loopline.model("openai:m", base_url=f"{peer.url}/v1")
+        async with Harness.open(workbench(), store="memory:", model=model) as harness:
+            saying = asyncio.ensure_future(harness.conversation("c").say("Tea?", model_retries=0))
+            await peer.until(lambda it: len(it.requests) == 1)
+            async with Harness.open(workbench(), store="memory:", model=model) as other:
+                assert (await other.conversation("c").say("Tea?")).ok
+            assert (await saying).answer == "Tea, and more of it."
+        await peer.until(lambda it: it.connections.open == 0)

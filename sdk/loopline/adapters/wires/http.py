@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -21,6 +22,20 @@ REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
 """So much of a response that is no reply is read, and for so long."""
 
 
+@dataclass(slots=True)
+class _Pool:
+    """A client, how many replies are on their way by it, and whether it is to be closed after them."""
+
+    client: asyncio.Future[httpx2.AsyncClient]
+    replies: int = 0
+    is_over: bool = False
+
+    async def close(self) -> None:
+        self.is_over = True
+        if not self.replies:
+            await (await self.client).aclose()
+
+
 class Http:
     """One client for each event loop, made when it is first used; any number of models share it.
 
@@ -28,9 +43,7 @@ class Http:
     """
 
     def __init__(self) -> None:
-        self._clients: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, asyncio.Future[httpx2.AsyncClient]
-        ] = WeakKeyDictionary()
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
     async def events(
         self,
@@ -46,41 +59,57 @@ class Http:
         Raises:
             ModelError: there is no reply, or it breaks off.
         """
-        client, late = await self._client(account), _now() + timeouts.total
-        waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
-        request = client.build_request("POST", url, content=body, headers=headers, timeout=waits)
-        with _told(account, timeouts):
-            async with asyncio.timeout_at(late):
-                response = await client.send(request, stream=True)
-        try:
-            if not _is_stream(response):
-                said = await _beginning(response, late)
-                raise no_events(url, response.status_code, response.headers, said, account)
-            events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
+        async with self._client(account) as client:
+            waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
+            late = _now() + timeouts.total
+            request = client.build_request(
+                "POST", url, content=body, headers=headers, timeout=waits
+            )
             with _told(account, timeouts):
-                while True:
-                    async with asyncio.timeout_at(late):
-                        event = await anext(events, None)
-                    if event is None:
-                        return
-                    yield event
-        finally:
-            await response.aclose()
+                async with asyncio.timeout_at(late):
+                    response = await client.send(request, stream=True)
+            try:
+                if not _is_stream(response):
+                    said = await _beginning(response, late)
+                    raise no_events(url, response.status_code, response.headers, said, account)
+                events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
+                with _told(account, timeouts):
+                    while True:
+                        async with asyncio.timeout_at(late):
+                            event = await anext(events, None)
+                        if event is None:
+                            return
+                        yield event
+            finally:
+                await response.aclose()
 
     async def close(self) -> None:
-        """Close the connections; a model that is asked again makes new ones."""
-        made = self._clients.pop(asyncio.get_running_loop(), None)
-        if made is not None:
-            await (await made).aclose()
+        """Close the connections, those of replies on their way behind them; who asks again gets new ones."""
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
 
-    async def _client(self, account: Account) -> httpx2.AsyncClient:
+    @asynccontextmanager
+    async def _client(self, account: Account) -> AsyncGenerator[httpx2.AsyncClient, None]:
+        """The client, which stays open as long as it is needed here."""
         loop = asyncio.get_running_loop()
-        if loop not in self._clients:  # certificates take a while to read: once, however many ask
-            self._clients[loop] = asyncio.ensure_future(asyncio.to_thread(_made))
+        pool = self._pools.get(loop)
+        if pool is None:  # certificates take a while to read: once, however many ask
+            pool = _Pool(asyncio.ensure_future(asyncio.to_thread(_made)))
+            self._pools[loop] = pool
+        pool.replies += 1
         try:
-            return await asyncio.shield(self._clients[loop])
+            yield await self._open(pool, account)
+        finally:
+            pool.replies -= 1
+            if pool.is_over:
+                await pool.close()
+
+    async def _open(self, pool: _Pool, account: Account) -> httpx2.AsyncClient:
+        try:
+            return await asyncio.shield(pool.client)
         except OSError as error:  # such as a file of certificates that is none
-            self._clients.pop(loop, None)
+            self._pools.pop(asyncio.get_running_loop(), None)
             raise ModelUnreachable(f"{account.model}: no client can be made: {error}") from error
 
 
