@@ -59,3 +59,10 @@ async def given_up(model: WireModel, peer: Peer) -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await peer.until(lambda it: it.connections.open == 0)
+
+
+async def test_whoever_stops_waiting_while_tls_is_agreed_closes_the_connection() -> None:
+    async with saying(SILENT) as peer:
+        mute = Peer(url=peer.url.replace("http", "https"))
+        async with model_at(mute, "chat", Timeouts()) as model:
+            await given_up(model, peer)

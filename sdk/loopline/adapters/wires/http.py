@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -20,6 +21,29 @@ EVENT_BYTES = 16 * 2**20
 """The longest event that is read."""
 REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
 """So much of a response that is no reply is read, and for so long."""
+
+
+@runtime_checkable
+class _Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class _Opening:
+    """Closes a connection on which TLS was not agreed; whoever gives up just then would leave it open."""
+
+    def __init__(self) -> None:
+        self._streams: list[_Closable] = []
+
+    async def __call__(self, event: str, told: Mapping[str, object]) -> None:
+        """Hear what the transport does."""
+        match event, told.get("return_value"):
+            case "connection.connect_tcp.complete", _Closable() as stream:
+                self._streams.append(stream)
+            case "connection.start_tls.failed", _:
+                for stream in self._streams:
+                    await stream.aclose()
+            case _:
+                pass
 
 
 @dataclass(slots=True)
@@ -63,7 +87,12 @@ class Http:
             waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
             late = _now() + timeouts.total
             request = client.build_request(
-                "POST", url, content=body, headers=headers, timeout=waits
+                "POST",
+                url,
+                content=body,
+                headers=headers,
+                timeout=waits,
+                extensions={"trace": _Opening()},
             )
             with _told(account, timeouts):
                 async with asyncio.timeout_at(late):
