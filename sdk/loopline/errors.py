@@ -13,6 +13,7 @@
       - ModelOverflow     the request is longer than the model's window
       - ModelRequestError the request is wrong: the message names the part
       - ModelAccessError  the key is missing or refused: the message names its variable
+  - CassetteError     a cassette cannot be used, or holds no reply to a request
   - KnowledgeError    a knowledge space could not be built or read
   - BundleError       a bundle is wrong: its author should look at the file and line named
   - PropertyError     a property or setting is unknown or has the wrong type
@@ -85,6 +86,10 @@ class ModelRequestError(ModelError):
 
 class ModelAccessError(ModelError):
     """The key is missing or refused, or may not use the model; the message names its variable."""
+
+
+class CassetteError(LooplineError):
+    """A cassette cannot be used, or holds no reply to a request; the message names the difference."""
 
 
 class KnowledgeError(LooplineError):

@@ -21,6 +21,7 @@ from loopline.cli.making import bundles, new
 from loopline.cli.presetting import diff, presets
 from loopline.cli.prompting import Which, prompt
 from loopline.cli.reading import read
+from loopline.cli.replaying import replay
 from loopline.cli.running import Asked, run
 from loopline.cli.timelines import Wanted
 from loopline.cli.tooling import ToolCall, tool
@@ -66,6 +67,18 @@ PropOption = Annotated[
         "--prop", metavar="A.B=VALUE", help="Set a property of the bundle.", show_default=False
     ),
 ]
+RecordOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Record what a model at a provider says.", show_default=False
+    ),
+]
+ReplayOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Let a recording answer, without network.", show_default=False
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
 VerboseOption = Annotated[
     bool, typer.Option("-v", "--verbose", help="Say more, on stderr; with --json in lines of JSON.")
@@ -105,6 +118,8 @@ def run_command(
     model: ModelOption = None,
     user: UserOption = None,
     prop: PropOption = None,
+    record: RecordOption = None,
+    replay: ReplayOption = None,
     max_iterations: Annotated[
         int | None, typer.Option(min=1, help="At most so many rounds.", show_default=False)
     ] = None,
@@ -138,6 +153,8 @@ def run_command(
         model=model,
         user=user,
         props=tuple(prop or ()),
+        record=record,
+        replay=replay,
         as_json=as_json,
     )
     asked = Asked(
@@ -283,6 +300,24 @@ def prompt_command(
     attend(partial(prompt, which, choices), verbose=verbose, as_json=as_json)
 
 
+@app.command("replay")
+def replay_command(
+    conversation: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONVERSATION", help="Its name; without it the latest.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Render the prompt of every round again, and say where the first one diverges."""
+    choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
+    attend(partial(replay, choices), verbose=verbose, as_json=as_json)
+
+
 @app.command("export")
 def export_command(
     conversation: Annotated[
@@ -360,6 +395,8 @@ def chat_command(
     model: ModelOption = None,
     user: UserOption = None,
     prop: PropOption = None,
+    record: RecordOption = None,
+    replay: ReplayOption = None,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -370,6 +407,8 @@ def chat_command(
         model=model,
         user=user,
         props=tuple(prop or ()),
+        record=record,
+        replay=replay,
         as_json=as_json,
     )
     attend(partial(chat, bundle, choices), verbose=verbose, as_json=as_json)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from loopline.bundle import Setting, written
+from loopline.cli.door import UsageError
+from loopline.harness import Cassette
 from loopline.timeline import DEFAULT_USER
 
 
@@ -20,6 +23,8 @@ class Choices:
     project: str | None = None
     tenant: str | None = None
     props: Sequence[str] = ()
+    record: Path | None = None
+    replay: Path | None = None
     as_json: bool = False
 
     @property
@@ -40,3 +45,16 @@ class Choices:
             PropertyError: one of them sets nothing.
         """
         return dict(map(written, self.props))
+
+    @property
+    def cassette(self) -> Cassette | None:
+        """What models at a provider say is recorded in, or taken from.
+
+        Raises:
+            UsageError: it is to be both.
+        """
+        if self.record is not None and self.replay is not None:
+            raise UsageError("--record makes a file and --replay reads one: choose one of them")
+        if self.record is not None:
+            return Cassette(self.record, mode="record")
+        return None if self.replay is None else Cassette(self.replay)

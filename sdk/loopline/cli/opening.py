@@ -10,7 +10,7 @@ from loopline.cli.choices import Choices
 from loopline.cli.door import UsageError, stopping
 from loopline.cli.screen import Screen
 from loopline.cli.watching import building
-from loopline.errors import ModelError, PropertyError, StoreError
+from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
 from loopline.harness import Harness
 from loopline.knowledge import Progress
 
@@ -24,7 +24,7 @@ async def opened(
     `store` takes the place of the one that was chosen.
 
     Raises:
-        UsageError: an option names a model, a store or a property that there cannot be.
+        UsageError: an option names a model, a store, a cassette or a property that there cannot be.
         LooplineError: it cannot be opened.
     """
     try:
@@ -34,6 +34,7 @@ async def opened(
             model=choices.model,
             properties=choices.settings,
             on_build=_bar(screen),
+            cassette=choices.cassette,
         )
     except (ModelError, PropertyError, StoreError) as error:
         raise UsageError(str(error)) from error
@@ -45,6 +46,8 @@ async def opened(
             if choices.props:
                 raise UsageError(str(error)) from error
             raise
+        except (CassetteError, ModelError) as error:
+            raise UsageError(str(error)) from error
         finally:
             screen.calm()
         yield harness

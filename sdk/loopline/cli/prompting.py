@@ -36,7 +36,7 @@ class Which:
 
 async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
     """Print the request of a round, or what a cache would have read of all of them."""
-    timeline = await _timeline(choices, screen)
+    timeline = await chosen_timeline(choices, screen)
     if which.cache is not None:
         played = play(which.cache, which.model, list(requests(timeline)))
         if choices.as_json:
@@ -61,7 +61,12 @@ async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def _timeline(choices: Choices, screen: Screen) -> Timeline:
+async def chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
+    """The conversation that was chosen, else the latest, whole.
+
+    Raises:
+        LooplineError: there is no such conversation.
+    """
     async with stored(choices) as store:
         name = await latest_kept(store, choices, screen)
         blocks = await store.conversation(name, user=choices.whose).blocks()

@@ -1,4 +1,4 @@
-"""Model strings and models of others: which adapter decides, in which role."""
+"""Deciders: which adapter is behind a model string, or a model of others, and in which role."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ DEFAULT_MODEL = "offline"
 Given = Model | ForeignModel
 Several = str | Given | Sequence[str | Given]
 ModelMaker = Callable[[], Given | Sequence[Given] | ModelRegistry]
-ModelChoice = Several | Mapping[str, Several] | ModelRegistry | ModelMaker | None
+Chosen = Several | Mapping[str, Several] | ModelRegistry | ModelMaker
+ModelChoice = Chosen | None
 
 
-def chooser(choice: ModelChoice) -> Callable[[], ModelRegistry]:
+def chooser(choice: ModelChoice, wires: Wires | None = None) -> Callable[[], ModelRegistry]:
     """What gives the models of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
 
     Model strings may be several, with commas between them; `fast=` before one is its role, `general` where
@@ -26,18 +27,41 @@ def chooser(choice: ModelChoice) -> Callable[[], ModelRegistry]:
     Raises:
         ModelError: a model string that does not work here, or none at all.
     """
-    if choice is None:
-        choice = os.environ.get("LOOPLINE_MODEL") or DEFAULT_MODEL
-    if isinstance(choice, ModelRegistry):
-        return partial(_same, choice)
-    if callable(choice):
-        return partial(_made, choice, Bridge())
-    if isinstance(choice, str):
-        choice = _by_role(choice)
-    by_role = choice if isinstance(choice, Mapping) else {GENERAL: choice}
-    named = _Named()
+    chosen = _given(choice)
+    if isinstance(chosen, ModelRegistry):
+        return partial(_same, chosen)
+    if callable(chosen):
+        return partial(_made, chosen, Bridge())
+    by_role = _by_role(chosen)
+    named = _Named(wires or Wires(os.environ))
     registry = ModelRegistry({role: named.chain(several) for role, several in by_role.items()})
     return partial(_same, registry)
+
+
+def names(choice: ModelChoice) -> Sequence[str]:
+    """The choice as model strings, with their roles; none where there is another model in it."""
+    chosen = _given(choice)
+    if isinstance(chosen, ModelRegistry) or callable(chosen):
+        return []
+    chains = {role: _each(several) for role, several in _by_role(chosen).items()}
+    named = [
+        one if role == GENERAL else f"{role}={one}"
+        for role, every in chains.items()
+        for one in every
+        if isinstance(one, str)
+    ]
+    return named if len(named) == sum(map(len, chains.values())) else []
+
+
+def _given(choice: ModelChoice) -> Chosen:
+    """The choice; by the environment, where there is none."""
+    return os.environ.get("LOOPLINE_MODEL") or DEFAULT_MODEL if choice is None else choice
+
+
+def _each(several: Several) -> Sequence[str | Given]:
+    if isinstance(several, str):
+        return [name.strip() for name in several.split(",")]
+    return several if isinstance(several, Sequence) else (several,)
 
 
 def _same(registry: ModelRegistry) -> ModelRegistry:
@@ -52,8 +76,18 @@ def _made(make: ModelMaker, bridge: Bridge) -> ModelRegistry:
     return ModelRegistry({GENERAL: chain_of([_ours(one, bridge) for one in several])})
 
 
-def _by_role(written: str) -> Mapping[str, list[str]]:
-    """The model strings of `openai:gpt-5, fast=openai:gpt-5-mini` by their roles."""
+def _by_role(chosen: Several | Mapping[str, Several]) -> Mapping[str, Several]:
+    """The models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
+    match chosen:
+        case str():
+            return _read(chosen)
+        case Mapping():
+            return chosen
+        case _:
+            return {GENERAL: chosen}
+
+
+def _read(written: str) -> Mapping[str, list[str]]:
     by_role = dict[str, list[str]]()
     for one in written.split(","):
         role, given, name = one.rpartition("=")
@@ -68,18 +102,16 @@ def _ours(model: Given, bridge: Bridge) -> Model:
 class _Named:
     """Models by their strings: a string is one model, however often it is named."""
 
-    def __init__(self) -> None:
-        self._wires = Wires()
+    def __init__(self, wires: Wires) -> None:
+        self._wires = wires
         self._bridge = Bridge()
         self._known: dict[str, Model] = {}
 
     def chain(self, several: Several) -> tuple[Model, ...]:
         """The models of a role."""
-        if isinstance(several, str):
-            several = [name.strip() for name in several.split(",")]
-        every: Sequence[str | Given] = several if isinstance(several, Sequence) else (several,)
         return tuple(
-            self._named(one) if isinstance(one, str) else _ours(one, self._bridge) for one in every
+            self._named(one) if isinstance(one, str) else _ours(one, self._bridge)
+            for one in _each(several)
         )
 
     def _named(self, name: str) -> Model:

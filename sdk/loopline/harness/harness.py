@@ -29,6 +29,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
+from loopline.harness.cassettes import Cassette, inserted
 from loopline.harness.conversing import Conversing
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
@@ -67,17 +68,19 @@ class Harness(Conversing):
         store: str | TimelineLog | None,
         model: ModelChoice,
         properties: Mapping[str, Setting],
-        clock: Clock,
+        clock: Clock | None,
         on_build: Progress | None,
         telemetry: Telemetry,
+        cassette: Cassette | None,
     ) -> None:
         """Use `open`."""
         self._source = bundle
         self._given_log = None if isinstance(store, str | None) else store
         self._place = place(store if isinstance(store, str | None) else MEMORY)
-        self._choose = chooser(model)
+        self._choose = chooser(model) if cassette is None else _unopened
+        self._insert = partial(inserted, cassette, model, clock) if cassette is not None else None
         self._overrides = properties
-        self._clock = clock
+        self._clock = clock or SystemClock()
         self._on_build = on_build
         self._telemetry: Telemetry = chosen(telemetry)
         self._models: list[Model] = []
@@ -95,6 +98,7 @@ class Harness(Conversing):
         clock: Clock | None = None,
         on_build: Progress | None = None,
         telemetry: Telemetry = None,
+        cassette: Cassette | None = None,
     ) -> Harness:
         """A harness that is yet to be entered.
 
@@ -104,7 +108,8 @@ class Harness(Conversing):
         `properties` go by dotted name.
         `on_build(done, total, what)` hears of the knowledge space being built, from another thread.
         `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
-        with the harness.
+        with the harness. A `cassette` records what models at a provider are asked and say, or says it
+        again; it is opened, and the model strings are looked at, when the harness is entered.
 
         Raises:
             StoreError: the store's URL is not one that works.
@@ -116,13 +121,18 @@ class Harness(Conversing):
             store=store,
             model=model,
             properties=properties or {},
-            clock=clock or SystemClock(),
+            clock=clock,
             on_build=on_build,
             telemetry=telemetry,
+            cassette=cassette,
         )
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
+            if self._insert is not None:
+                tape = await self._insert()
+                stack.push_async_callback(tape.close)
+                self._choose, self._clock = tape.choose, tape.clock
             await asyncio.to_thread(warm)
             loaded = await asyncio.to_thread(load, self._source)
             properties = await asyncio.to_thread(
@@ -171,7 +181,7 @@ class Harness(Conversing):
     @property
     def _open_now(self) -> Opened:
         if self._opened is None:
-            raise LooplineError("the harness is not open: async with Harness.open(…) as harness")
+            raise _not_open()
         return self._opened
 
     @property
@@ -343,3 +353,11 @@ class Harness(Conversing):
             knowledge=reads(opened.space, timeline),
             other=others(opened.log, conversation),
         )
+
+
+def _unopened() -> ModelRegistry:
+    raise _not_open()
+
+
+def _not_open() -> LooplineError:
+    return LooplineError("the harness is not open: async with Harness.open(…) as harness")

@@ -12,7 +12,7 @@ from loopline.models import Abilities, Model, ModelFacts, Timeouts, Vendor, fact
 from loopline.models.facts import FAMILIES
 
 if TYPE_CHECKING:
-    from loopline.adapters.wires.http import Http
+    from loopline.adapters.wires.http import Http, MakeClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,17 @@ class Given:
 class Wires:
     """Makes models that share one client, which is made with the first of them."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        make: MakeClient | None = None,
+        *,
+        needs_keys: bool = True,
+    ) -> None:
+        """`make` makes the client, another than the usual one; keys may not be needed for it."""
+        self._environment = environment
+        self._make = make
+        self._needs_keys = needs_keys
         self._http: Http | None = None
 
     def model(self, name: str, said: Given | None = None) -> Model:
@@ -38,14 +48,15 @@ class Wires:
             ModelError: there is no such provider, or its key is not set.
         """
         vendor, said = vendor_of(name), said or Given()
-        given = _base_url(name, vendor, os.environ, said)
-        variable, key = _key(name, vendor, os.environ, said, required=not given)
+        given = _base_url(name, vendor, self._environment, said)
+        needs_key = self._needs_keys and not given
+        variable, key = _key(name, vendor, self._environment, said, required=needs_key)
         known = said.facts or _facts(name, vendor, is_elsewhere=bool(given))
         from loopline.adapters.wires.failing import Account
         from loopline.adapters.wires.http import Http
         from loopline.adapters.wires.kinds import model_of
 
-        self._http = self._http or Http()
+        self._http = self._http or Http(self._make)
         return model_of(
             name,
             model=name.partition(":")[2],
@@ -76,7 +87,7 @@ def model(
         ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.
     """
     said = Given(base_url=base_url or "", api_key=api_key or "", facts=facts, timeouts=timeouts)
-    return Wires().model(name, said)
+    return Wires(os.environ).model(name, said)
 
 
 def _base_url(name: str, vendor: Vendor, environment: Mapping[str, str], said: Given) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from loopline.errors import ModelError, StoreError
+from loopline.errors import CassetteError, ModelError, StoreError
 from loopline.models.forms import form
 from loopline.models.json import (
     BrokenJson,
@@ -308,7 +308,7 @@ async def _reply(model: Model, prompt: Prompt, timeout_seconds: float | None) ->
             async for piece in model.stream(prompt):
                 if isinstance(piece, Reply):
                     reply = piece
-    except (ModelError, StoreError):
+    except (CassetteError, ModelError, StoreError):
         raise
     except TimeoutError as error:
         raise ModelError(str(error) or f"no reply within {timeout_seconds} seconds") from error

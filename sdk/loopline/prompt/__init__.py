@@ -33,6 +33,7 @@ from loopline.prompt.protocols import (
     protocol_named,
 )
 from loopline.prompt.rendering import RENDERER, Cut, Rendering
+from loopline.prompt.replaying import Divergence, ReplayedPart, ReplayedRound, replayed
 from loopline.prompt.requests import (
     Request,
     messages_digest,
@@ -72,6 +73,7 @@ __all__ = [
     "Cut",
     "Decided",
     "DecisionProtocol",
+    "Divergence",
     "Facts",
     "JsonAction",
     "Malformed",
@@ -79,6 +81,8 @@ __all__ = [
     "Pointing",
     "ProtocolName",
     "Rendering",
+    "ReplayedPart",
+    "ReplayedRound",
     "Request",
     "Tagged",
     "ThoughtAction",
@@ -97,6 +101,7 @@ __all__ = [
     "placed",
     "protocol",
     "protocol_named",
+    "replayed",
     "request_of",
     "requests",
     "shortened",

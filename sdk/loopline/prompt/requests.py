@@ -23,7 +23,9 @@ class Request:
     """What a round asked: `refs` names, for each message, the block it was made of.
 
     `tools` is the JSON of the tools that travelled beside the text, empty in a protocol that has them
-    in it. `inexact` says why this may not be what was sent, empty when it is, to the character.
+    in it. The first `stable` messages have the digest `stable_sha256` now; those behind them are the
+    user inputs that the round takes. `inexact` says why this may not be what was sent, empty when it
+    is, to the character.
     """
 
     block: Block
@@ -32,6 +34,8 @@ class Request:
     tools: str
     messages: tuple[Message, ...]
     refs: tuple[str, ...]
+    stable: int
+    stable_sha256: str
     inexact: str = ""
 
     @property
@@ -74,12 +78,12 @@ def requests(timeline: Timeline) -> Iterator[Request]:
                 view = views[begun.protocol]
                 view.extend(timeline.blocks[_at(timeline, view.seq) : place])
                 stable = view.under(begun.window) if opens(block) and begun.window else view.now
-                digest = stable.sha256
+                count, digest = len(stable.messages), stable.sha256
                 view.extend([block])
                 if begun.shows == "trace":
                     yield _traced(timeline, block, begun, place)
                 else:
-                    yield _request(timeline, block, begun, view, digest)
+                    yield _request(timeline, block, begun, view, count, digest)
             case _:
                 pass
 
@@ -116,7 +120,7 @@ def _at(timeline: Timeline, seq: int) -> int:
 
 
 def _request(
-    timeline: Timeline, block: Block, begun: RoundStart, view: View, digest: str
+    timeline: Timeline, block: Block, begun: RoundStart, view: View, stable: int, digest: str
 ) -> Request:
     system = timeline.system_texts.get(begun.system_sha256)
     tools = timeline.tool_texts.get(begun.tools_sha256)
@@ -127,6 +131,8 @@ def _request(
         tools=(tools or "") if begun.protocol == NATIVE else "",
         messages=tuple(view.messages),
         refs=tuple(view.now.refs),
+        stable=stable,
+        stable_sha256=digest,
         inexact=_inexact(begun, digest, kept=system is not None and tools is not None),
     )
 
@@ -145,6 +151,8 @@ def _traced(timeline: Timeline, block: Block, begun: RoundStart, place: int) -> 
         tools="",
         messages=messages,
         refs=("",) * len(messages),
+        stable=len(messages),
+        stable_sha256=digest,
         inexact=_inexact(begun, digest, kept=system is not None),
     )
 

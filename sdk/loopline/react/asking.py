@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loopline.clock import Clock
-from loopline.errors import ModelError, ModelUnavailable, StoreError
+from loopline.errors import CassetteError, ModelError, ModelUnavailable, StoreError
 from loopline.models import Model, Prompt, Reply, TextDelta
 
 FIRST_WAIT_SECONDS = 1.0
@@ -73,7 +73,7 @@ async def _once(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None])
                     hear(piece)
                 case Reply():
                     reply = piece
-    except (StoreError, ModelError):
+    except (CassetteError, ModelError, StoreError):
         raise
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"

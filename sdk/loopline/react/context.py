@@ -368,7 +368,7 @@ class Context:
     @property
     def _cache_key(self) -> str:
         """What the requests of this conversation have in common, and those of no other."""
-        return sha256(self._recorder.uid.encode()).hexdigest()[:32]
+        return sha256(repr(self._recorder.conversation).encode()).hexdigest()[:32]
 
     def _tail(self, iteration: Iteration, now: Rendering) -> str:
         """What changes from round to round; nothing where the last one that was kept says the same."""

@@ -1,5 +1,6 @@
-"""For the tests of bundles: a model that follows a script, and a clock that obeys."""
+"""For the tests of bundles: a model that follows a script, a clock that obeys, and cassettes."""
 
+from loopline.harness import Cassette
 from loopline.testing.clock import FakeClock
 from loopline.testing.scripted import (
     Call,
@@ -14,6 +15,7 @@ from loopline.testing.scripted import (
 
 __all__ = [
     "Call",
+    "Cassette",
     "Fail",
     "FakeClock",
     "Raw",

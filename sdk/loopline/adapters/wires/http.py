@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import httpx2
@@ -21,6 +21,8 @@ EVENT_BYTES = 16 * 2**20
 """The longest event that is read."""
 REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
 """So much of a response that is no reply is read, and for so long."""
+
+MakeClient: TypeAlias = Callable[[], httpx2.AsyncClient]
 
 
 @runtime_checkable
@@ -66,7 +68,9 @@ class Http:
     It heeds the usual variables for proxies and certificates, and speaks HTTP/2 where that is offered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: MakeClient | None = None) -> None:
+        """`make` makes a client, in a thread; it is `pooled` unless another is given."""
+        self._make = make or pooled
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
     async def events(
@@ -124,7 +128,7 @@ class Http:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:  # certificates take a while to read: once, however many ask
-            pool = _Pool(asyncio.ensure_future(asyncio.to_thread(_made)))
+            pool = _Pool(asyncio.ensure_future(asyncio.to_thread(self._make)))
             self._pools[loop] = pool
         pool.replies += 1
         try:
@@ -142,7 +146,8 @@ class Http:
             raise ModelUnreachable(f"{account.model}: no client can be made: {error}") from error
 
 
-def _made() -> httpx2.AsyncClient:
+def pooled() -> httpx2.AsyncClient:
+    """A client for any number of requests at once. Blocks while it reads certificates."""
     logging.getLogger("hpack").setLevel(logging.INFO)  # below it, the key of each request is told
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     return httpx2.AsyncClient(http2=True, limits=limits, follow_redirects=False)

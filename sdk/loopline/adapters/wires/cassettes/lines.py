@@ -1,0 +1,256 @@
+"""The lines of a cassette: one JSON object each, from which every byte can be had again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from loopline.adapters.wires.bytes import an_object
+from loopline.errors import CassetteError
+from loopline.models import Json, JsonObject, dumps
+
+VERSION = 1
+WHOLE, LEFT = "whole", "left"
+"""How a response ends: it came whole, or nobody read on. Any other end is the name of an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What a clock said between two requests: on the event loop, and in other threads."""
+
+    loop: tuple[datetime, ...] = ()
+    threads: tuple[datetime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The first line: when the run began, the model strings of its chain, and their base URLs.
+
+    `settings` has those by the variable that gave them.
+    """
+
+    at: datetime
+    loopline: str = ""
+    models: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request as it was sent, without what is secret; `times` are those since the one before."""
+
+    url: str
+    headers: Mapping[str, str]
+    content: bytes
+    number: int = 0
+    times: Times = field(default_factory=Times)
+
+    @property
+    def body(self) -> Json:
+        """Its JSON; None where it has none."""
+        try:
+            found: Json = json.loads(self.content)
+        except ValueError:
+            return None
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What came of the request of that number, in the pieces it came in; status 0 where nothing did."""
+
+    number: int
+    status: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    pieces: tuple[bytes, ...] = ()
+    end: str = WHOLE
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """The last line, with the times since the last request."""
+
+    times: Times
+
+
+Line: TypeAlias = Request | Response | Close
+
+
+def written(line: Head | Line) -> bytes:
+    """The line, with its end. Bytes that are no UTF-8 are lone surrogates, escaped."""
+    return f"{dumps(_document(line))}\n".encode("utf-8", "backslashreplace")
+
+
+def read(file: Path) -> tuple[Head, list[Line]]:
+    """The lines of a cassette; a last one that was cut off in the middle is left out.
+
+    Raises:
+        CassetteError: the file cannot be read, is no cassette, or one of a later version.
+    """
+    try:
+        first, *rest = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise CassetteError(f"{file} cannot be replayed: {error.strerror}") from error
+    head = _parsed(file, 1, first, _head)
+    whole = rest[:-1]  # what no newline ends was cut off
+    return head, [_parsed(file, number, line, _line) for number, line in enumerate(whole, 2)]
+
+
+T = TypeVar("T")
+
+
+def _parsed(file: Path, number: int, line: bytes, parse: Callable[[Json], T]) -> T:
+    try:
+        return parse(json.loads(line))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CassetteError(f"{file}, line {number}: {error}") from error
+
+
+def _document(line: Head | Line) -> JsonObject:
+    match line:
+        case Head():
+            return {
+                "type": "cassette",
+                "version": VERSION,
+                "loopline": line.loopline,
+                "at": line.at.isoformat(),
+                "models": list[Json](line.models),
+                "settings": dict(line.settings),
+            }
+        case Request():
+            return {
+                "type": "request",
+                "number": line.number,
+                "url": line.url,
+                "headers": dict(line.headers),
+                "clock": _clock(line.times),
+                **_body(line),
+            }
+        case Response():
+            return {
+                "type": "response",
+                "number": line.number,
+                "status": line.status,
+                "headers": dict(line.headers),
+                "pieces": [_text(piece) for piece in line.pieces],
+                "end": line.end,
+                "said": line.said,
+            }
+        case Close():
+            return {"type": "close", "clock": _clock(line.times)}
+
+
+def _body(request: Request) -> JsonObject:
+    """The JSON of a request where that gives the same bytes again, else its text."""
+    body = request.body
+    same = dumps(body).encode("utf-8", "surrogatepass") == request.content
+    return {"body": body} if same else {"text": _text(request.content)}
+
+
+def _clock(times: Times) -> JsonObject:
+    return {
+        "loop": [one.isoformat() for one in times.loop],
+        "threads": [one.isoformat() for one in times.threads],
+    }
+
+
+def _head(document: Json) -> Head:
+    match document:
+        case {"type": "cassette", "version": int(version)} if version != VERSION:
+            raise ValueError(f"a cassette of version {version}, and this loopline reads {VERSION}")
+        case {
+            "type": "cassette",
+            "loopline": str(loopline),
+            "at": str(at),
+            "models": list(models),
+            "settings": dict(settings),
+        }:
+            return Head(
+                at=datetime.fromisoformat(at),
+                loopline=loopline,
+                models=tuple(map(_string, models)),
+                settings=_strings(settings),
+            )
+        case _:
+            raise ValueError("this is not how a cassette begins")
+
+
+def _line(document: Json) -> Line:
+    match document:
+        case {
+            "type": "request",
+            "number": int(number),
+            "url": str(url),
+            "headers": dict(headers),
+            "clock": dict(clock),
+        }:
+            return Request(
+                number=number,
+                url=url,
+                headers=_strings(headers),
+                content=_content(an_object(document)),
+                times=_times(clock),
+            )
+        case {
+            "type": "response",
+            "number": int(number),
+            "status": int(status),
+            "headers": dict(headers),
+            "pieces": list(pieces),
+            "end": str(end),
+            "said": str(said),
+        }:
+            return Response(
+                number=number,
+                status=status,
+                headers=_strings(headers),
+                pieces=tuple(_bytes(_string(piece)) for piece in pieces),
+                end=end,
+                said=said,
+            )
+        case {"type": "close", "clock": dict(clock)}:
+            return Close(times=_times(clock))
+        case _:
+            raise ValueError("this is no line of a cassette")
+
+
+def _content(request: JsonObject) -> bytes:
+    if "text" in request:
+        return _bytes(_string(request["text"]))
+    return dumps(request["body"]).encode("utf-8", "surrogatepass")
+
+
+def _times(clock: Mapping[str, Json]) -> Times:
+    def lane(found: Json) -> tuple[datetime, ...]:
+        return tuple(datetime.fromisoformat(_string(one)) for one in _list(found))
+
+    return Times(loop=lane(clock["loop"]), threads=lane(clock["threads"]))
+
+
+def _strings(found: Mapping[str, Json]) -> dict[str, str]:
+    return {name: _string(value) for name, value in found.items()}
+
+
+def _string(value: Json) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _list(value: Json) -> list[Json]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -1,0 +1,195 @@
+"""Recording: each request and its response go into a file as they travel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from io import FileIO
+from pathlib import Path
+from threading import Lock
+
+import httpx2
+
+from loopline.adapters.wires.cassettes import secrets
+from loopline.adapters.wires.cassettes.clocks import KeepingClock
+from loopline.adapters.wires.cassettes.lines import (
+    LEFT,
+    WHOLE,
+    Close,
+    Head,
+    Line,
+    Request,
+    Response,
+    written,
+)
+from loopline.adapters.wires.cassettes.secrets import Secrets
+from loopline.clock import Clock
+from loopline.errors import CassetteError
+
+
+class Recording:
+    """A cassette that is being written; `clock` keeps what it tells, for the replay."""
+
+    def __init__(
+        self, file: Path, clock: Clock, models: Sequence[str], settings: Mapping[str, str]
+    ) -> None:
+        """Begin the file: with the chain's model strings, and the variables of their base URLs. Blocks.
+
+        Raises:
+            CassetteError: the file is there already, or cannot be written.
+        """
+        self.clock: KeepingClock = KeepingClock(clock)
+        self._file = file
+        self._requests = 0
+        self._writing = Lock()
+        try:
+            self._open = FileIO(file, "x")
+        except FileExistsError as error:
+            raise CassetteError(
+                f"{file} is there already: replay it, or remove it to record anew"
+            ) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._write(
+            Head(
+                at=clock.now(),
+                loopline=version("loopline"),
+                models=tuple(models),
+                settings=settings,
+            )
+        )
+
+    def client(self, by: httpx2.AsyncClient) -> httpx2.AsyncClient:
+        """A client that records what it sends by another one."""
+        return httpx2.AsyncClient(transport=_Recorded(by, self))
+
+    async def asked(self, request: Request) -> int:
+        """Keep a request; its number."""
+        self._requests += 1
+        line = replace(request, number=self._requests, times=self.clock.taken())
+        await self.keep(line)
+        return line.number
+
+    async def keep(self, line: Line) -> None:
+        """Write a line.
+
+        Raises:
+            CassetteError: it cannot be written.
+        """
+        await asyncio.to_thread(self._write, line)
+
+    async def close(self) -> None:
+        """End the file."""
+        await self.keep(Close(times=self.clock.taken()))
+        self._open.close()
+
+    def _write(self, line: Head | Line) -> None:
+        left = memoryview(written(line))
+        try:
+            with self._writing:
+                while left:
+                    left = left[self._open.write(left) or 0 :]
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> CassetteError:
+        return CassetteError(f"{self._file} cannot be written: {error.strerror}")
+
+
+def asked(request: httpx2.Request, keys: Secrets) -> Request:
+    """A request as a cassette has it."""
+    (content,) = keys.hidden_in((request.content,))
+    return Request(
+        url=keys.hidden(str(request.url.copy_with(userinfo=b""))),
+        headers=secrets.sent(request.headers),
+        content=content,
+    )
+
+
+class _Recorded(httpx2.AsyncBaseTransport):
+    """Sends by a client, which has the proxies and certificates of any other, and records."""
+
+    def __init__(self, client: httpx2.AsyncClient, recording: Recording) -> None:
+        self._client = client
+        self._recording = recording
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        keys = Secrets.of(request.headers)
+        request.headers["accept-encoding"] = "identity"  # so that the cassette can be read
+        number = await self._recording.asked(asked(request, keys))
+        came = _Coming(self._recording, Response(number=number, end=LEFT), keys)
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx2.TransportError as error:
+            came.failed(error)
+            await came.keep()
+            raise
+        except asyncio.CancelledError:
+            await came.keep()
+            raise
+        came.began(response)
+        return httpx2.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Heard(response, came),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+
+@dataclass(slots=True)
+class _Coming:
+    """A response on its way into a cassette; its line is written when it is over."""
+
+    recording: Recording
+    response: Response
+    keys: Secrets
+    pieces: list[bytes] = field(default_factory=list[bytes])
+
+    def began(self, response: httpx2.Response) -> None:
+        """There is a response."""
+        kept = secrets.received(response.headers)
+        headers = {name: self.keys.hidden(value) for name, value in kept.items()}
+        self.response = replace(self.response, status=response.status_code, headers=headers)
+
+    def ended(self) -> None:
+        """It came whole."""
+        self.response = replace(self.response, end=WHOLE)
+
+    def failed(self, error: httpx2.TransportError) -> None:
+        """It broke off, or never came."""
+        said = self.keys.hidden(str(error))
+        self.response = replace(self.response, end=type(error).__name__, said=said)
+
+    async def keep(self) -> None:
+        """Write the line."""
+        pieces = self.keys.hidden_in(tuple(self.pieces))
+        await self.recording.keep(replace(self.response, pieces=pieces))
+
+
+class _Heard(httpx2.AsyncByteStream):
+    """A response's body, which is recorded while it is read."""
+
+    def __init__(self, response: httpx2.Response, came: _Coming) -> None:
+        self._response = response
+        self._came = came
+
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(self._response.aiter_raw()) as pieces:
+                async for piece in pieces:
+                    self._came.pieces.append(piece)
+                    yield piece
+        except httpx2.TransportError as error:
+            self._came.failed(error)
+            raise
+        self._came.ended()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+        await self._came.keep()

@@ -1,0 +1,91 @@
+"""Cassettes: what models at a provider were asked and said, recorded in a file or replayed from it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from loopline.clock import Clock, SystemClock
+from loopline.harness.deciders import ModelChoice, chooser, names
+from loopline.harness.wires import Wires
+from loopline.models import VENDORS, ModelRegistry
+
+if TYPE_CHECKING:
+    from loopline.adapters.wires.cassettes import Recording, Replay
+
+_WHO = re.compile(r"//[^/@]*@")
+"""The user and password of a URL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cassette:
+    """A file of what models at a provider were asked over HTTP and what came, to the byte.
+
+    To `record` makes the file, which must not be there yet. To `replay` has it answer in place of the
+    network, without keys; a request that it does not hold is a `CassetteError`.
+    """
+
+    file: str | Path
+    mode: Literal["replay", "record"] = "replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """A cassette in use: what gives the models of a run, and the clock that belongs to it."""
+
+    choose: Callable[[], ModelRegistry]
+    clock: Clock
+    _tape: Recording | Replay
+
+    async def close(self) -> None:
+        """End what was recorded."""
+        await self._tape.close()
+
+
+async def inserted(cassette: Cassette, model: ModelChoice, clock: Clock | None) -> Inserted:
+    """Begin to record, or to replay: by the recorded chain and clock, where none are given.
+
+    Raises:
+        CassetteError: the file is there already, is not there, or is no cassette.
+        ModelError: a model string that does not work here.
+    """
+    file = Path(cassette.file)
+    match cassette.mode:
+        case "record":
+            return await asyncio.to_thread(_recording, file, model, clock or SystemClock())
+        case "replay":
+            return await asyncio.to_thread(_replay, file, model, clock)
+
+
+def _recording(file: Path, model: ModelChoice, clock: Clock) -> Inserted:
+    from loopline.adapters.wires.cassettes import Recording
+    from loopline.adapters.wires.http import pooled
+
+    chooser(model)  # what cannot be asked leaves no file
+    named = names(model)
+    tape = Recording(file, clock, named, _settings(named, os.environ))
+    wires = Wires(os.environ, lambda: tape.client(pooled()))
+    return Inserted(chooser(model, wires), tape.clock, tape)
+
+
+def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> Inserted:
+    from loopline.adapters.wires.cassettes import Replay
+
+    tape = Replay(file)
+    bases = {vendor.url_variable for vendor in VENDORS.values()}
+    others = {name: value for name, value in os.environ.items() if name not in bases}
+    wires = Wires({**others, **tape.settings}, tape.client, needs_keys=False)
+    choice = (",".join(tape.models) or None) if model is None else model
+    return Inserted(chooser(choice, wires), clock or tape.clock, tape)
+
+
+def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The base URLs that are set for these models, by their variables."""
+    providers = {name.rpartition("=")[2].partition(":")[0] for name in named}
+    variables = [VENDORS[one].url_variable for one in VENDORS if one in providers]
+    return {one: _WHO.sub("//", environment[one]) for one in variables if environment.get(one)}

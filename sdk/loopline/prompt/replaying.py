@@ -1,0 +1,102 @@
+"""Replaying prompts: every round rendered again, and compared with what was recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Literal, TypeAlias
+
+from loopline.models import Message
+from loopline.prompt.rendering import RENDERER
+from loopline.prompt.requests import Request, requests
+from loopline.timeline import Timeline
+
+ReplayedPart: TypeAlias = Literal["renderer", "system", "tools", "messages"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first part of a request that is not what was recorded, by digest or version.
+
+    `recorded` and `rendered` are sha256 in hexadecimal, of the renderer its versions; an empty
+    `rendered` is a text that the log does not keep. Of messages, `first` to `last` are the places,
+    from 1, at which none was found right in any round before.
+    """
+
+    part: ReplayedPart
+    recorded: str
+    rendered: str
+    first: int = 0
+    last: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayedRound:
+    """A round's request as it is rendered now; without a divergence it is what was sent."""
+
+    request: Request
+    divergence: Divergence | None
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """The refs of the messages that may be the ones that diverge."""
+        found = self.divergence
+        return self.request.refs[found.first - 1 : found.last] if found and found.first else ()
+
+
+def replayed(timeline: Timeline) -> Iterator[ReplayedRound]:
+    """Every round that asked a model, in order.
+
+    The digest of a round is that of all its messages together: which of them is another one is told
+    by the rounds before, whose digests agreed.
+    """
+    right, known = set[tuple[str, str]](), tuple[Message, ...]()
+    for request in requests(timeline):
+        found = _text_differs(timeline, request) or _messages_differ(request, right)
+        if found is None:
+            right.update(_shown(request, _shared(known, request)))
+            known = request.messages[: request.stable]
+        yield ReplayedRound(request=request, divergence=found)
+
+
+def _text_differs(timeline: Timeline, request: Request) -> Divergence | None:
+    begun = request.begun
+    if begun.renderer != RENDERER:
+        recorded, rendered = str(begun.renderer), str(RENDERER)
+        return Divergence(part="renderer", recorded=recorded, rendered=rendered)
+    system = _digest(timeline.system_texts.get(begun.system_sha256))
+    if system != begun.system_sha256:
+        return Divergence(part="system", recorded=begun.system_sha256, rendered=system)
+    tools = _digest(timeline.tool_texts.get(begun.tools_sha256))
+    if tools != begun.tools_sha256 and begun.shows == "context":
+        return Divergence(part="tools", recorded=begun.tools_sha256, rendered=tools)
+    return None
+
+
+def _messages_differ(request: Request, right: set[tuple[str, str]]) -> Divergence | None:
+    recorded, rendered = request.begun.stable_sha256, request.stable_sha256
+    if recorded == rendered:
+        return None
+    shown = _shown(request)
+    wrong = [n for n, one in enumerate(shown, 1) if one not in right] or [1, len(shown)]
+    return Divergence(
+        part="messages", recorded=recorded, rendered=rendered, first=wrong[0], last=wrong[-1]
+    )
+
+
+def _shown(request: Request, start: int = 0) -> list[tuple[str, str]]:
+    """The messages that the digest is of, with their refs."""
+    places = range(start, request.stable)
+    return [(request.refs[n], repr(request.messages[n])) for n in places]
+
+
+def _shared(known: tuple[Message, ...], request: Request) -> int:
+    """How many messages are those of the round before: all of them, or in a new epoch none."""
+    count = len(known)
+    grown = 0 < count <= request.stable and request.messages[count - 1] is known[-1]
+    return count if grown else 0
+
+
+def _digest(text: str | None) -> str:
+    return "" if text is None else sha256(text.encode()).hexdigest()
