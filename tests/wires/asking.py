@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from loopline.adapters.wires.http import Http
+from loopline.adapters.wires.http import Http, MakeClient
 from loopline.adapters.wires.wired import WireModel
 from loopline.models import (
     Abilities,
@@ -38,10 +38,10 @@ async def saying(*steps: Step) -> AsyncGenerator[Peer, None]:
 
 @asynccontextmanager
 async def model_at(
-    peer: Peer, wire: str, timeouts: Timeouts = QUICK
+    peer: Peer, wire: str, timeouts: Timeouts = QUICK, make: MakeClient | None = None
 ) -> AsyncGenerator[WireModel, None]:
-    """The model that speaks this wire with the server."""
-    http = Http()
+    """The model that speaks this wire with the server, by the usual client or another."""
+    http = Http(make)
     url = peer.url if wire == "messages" else f"{peer.url}/v1"
     made = WIRES[wire](
         f"{wire}:m",

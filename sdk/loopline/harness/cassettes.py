@@ -42,6 +42,10 @@ class Inserted:
     clock: Clock
     _tape: Recording | Replay
 
+    def begin(self) -> None:
+        """What is asked of the clock from here on is recorded, or replayed."""
+        self._tape.begin()
+
     async def close(self) -> None:
         """End what was recorded."""
         await self._tape.close()

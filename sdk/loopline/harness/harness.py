@@ -129,8 +129,8 @@ class Harness(Conversing):
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            if self._insert is not None:
-                tape = await self._insert()
+            tape = await self._insert() if self._insert is not None else None
+            if tape is not None:
                 stack.push_async_callback(tape.close)
                 self._choose, self._clock = tape.choose, tape.clock
             await asyncio.to_thread(warm)
@@ -162,6 +162,8 @@ class Harness(Conversing):
                 space=space,
                 turns=turns,
             )
+            if tape is not None:
+                tape.begin()
             self._closing = stack.pop_all()
         return self
 

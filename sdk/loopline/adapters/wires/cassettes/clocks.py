@@ -1,27 +1,16 @@
-"""Clocks that keep what they said, and clocks that say it again."""
+"""A clock that keeps what it said, and one that says it again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from loopline.adapters.wires.cassettes.lines import Times
 from loopline.clock import Alarm, Clock, SystemClock
 
-
-@dataclass(slots=True)
-class _Lanes:
-    """Times as they are asked for: in the order of the event loop, and in that of other threads."""
-
-    loop: list[datetime] = field(default_factory=list[datetime])
-    threads: list[datetime] = field(default_factory=list[datetime])
-
-    @property
-    def here(self) -> list[datetime]:
-        """The lane of whoever asks."""
-        return self.loop if _is_on_a_loop() else self.threads
+FINEST = 6
+"""The decimals of a second that are kept."""
 
 
 class KeepingClock:
@@ -29,17 +18,23 @@ class KeepingClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told = _Lanes()
+        self._began = clock.elapsed()
+        self._loop: list[datetime] = []
+        self._threads: list[datetime] = []
+        self._elapsed: list[float] = []
 
     def now(self) -> datetime:
         """The time, which is kept."""
         now = self._clock.now()
-        self._told.here.append(now)
+        (self._loop if _is_on_a_loop() else self._threads).append(now)
         return now
 
     def elapsed(self) -> float:
-        """Seconds since an arbitrary start."""
-        return self._clock.elapsed()
+        """Seconds since the recording began, which are kept."""
+        elapsed = round(self._clock.elapsed() - self._began, FINEST)
+        if _is_on_a_loop():
+            self._elapsed.append(elapsed)
+        return elapsed
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -54,47 +49,48 @@ class KeepingClock:
         return self._clock.new_id()
 
     def taken(self) -> Times:
-        """The times since this was last asked."""
-        told, self._told = self._told, _Lanes()
-        return Times(loop=tuple(told.loop), threads=tuple(told.threads))
+        """What was told since this was last asked."""
+        times = Times(
+            loop=tuple(self._loop), threads=tuple(self._threads), elapsed=tuple(self._elapsed)
+        )
+        self._loop, self._threads, self._elapsed = [], [], []
+        return times
 
 
 class RepeatingClock:
     """A clock that tells recorded times, those between two requests between the same two.
 
-    Who asks more often than was recorded is told the last one again. Sleeping takes no real time;
-    alarms ring, and ids are new, as ever.
+    Who asks more often than was recorded is told the last one again, and before `go_on` when the
+    recording began. Sleeping takes no real time; alarms ring, and ids are new, as ever.
     """
 
-    def __init__(self, begun: datetime, times: Mapping[int, Times]) -> None:
+    def __init__(self, began: datetime, times: Mapping[int, Times]) -> None:
         """`times` are those after so many requests, up to the next."""
         self._times = times
-        self._last = begun
-        self._slept = 0.0
+        self._now, self._passed = began, 0.0
         self._real = SystemClock()
-        self._left = _Lanes()
-        self.go_on(0)
+        self.go_on(-1)
 
     def go_on(self, requests: int) -> None:
         """So many requests have been made."""
-        if requests in self._times:
-            times = self._times[requests]
-            self._left = _Lanes(list(reversed(times.loop)), list(reversed(times.threads)))
+        times = self._times.get(requests, Times())
+        self._loop, self._threads = iter(times.loop), iter(times.threads)
+        self._elapsed = iter(times.elapsed)
 
     def now(self) -> datetime:
         """The next time of those that were recorded."""
-        left = self._left.here
-        if left:
-            self._last = left.pop()
-        return self._last
+        self._now = next(self._loop if _is_on_a_loop() else self._threads, self._now)
+        return self._now
 
     def elapsed(self) -> float:
-        """Seconds since an arbitrary start, those that were slept among them."""
-        return self._real.elapsed() + self._slept
+        """The next seconds of those that were recorded."""
+        if _is_on_a_loop():
+            self._passed = next(self._elapsed, self._passed)
+        return self._passed
 
     async def sleep(self, seconds: float) -> None:
-        """Let others run; the seconds count as passed."""
-        self._slept += max(seconds, 0.0)
+        """Let others run."""
+        del seconds
         await asyncio.sleep(0)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:

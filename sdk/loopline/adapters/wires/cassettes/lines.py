@@ -20,10 +20,14 @@ WHOLE, LEFT = "whole", "left"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What a clock said between two requests: on the event loop, and in other threads."""
+    """What a clock said between two requests: on the event loop, and in other threads.
+
+    `elapsed` are the seconds on its monotonic side, since the beginning; on the event loop alone.
+    """
 
     loop: tuple[datetime, ...] = ()
     threads: tuple[datetime, ...] = ()
+    elapsed: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +160,7 @@ def _clock(times: Times) -> JsonObject:
     return {
         "loop": [one.isoformat() for one in times.loop],
         "threads": [one.isoformat() for one in times.threads],
+        "elapsed": list[Json](times.elapsed),
     }
 
 
@@ -229,7 +234,8 @@ def _times(clock: Mapping[str, Json]) -> Times:
     def lane(found: Json) -> tuple[datetime, ...]:
         return tuple(datetime.fromisoformat(_string(one)) for one in _list(found))
 
-    return Times(loop=lane(clock["loop"]), threads=lane(clock["threads"]))
+    elapsed = tuple(_number(one) for one in _list(clock["elapsed"]))
+    return Times(loop=lane(clock["loop"]), threads=lane(clock["threads"]), elapsed=elapsed)
 
 
 def _strings(found: Mapping[str, Json]) -> dict[str, str]:
@@ -239,6 +245,12 @@ def _strings(found: Mapping[str, Json]) -> dict[str, str]:
 def _string(value: Json) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _number(value: Json) -> float:
+    if not isinstance(value, float):
+        raise TypeError(f"{value!r} is no number of seconds")
     return value
 
 

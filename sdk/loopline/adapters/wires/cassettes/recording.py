@@ -62,6 +62,10 @@ class Recording:
             )
         )
 
+    def begin(self) -> None:
+        """Keep times from here on: how often they are asked for before depends on what lies beside."""
+        self.clock.taken()
+
     def client(self, by: httpx2.AsyncClient) -> httpx2.AsyncClient:
         """A client that records what it sends by another one."""
         return httpx2.AsyncClient(transport=_Recorded(by, self))
@@ -74,7 +78,7 @@ class Recording:
         return line.number
 
     async def keep(self, line: Line) -> None:
-        """Write a line.
+        """Write a line; what comes when the recording is over has no part in it.
 
         Raises:
             CassetteError: it cannot be written.
@@ -90,7 +94,7 @@ class Recording:
         left = memoryview(written(line))
         try:
             with self._writing:
-                while left:
+                while left and not self._open.closed:
                     left = left[self._open.write(left) or 0 :]
         except OSError as error:
             raise self._unwritable(error) from error

@@ -78,6 +78,10 @@ class Replay:
         """The base URLs that it was asked at, by their variables."""
         return self._head.settings
 
+    def begin(self) -> None:
+        """Tell the recorded times from here on."""
+        self.clock.go_on(0)
+
     def client(self) -> httpx2.AsyncClient:
         """A client that is answered by the cassette alone."""
         return httpx2.AsyncClient(transport=_Replayed(self))

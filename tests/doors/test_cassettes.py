@@ -1,0 +1,91 @@
+"""`--record` and `--replay`: a run by a model at a provider, and the same one without it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.doors.bundles import QUESTION, TEA
+from tests.doors.command import Loopline, finish
+from tests.support.peers import openai_says as oai
+from tests.support.peers.behaviours import Silence
+from tests.support.peers.openai_like import openai_like
+from tests.support.peers.said import Call
+from tests.support.peers.wire import Peer
+from tests.support.repository import commit
+
+SEARCHED = Call("react__search_knowledge", '{"query": "green tea"}', "call_1")
+READ = Call("react__read", '{"paths": ["so:sources_pool[1]", "ar:turn_1.user.prompt"]}', "call_2")
+
+RECORD = ("run", "guide", QUESTION, "--model", "openai:m", "--record", "talk.jsonl")
+
+
+def at(tea: Loopline, peer: Peer) -> Loopline:
+    """The command, with that server for a provider."""
+    settings = {"OPENAI_BASE_URL": f"{peer.url}/v1", "OPENAI_API_KEY": "sk-secret-of-mine"}
+    return replace(tea, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Loopline:
+    """The command beside a recording of a run of three rounds, `talk.jsonl`; the server has gone."""
+    folder = tmp_path_factory.mktemp("recorded") / "tea house"
+    folder.mkdir()
+    commit(folder, TEA)
+    return asyncio.run(record(Loopline(folder)))
+
+
+async def record(tea: Loopline) -> Loopline:
+    script = (
+        oai.Says("I search.", calls=(SEARCHED,)),
+        oai.Says("I read.", calls=(READ,)),
+        oai.Says("Three minutes [[S:1]]."),
+    )
+    async with openai_like(*script) as peer:
+        ran = await asyncio.to_thread(at(tea, peer), *RECORD)
+    assert (ran.code, len(peer.requests)) == (0, 3), ran.err
+    return tea
+
+
+def test_a_run_is_replayed_without_its_server_and_any_setting(recorded: Loopline) -> None:
+    ran = recorded("run", "guide", QUESTION, "--replay", "talk.jsonl", "-c", "again")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "Three minutes [1].")
+    assert recorded.blocks("again") == recorded.blocks("tea_guide-1")
+    assert "sk-secret" not in (recorded.folder / "talk.jsonl").read_text("utf-8")
+
+
+def test_a_replay_of_another_question_says_where_it_differs(recorded: Loopline) -> None:
+    question = "How long is black tea steeped?"
+    ran = recorded("run", "guide", question, "--replay", "talk.jsonl", "-c", "other")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.count("nearest is number 1 of 3, and differs first at messages[1].content") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--record", "talk.jsonl"], "is there already"),
+        (["--replay", "guide/__init__.py"], "line 1"),
+        (["--replay", "talk.jsonl", "--record", "new.jsonl"], "choose one"),
+    ],
+    ids=["taken", "no cassette", "both"],
+)
+def test_a_file_that_cannot_serve_is_a_wrong_option(
+    words: list[str], said: str, recorded: Loopline
+) -> None:
+    ran = recorded("run", "guide", QUESTION, *words)
+    assert (ran.code, said in ran.err) == (2, True)
+
+
+async def test_a_recording_of_a_run_that_was_killed_is_good_up_to_there(tea: Loopline) -> None:
+    script = (oai.Says("I search.", calls=(SEARCHED,)), Silence(oai.Says("Three minutes.")))
+    async with openai_like(*script) as peer:
+        process = await asyncio.to_thread(at(tea, peer).start, *RECORD)
+        await peer.until(lambda it: len(it.requests) == 2)
+        process.kill()
+        await asyncio.to_thread(finish, process)
+    ran = await asyncio.to_thread(tea, "run", "guide", QUESTION, "--replay", "talk.jsonl")
+    assert (ran.code, "before the response to request 2" in ran.err) == (1, True)
+    assert "react.tool.result" in [one["type"] for one in tea.blocks("tea_guide-2")]
