@@ -53,13 +53,8 @@ def chosen(peer: Peer, environment: pytest.MonkeyPatch) -> None:
     environment.setenv("OPENAI_API_KEY", "sk-secret-of-mine")
 
 
-@pytest.mark.parametrize("store", ["memory:", "sqlite"])
-async def test_a_run_comes_again_block_by_block_and_needs_no_setting(
-    store: str, tmp_path: Path
-) -> None:
-    first_store, second_store = (
-        store if store == "memory:" else f"sqlite:///{tmp_path}/{n}.db" for n in (1, 2)
-    )
+async def test_a_run_comes_again_block_by_block_and_needs_no_setting(tmp_path: Path) -> None:
+    first_store, second_store = (f"sqlite:///{tmp_path}/{n}.db" for n in (1, 2))
     file = tmp_path / "talk.jsonl"
     async with openai_like(*SCRIPT) as peer:
         with pytest.MonkeyPatch.context() as environment:

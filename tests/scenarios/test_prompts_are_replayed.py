@@ -1,0 +1,93 @@
+"""Every prompt of a kept conversation is rendered again; where one is another, it is told which part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from loopline import Block
+from loopline.prompt import Divergence, ReplayedRound, replayed
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.timeline import Body, RoundStart, Timeline, ToolResult, UserPrompt
+from tests.support.workbench import at_work, workbench
+
+
+async def kept() -> list[Block]:
+    """Two turns of three rounds and one, the second of which has an epoch of its own."""
+    script = [
+        Say("One.", Call("w.look", text="tea")),
+        Say("Two.", Call("w.look", text="milk"), Call("w.count", number=3)),
+        "Three of them.",
+        "As I said.",
+    ]
+    async with at_work(ScriptedModel([*script]), workbench()) as talk:
+        await talk.say("How many?")
+        await talk.feedback("turn_1", "ok", text="thanks")
+        await talk.say("Really?")
+        return list(await talk.blocks())
+
+
+def changed(blocks: list[Block], change: Callable[[Body], Body]) -> list[ReplayedRound]:
+    """The rounds of a conversation in whose log the bodies were changed."""
+    return list(replayed(Timeline([replace(one, body=change(one.body)) for one in blocks])))
+
+
+def first(rounds: list[ReplayedRound]) -> tuple[str, Divergence]:
+    """The first that diverges, by its ref."""
+    found = next(one for one in rounds if one.divergence is not None)
+    assert found.divergence is not None
+    return found.request.block.ref, found.divergence
+
+
+async def test_each_round_of_a_log_that_nobody_touched_is_rendered_as_it_was() -> None:
+    rounds = changed(await kept(), lambda body: body)
+    assert [one.request.block.turn for one in rounds] == [1, 1, 1, 2]
+    assert {one.divergence for one in rounds} == {None}
+
+
+async def test_a_changed_result_is_found_by_the_digests_before_and_after_it() -> None:
+    def change(body: Body) -> Body:
+        is_it = isinstance(body, ToolResult) and "milk" in body.text
+        return replace(body, text="seen cream") if is_it else body
+
+    rounds = changed(await kept(), change)
+    ref, found = first(rounds)
+    assert (ref, found.part) == ("ar:turn_1.react.round.start.3", "messages")
+    wrong = next(one for one in rounds if one.divergence is not None)
+    assert wrong.suspects == ("tc:turn_1.c2.call", "tc:turn_1.c2.result", "tc:turn_1.c3.result")
+    assert [one.divergence is None for one in rounds] == [True, True, False, False]
+
+
+async def test_a_changed_question_is_missed_by_the_round_after_the_one_that_took_it() -> None:
+    def change(body: Body) -> Body:
+        return replace(body, text="How few?") if isinstance(body, UserPrompt) else body
+
+    ref, found = first(changed(await kept(), change))
+    assert (ref, found.part, found.first) == ("ar:turn_1.react.round.start.2", "messages", 1)
+
+
+@pytest.mark.parametrize("part", ["system", "tools", "renderer"])
+async def test_a_changed_text_or_version_is_named(part: str) -> None:
+    def change(body: Body) -> Body:
+        if not isinstance(body, RoundStart):
+            return body
+        match part:
+            case "system":
+                return replace(body, system=body.system and "Be lazy.")
+            case "tools":
+                return replace(body, tools=body.tools and "[]")
+            case _:
+                return replace(body, renderer=body.renderer - 1)
+
+    ref, found = first(changed(await kept(), change))
+    assert (ref, found.part) == ("ar:turn_1.react.round.start.1", part)
+
+
+async def test_a_text_that_is_not_kept_is_a_divergence_without_a_digest() -> None:
+    def change(body: Body) -> Body:
+        return replace(body, system="") if isinstance(body, RoundStart) else body
+
+    _, found = first(changed(await kept(), change))
+    assert (found.part, found.rendered) == ("system", "")
