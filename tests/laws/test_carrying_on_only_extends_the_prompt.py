@@ -17,6 +17,7 @@ from loopline.prompt import (
     Rendering,
     View,
     cache_points,
+    replayed,
     requests,
     tools_text,
 )
@@ -177,6 +178,7 @@ def check_requests(lived: Lived) -> None:
     again = {request.block.seq: request for request in requests(Timeline(lived.blocks))}
     assert list(again) == [block.seq for block, _ in starts(lived.blocks)]
     assert {request.inexact for request in again.values()} <= {""}
+    assert {one.divergence for one in replayed(Timeline(lived.blocks))} <= {None}
     for sent in lived.sent:
         request = again[sent.start.seq]
         assert request.messages == sent.prompt.messages

@@ -10,19 +10,21 @@ import pytest
 from loopline import Block
 from loopline.prompt import Divergence, ReplayedRound, replayed
 from loopline.testing import Call, Say, ScriptedModel
-from loopline.timeline import Body, RoundStart, Timeline, ToolResult, UserPrompt
+from loopline.testing.scripted import Entry
+from loopline.timeline import Body, Plan, RoundStart, Timeline, ToolResult, UserPrompt
 from tests.support.workbench import at_work, workbench
 
 
 async def kept() -> list[Block]:
-    """Two turns of three rounds and one, the second of which has an epoch of its own."""
-    script = [
-        Say("One.", Call("w.look", text="tea")),
-        Say("Two.", Call("w.look", text="milk"), Call("w.count", number=3)),
+    """Two turns of three rounds and two, with a plan, a source, a reaction and a second epoch."""
+    script: list[Entry] = [
+        Say("One.", Call("w.look", text="tea"), Call("react.plan", mode="new", steps=["look"])),
+        Say("Two.", Call("w.look", text="milk"), Call("w.find", url="https://a.b")),
         "Three of them.",
+        Call("react.hide", path="tc:turn_1.c3.result", replacement="milk"),
         "As I said.",
     ]
-    async with at_work(ScriptedModel([*script]), workbench()) as talk:
+    async with at_work(ScriptedModel(script), workbench()) as talk:
         await talk.say("How many?")
         await talk.feedback("turn_1", "ok", text="thanks")
         await talk.say("Really?")
@@ -43,21 +45,23 @@ def first(rounds: list[ReplayedRound]) -> tuple[str, Divergence]:
 
 async def test_each_round_of_a_log_that_nobody_touched_is_rendered_as_it_was() -> None:
     rounds = changed(await kept(), lambda body: body)
-    assert [one.request.block.turn for one in rounds] == [1, 1, 1, 2]
+    assert [one.request.block.turn for one in rounds] == [1, 1, 1, 2, 2]
+    assert [one.request.begun.epoch for one in rounds] == [1, 1, 1, 1, 2]
     assert {one.divergence for one in rounds} == {None}
 
 
 async def test_a_changed_result_is_found_by_the_digests_before_and_after_it() -> None:
     def change(body: Body) -> Body:
-        is_it = isinstance(body, ToolResult) and "milk" in body.text
-        return replace(body, text="seen cream") if is_it else body
+        if not isinstance(body, ToolResult) or "milk" not in body.text:
+            return body
+        return replace(body, text="seen cream")
 
     rounds = changed(await kept(), change)
     ref, found = first(rounds)
     assert (ref, found.part) == ("ar:turn_1.react.round.start.3", "messages")
     wrong = next(one for one in rounds if one.divergence is not None)
-    assert wrong.suspects == ("tc:turn_1.c2.call", "tc:turn_1.c2.result", "tc:turn_1.c3.result")
-    assert [one.divergence is None for one in rounds] == [True, True, False, False]
+    assert wrong.suspects == ("tc:turn_1.c3.call", "tc:turn_1.c3.result", "tc:turn_1.c4.result")
+    assert [one.divergence is None for one in rounds] == [True, True, False, False, True]
 
 
 async def test_a_changed_question_is_missed_by_the_round_after_the_one_that_took_it() -> None:
@@ -83,6 +87,17 @@ async def test_a_changed_text_or_version_is_named(part: str) -> None:
 
     ref, found = first(changed(await kept(), change))
     assert (ref, found.part) == ("ar:turn_1.react.round.start.1", part)
+
+
+async def test_a_changed_plan_is_found_by_the_tail_that_showed_it() -> None:
+    def change(body: Body) -> Body:
+        if not isinstance(body, Plan):
+            return body
+        return replace(body, snapshot=replace(body.snapshot, steps=("lurk",)))
+
+    ref, found = first(changed(await kept(), change))
+    assert (ref, found.part) == ("ar:turn_1.react.round.start.2", "tail")
+    assert (found.recorded, found.rendered) == ("□ [1] look", "□ [1] lurk")
 
 
 async def test_a_text_that_is_not_kept_is_a_divergence_without_a_digest() -> None:

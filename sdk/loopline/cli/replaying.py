@@ -74,6 +74,9 @@ def _told(one: ReplayedRound, found: Divergence) -> str:
                 else "there is none"
             )
             return f"{where}: its {found.part} text had the digest {found.recorded[:DIGITS]}, {now}"
+        case "tail":
+            was, now = (visible(line) or "nothing" for line in (found.recorded, found.rendered))
+            return f"{where}: its tail said {was}, and the log makes {now}"
         case "messages":
             place = f"message {found.first}"
             if found.last > found.first:

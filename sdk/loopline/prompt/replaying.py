@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from loopline.models import Message
+from loopline.prompt.announce import announce
 from loopline.prompt.rendering import RENDERER
 from loopline.prompt.requests import Request, requests
 from loopline.timeline import Timeline
 
-ReplayedPart: TypeAlias = Literal["renderer", "system", "tools", "messages"]
+OWN_LINES = 2
+"""Of a tail the lines that are its round's own: number and time."""
+
+ReplayedPart: TypeAlias = Literal["renderer", "system", "tools", "messages", "tail"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
     """The first part of a request that is not what was recorded, by digest or version.
 
-    `recorded` and `rendered` are sha256 in hexadecimal, of the renderer its versions; an empty
-    `rendered` is a text that the log does not keep. Of messages, `first` to `last` are the places,
-    from 1, at which none was found right in any round before.
+    `recorded` and `rendered` are sha256 in hexadecimal, of the renderer its versions, of the tail the
+    first line that differs; a text is empty where there is none. Of messages, `first` to `last` are
+    the places, from 1, at which none was found right in any round before.
     """
 
     part: ReplayedPart
@@ -48,12 +53,14 @@ class ReplayedRound:
 def replayed(timeline: Timeline) -> Iterator[ReplayedRound]:
     """Every round that asked a model, in order.
 
-    The digest of a round is that of all its messages together: which of them is another one is told
+    Of the tail what follows from the log is rendered: plans, feedback and sources; not its time. The digest of a round is that of all its messages together: which of them is another one is told
     by the rounds before, whose digests agreed.
     """
-    right, known = set[tuple[str, str]](), tuple[Message, ...]()
+    right, known, past = set[tuple[str, str]](), tuple[Message, ...](), Timeline()
     for request in requests(timeline):
+        past.extend(timeline.until(request.begun.saw)[len(past) :])
         found = _text_differs(timeline, request) or _messages_differ(request, right)
+        found = found or _tail_differs(past, request)
         if found is None:
             right.update(_shown(request, _shared(known, request)))
             known = request.messages[: request.stable]
@@ -83,6 +90,28 @@ def _messages_differ(request: Request, right: set[tuple[str, str]]) -> Divergenc
     return Divergence(
         part="messages", recorded=recorded, rendered=rendered, first=wrong[0], last=wrong[-1]
     )
+
+
+def _tail_differs(past: Timeline, request: Request) -> Divergence | None:
+    """Whether the tail shows other plans, reactions or sources than the log up to then makes."""
+    if request.begun.shows == "trace":
+        return None
+    sources = past.pool.sources
+    unseen = [sid for sid in sources if sid not in request.marked]
+    rendered = announce(
+        iteration=0,
+        limit=0,
+        now=request.block.ts,
+        turn_id="",
+        plans=past.plans.open,
+        feedback=past.reactions.new_since(request.told),
+        unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
+    )
+    tails = (text.splitlines()[OWN_LINES:] for text in (request.begun.tail, rendered))
+    for was, now in zip_longest(*tails, fillvalue=""):
+        if was != now:
+            return Divergence(part="tail", recorded=was, rendered=now)
+    return None
 
 
 def _shown(request: Request, start: int = 0) -> list[tuple[str, str]]:

@@ -24,7 +24,8 @@ class Request:
 
     `tools` is the JSON of the tools that travelled beside the text, empty in a protocol that has them
     in it. The first `stable` messages have the digest `stable_sha256` now; those behind them are the
-    user inputs that the round takes. `inexact` says why this may not be what was sent, empty when it
+    user inputs that the round takes. `marked` are the sources that they name, and reactions up to the
+    place `told` are among them. `inexact` says why this may not be what was sent, empty when it
     is, to the character.
     """
 
@@ -36,6 +37,8 @@ class Request:
     refs: tuple[str, ...]
     stable: int
     stable_sha256: str
+    marked: frozenset[int] = frozenset()
+    told: int = 0
     inexact: str = ""
 
     @property
@@ -67,6 +70,15 @@ class Request:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A rendering as it stood before a round took its input."""
+
+    stable: int
+    sha256: str
+    marked: frozenset[int]
+
+
 def requests(timeline: Timeline) -> Iterator[Request]:
     """The requests of every round that asked a model, in order."""
     views: dict[str, View] = {}
@@ -78,12 +90,12 @@ def requests(timeline: Timeline) -> Iterator[Request]:
                 view = views[begun.protocol]
                 view.extend(timeline.blocks[_at(timeline, view.seq) : place])
                 stable = view.under(begun.window) if opens(block) and begun.window else view.now
-                count, digest = len(stable.messages), stable.sha256
+                before = _Before(len(stable.messages), stable.sha256, frozenset(stable.marked))
                 view.extend([block])
                 if begun.shows == "trace":
                     yield _traced(timeline, block, begun, place)
                 else:
-                    yield _request(timeline, block, begun, view, count, digest)
+                    yield _request(timeline, block, begun, view, before)
             case _:
                 pass
 
@@ -120,7 +132,7 @@ def _at(timeline: Timeline, seq: int) -> int:
 
 
 def _request(
-    timeline: Timeline, block: Block, begun: RoundStart, view: View, stable: int, digest: str
+    timeline: Timeline, block: Block, begun: RoundStart, view: View, before: _Before
 ) -> Request:
     system = timeline.system_texts.get(begun.system_sha256)
     tools = timeline.tool_texts.get(begun.tools_sha256)
@@ -131,9 +143,11 @@ def _request(
         tools=(tools or "") if begun.protocol == NATIVE else "",
         messages=tuple(view.messages),
         refs=tuple(view.now.refs),
-        stable=stable,
-        stable_sha256=digest,
-        inexact=_inexact(begun, digest, kept=system is not None and tools is not None),
+        stable=before.stable,
+        stable_sha256=before.sha256,
+        marked=before.marked,
+        told=view.window.feedback,
+        inexact=_inexact(begun, before.sha256, kept=system is not None and tools is not None),
     )
 
 
