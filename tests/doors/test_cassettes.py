@@ -79,6 +79,11 @@ def test_a_file_that_cannot_serve_is_a_wrong_option(
     assert (ran.code, said in ran.err) == (2, True)
 
 
+def test_a_bundle_that_is_not_there_leaves_no_file(recorded: Loopline) -> None:
+    ran = recorded("run", "none", QUESTION, "--record", "none.jsonl")
+    assert (ran.code, (recorded.folder / "none.jsonl").exists()) == (1, False)
+
+
 async def test_a_recording_of_a_run_that_was_killed_is_good_up_to_there(tea: Loopline) -> None:
     script = (oai.Says("I search.", calls=(SEARCHED,)), Silence(oai.Says("Three minutes.")))
     async with openai_like(*script) as peer:

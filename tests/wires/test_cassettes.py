@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -69,6 +70,7 @@ async def recorded(
 ) -> AsyncGenerator[WireModel, None]:
     """The model at the server, on the record."""
     tape = Recording(file, SystemClock(), [], {})
+    await tape.begin()
     async with model_at(peer, wire, timeouts, lambda: tape.client(pooled())) as model:
         yield model
     await tape.close()
@@ -127,6 +129,17 @@ async def test_a_key_is_not_in_the_file_even_if_the_server_says_it(file: Path) -
         with pytest.raises(ModelAccessError) as second:
             await asked(model)
     assert str(second.value) == str(first.value)
+
+
+async def test_a_refusal_that_is_compressed_is_read_again(file: Path) -> None:
+    body = gzip.compress(b'{"error": {"message": "There is no tea."}}')
+    refusal = Status(400, body=body, headers={"Content-Encoding": "gzip"})
+    async with openai_like(refusal) as peer, recorded(peer, file) as model:
+        with pytest.raises(ModelError, match="There is no tea"):
+            await asked(model)
+    async with again(peer, file) as model:
+        with pytest.raises(ModelError, match="There is no tea"):
+            await asked(model)
 
 
 async def test_who_asks_the_same_again_is_answered_in_the_recorded_order_and_no_oftener(
@@ -255,11 +268,11 @@ def test_a_file_that_is_no_cassette_is_told_with_the_line(
         Replay(file)
 
 
-def test_a_recording_takes_no_place_of_another(file: Path) -> None:
-    file.write_bytes(HEAD)
+async def test_a_recording_takes_no_place_of_another(file: Path) -> None:
+    keep(file, HEAD)
     with pytest.raises(CassetteError, match="is there already"):
-        Recording(file, SystemClock(), [], {})
-    assert file.read_bytes() == HEAD
+        await Recording(file, SystemClock(), [], {}).begin()
+    assert kept(file) == HEAD
 
 
 def test_a_file_that_is_not_there_is_told(file: Path) -> None:

@@ -26,7 +26,7 @@ _WHO = re.compile(r"//[^/@]*@")
 class Cassette:
     """A file of what models at a provider were asked over HTTP and what came, to the byte.
 
-    To `record` makes the file, which must not be there yet. To `replay` has it answer in place of the
+    The models are those that strings name. To `record` makes the file, which must not be there yet. To `replay` has it answer in place of the
     network, without keys; a request that it does not hold is a `CassetteError`.
     """
 
@@ -42,9 +42,13 @@ class Inserted:
     clock: Clock
     _tape: Recording | Replay
 
-    def begin(self) -> None:
-        """What is asked of the clock from here on is recorded, or replayed."""
-        self._tape.begin()
+    async def begin(self) -> None:
+        """The harness is open: what is asked from here on is recorded, or replayed.
+
+        Raises:
+            CassetteError: the file that is to be made is there already, or cannot be written.
+        """
+        await self._tape.begin()
 
     async def close(self) -> None:
         """End what was recorded."""
@@ -52,10 +56,10 @@ class Inserted:
 
 
 async def inserted(cassette: Cassette, model: ModelChoice, clock: Clock | None) -> Inserted:
-    """Begin to record, or to replay: by the recorded chain and clock, where none are given.
+    """A cassette to record in or to replay: by the recorded chain and clock, where none are given.
 
     Raises:
-        CassetteError: the file is there already, is not there, or is no cassette.
+        CassetteError: the file that is to be replayed is not there, or is no cassette.
         ModelError: a model string that does not work here.
     """
     file = Path(cassette.file)
@@ -70,7 +74,6 @@ def _recording(file: Path, model: ModelChoice, clock: Clock) -> Inserted:
     from loopline.adapters.wires.cassettes import Recording
     from loopline.adapters.wires.http import pooled
 
-    chooser(model)  # what cannot be asked leaves no file
     named = names(model)
     tape = Recording(file, clock, named, _settings(named, os.environ))
     wires = Wires(os.environ, lambda: tape.client(pooled()))

@@ -142,7 +142,8 @@ class Harness(Conversing):
             )
             log = self._given_log
             if log is None:
-                log = await open_log(self._place, self._clock)
+                # What is collected beside a run asks the clock too, once more or less each time.
+                log = await open_log(self._place, self._clock, collects=tape is None)
                 stack.push_async_callback(log.close)
             space = await self._space(loaded, properties)
             if space is not None:
@@ -163,7 +164,7 @@ class Harness(Conversing):
                 turns=turns,
             )
             if tape is not None:
-                tape.begin()
+                await tape.begin()
             self._closing = stack.pop_all()
         return self
 

@@ -45,8 +45,10 @@ def place(url: str | None) -> Place:
     return Place(given, Path(given.removeprefix("sqlite:///")))
 
 
-async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> TimelineLog:
-    """The log at that place.
+async def open_log(
+    where: Place, clock: Clock, *, read_only: bool = False, collects: bool = True
+) -> TimelineLog:
+    """The log at that place; unless told otherwise it collects what nothing names, beside all else.
 
     Raises:
         StoreError: there can be no store; the message says why.
@@ -60,7 +62,7 @@ async def open_log(where: Place, clock: Clock, *, read_only: bool = False) -> Ti
         await asyncio.to_thread(_make_default_folder)
     beside = blobs.beside(where.beside, clock)
     opened = await log.open(where.url, clock=clock, read_only=read_only, blobs=beside)
-    if not read_only:
+    if collects and not read_only:
         opened.collect_daily()
     return opened
 

@@ -36,34 +36,28 @@ class Recording:
     def __init__(
         self, file: Path, clock: Clock, models: Sequence[str], settings: Mapping[str, str]
     ) -> None:
-        """Begin the file: with the chain's model strings, and the variables of their base URLs. Blocks.
+        """`models` are the chain's model strings, `settings` the variables of their base URLs."""
+        self.clock: KeepingClock = KeepingClock(clock)
+        self._file = file
+        self._models, self._settings = tuple(models), settings
+        self._requests = 0
+        self._writing = Lock()
+        self._open: FileIO | None = None
+
+    async def begin(self) -> None:
+        """Make the file, and keep times from here on: those before depend on what lies beside.
 
         Raises:
             CassetteError: the file is there already, or cannot be written.
         """
-        self.clock: KeepingClock = KeepingClock(clock)
-        self._file = file
-        self._requests = 0
-        self._writing = Lock()
-        try:
-            self._open = FileIO(file, "x")
-        except FileExistsError as error:
-            raise CassetteError(
-                f"{file} is there already: replay it, or remove it to record anew"
-            ) from error
-        except OSError as error:
-            raise self._unwritable(error) from error
-        self._write(
-            Head(
-                at=clock.now(),
-                loopline=version("loopline"),
-                models=tuple(models),
-                settings=settings,
-            )
+        head = Head(
+            at=self.clock.now(),
+            loopline=version("loopline"),
+            models=self._models,
+            settings=self._settings,
         )
-
-    def begin(self) -> None:
-        """Keep times from here on: how often they are asked for before depends on what lies beside."""
+        self._open = await asyncio.to_thread(self._made)
+        await self.keep(head)
         self.clock.taken()
 
     def client(self, by: httpx2.AsyncClient) -> httpx2.AsyncClient:
@@ -77,7 +71,7 @@ class Recording:
         await self.keep(line)
         return line.number
 
-    async def keep(self, line: Line) -> None:
+    async def keep(self, line: Head | Line) -> None:
         """Write a line; what comes when the recording is over has no part in it.
 
         Raises:
@@ -88,13 +82,25 @@ class Recording:
     async def close(self) -> None:
         """End the file."""
         await self.keep(Close(times=self.clock.taken()))
-        self._open.close()
+        made, self._open = self._open, None
+        if made is not None:
+            made.close()
+
+    def _made(self) -> FileIO:
+        try:
+            return FileIO(self._file, "x")
+        except FileExistsError as error:
+            raise CassetteError(
+                f"{self._file} is there already: replay it, or remove it to record anew"
+            ) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def _write(self, line: Head | Line) -> None:
         left = memoryview(written(line))
         try:
             with self._writing:
-                while left and not self._open.closed:
+                while left and self._open is not None:
                     left = left[self._open.write(left) or 0 :]
         except OSError as error:
             raise self._unwritable(error) from error

@@ -78,7 +78,7 @@ class Replay:
         """The base URLs that it was asked at, by their variables."""
         return self._head.settings
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Tell the recorded times from here on."""
         self.clock.go_on(0)
 
