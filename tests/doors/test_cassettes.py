@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.doors.bundles import QUESTION, TEA
-from tests.doors.command import Loopline, finish
+from tests.doors.command import Loopline, finish, wait_for
 from tests.support.peers import openai_says as oai
 from tests.support.peers.behaviours import Silence
 from tests.support.peers.openai_like import openai_like
@@ -88,7 +88,7 @@ async def test_a_recording_of_a_run_that_was_killed_is_good_up_to_there(tea: Loo
     script = (oai.Says("I search.", calls=(SEARCHED,)), Silence(oai.Says("Three minutes.")))
     async with openai_like(*script) as peer:
         process = await asyncio.to_thread(at(tea, peer).start, *RECORD)
-        await peer.until(lambda it: len(it.requests) == 2)
+        await asyncio.to_thread(wait_for, lambda: len(peer.requests) == 2)
         process.kill()
         await asyncio.to_thread(finish, process)
     ran = await asyncio.to_thread(tea, "run", "guide", QUESTION, "--replay", "talk.jsonl")
