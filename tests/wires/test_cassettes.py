@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from loopline.adapters.wires.cassettes import Recording, Replay
 from loopline.adapters.wires.cassettes.lines import Head, Request, Response, read, written
-from loopline.adapters.wires.http import Timeouts, pooled
+from loopline.adapters.wires.http import pooled
 from loopline.adapters.wires.wired import WireModel
 from loopline.clock import SystemClock
 from loopline.errors import CassetteError, ModelAccessError, ModelError, ModelTimedOut
-from loopline.models import Prompt, TextDelta, UserMessage
+from loopline.models import Prompt, TextDelta, Timeouts, UserMessage
 from tests.support.peers import anthropic_says as ant
 from tests.support.peers import openai_says as oai
 from tests.support.peers.anthropic_like import anthropic_like

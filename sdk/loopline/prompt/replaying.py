@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from loopline.models import Message
 from loopline.prompt.announce import announce
-from loopline.prompt.rendering import RENDERER
+from loopline.prompt.rendering import RENDERER, written_out
 from loopline.prompt.requests import Request, requests
 from loopline.timeline import Timeline
 
@@ -53,14 +53,17 @@ class ReplayedRound:
 def replayed(timeline: Timeline) -> Iterator[ReplayedRound]:
     """Every round that asked a model, in order.
 
-    Of the tail what follows from the log is rendered: plans, feedback and sources; not its time. The digest of a round is that of all its messages together: which of them is another one is told
-    by the rounds before, whose digests agreed.
+    Of the tail what follows from the log is rendered: plans, feedback and sources; not its time. The
+    digest of a round is that of all its messages together: which of them is another one is told by the
+    rounds before, whose digests agreed.
     """
     right, known, past = set[tuple[str, str]](), tuple[Message, ...](), Timeline()
+    tail = ""
     for request in requests(timeline):
         past.extend(timeline.until(request.begun.saw)[len(past) :])
         found = _text_differs(timeline, request) or _messages_differ(request, right)
-        found = found or _tail_differs(past, request)
+        tail = request.begun.tail or (tail if request.begun.tail_kind == "kept" else "")
+        found = found or _tail_differs(past, request, tail)
         if found is None:
             right.update(_shown(request, _shared(known, request)))
             known = request.messages[: request.stable]
@@ -92,8 +95,8 @@ def _messages_differ(request: Request, right: set[tuple[str, str]]) -> Divergenc
     )
 
 
-def _tail_differs(past: Timeline, request: Request) -> Divergence | None:
-    """Whether the tail shows other plans, reactions or sources than the log up to then makes."""
+def _tail_differs(past: Timeline, request: Request, tail: str) -> Divergence | None:
+    """Whether the tail, or the one that was kept, shows other plans, reactions or sources than the log up to then makes."""
     if request.begun.shows == "trace":
         return None
     sources = past.pool.sources
@@ -107,7 +110,7 @@ def _tail_differs(past: Timeline, request: Request) -> Divergence | None:
         feedback=past.reactions.new_since(request.told),
         unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
     )
-    tails = (text.splitlines()[OWN_LINES:] for text in (request.begun.tail, rendered))
+    tails = (text.splitlines()[OWN_LINES:] for text in (tail, rendered))
     for was, now in zip_longest(*tails, fillvalue=""):
         if was != now:
             return Divergence(part="tail", recorded=was, rendered=now)
@@ -117,7 +120,7 @@ def _tail_differs(past: Timeline, request: Request) -> Divergence | None:
 def _shown(request: Request, start: int = 0) -> list[tuple[str, str]]:
     """The messages that the digest is of, with their refs."""
     places = range(start, request.stable)
-    return [(request.refs[n], repr(request.messages[n])) for n in places]
+    return [(request.refs[n], written_out(request.messages[n])) for n in places]
 
 
 def _shared(known: tuple[Message, ...], request: Request) -> int:
