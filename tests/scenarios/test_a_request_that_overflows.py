@@ -71,6 +71,17 @@ async def test_a_number_that_the_same_request_would_fit_is_not_believed() -> Non
     assert size(model.requests[-1]) < size(model.requests[-2])
 
 
+async def test_a_window_no_longer_than_a_reply_was_thought_to_be_has_room_for_both() -> None:
+    overflow = Fail(ModelOverflow("too long", window=6_000))
+    model = ScriptedModel([*LOOKS, overflow, "Done."], output_limit=8_000)
+    async with at_work(model) as talk:
+        assert (await talk.say("go")).answer == "Done."
+        (learned,) = await bodies(talk, ModelOverflowed)
+        begun = await bodies(talk, RoundStart)
+    assert 0 < begun[-1].tokens <= learned.window * 3 // 4
+    assert model.requests[-1].options.output_limit == learned.window // 4
+
+
 async def test_when_it_is_too_long_again_the_turn_says_so() -> None:
     overflow = Fail(ModelOverflow("too long", window=4_000))
     model = ScriptedModel([*LOOKS, overflow, overflow], output_limit=1_000)

@@ -166,9 +166,8 @@ class Context:
 
         It is what the server says, and never so large that the same request would fit.
         """
-        output = self.model.abilities.output_limit
-        known = error.window or self.tokens // 2 + output
-        window = min(known, int(self.tokens * SHRUNK) + output)
+        known = error.window or self._window_with(self.tokens // 2)
+        window = min(known, self._window_with(int(self.tokens * SHRUNK)))
         body = ModelOverflowed(
             model=self.model.name,
             tokens=self.tokens,
@@ -186,9 +185,20 @@ class Context:
         )
 
     @property
+    def _output(self) -> int:
+        """The tokens that are kept for the reply: a quarter at most where the window is far smaller than was thought."""
+        abilities = self.model.abilities
+        beyond = self._window - (abilities.window - abilities.output_limit)
+        return max(min(abilities.output_limit, self._window // 4), beyond)
+
+    @property
     def _room(self) -> int:
         """The tokens that a request may have, beside what the answer may need."""
-        return self._window - self.model.abilities.output_limit
+        return self._window - self._output
+
+    def _window_with(self, room: int) -> int:
+        """The window, overflowed, that has this room for a request."""
+        return room + min(self.model.abilities.output_limit, room // 3)
 
     def _is_steered(self) -> bool:
         """Whether the round that was begun was cut off for something that it does not take."""
@@ -252,14 +262,14 @@ class Context:
 
     def _options(self, *, calls: bool, longer: int = 0) -> Options:
         abilities = self.model.abilities
-        limit = min(abilities.output_limit << longer, max(self._window // 2, 1))
+        limit = min(self._output << longer, max(self._window // 2, 1))
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._traced is None else NATIVE
         return Options(
             allow_calls=calls,
             protocol=spoken,
             json_object=spoken == "json" and abilities.json_mode,
-            output_limit=max(limit, abilities.output_limit),
+            output_limit=max(limit, self._output),
             reasoning_effort=self._policies.reasoning_effort or "",
         )
 
