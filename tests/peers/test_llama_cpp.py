@@ -1,0 +1,209 @@
+"""llama.cpp's own server, and a model of random weights: what it says is anything, its form is not."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import jsonschema
+import pytest
+
+from loopline import Harness, TurnResult
+from loopline.conversations import Talk
+from loopline.errors import ModelOverflow, ModelStreamBroken, ModelTimedOut, ModelUnreachable
+from loopline.models import JsonObject, Options, Prompt, Reply, ToolSpec, UserMessage
+from loopline.testing import FakeClock
+from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
+from tests.peers.clients import openai_at
+from tests.peers.results import of_reply, ours, theirs
+from tests.support.peers.llama_cpp import Llama, llama
+from tests.support.workbench import bodies, workbench
+from tests.wires.asking import QUICK, asked, model_at
+
+T = TypeVar("T")
+WINDOW = 16_384
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["green", "black"]}, "hot": {"type": "boolean"}},
+    "required": ["kind", "hot"],
+    "additionalProperties": False,
+}
+PICK = ToolSpec(name="pick", description="Pick a tea.", parameters=SCHEMA)
+PATIENT = replace(QUICK, read=10.0, total=60.0)
+ENDS = {"complete", "max_iterations", "stagnation"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Llama]:
+    with llama(tmp_path_factory.mktemp("llama"), window=WINDOW) as running:
+        yield running
+
+
+def asking(text: str, *tools: ToolSpec, options: Options | None = None) -> Prompt:
+    messages = (UserMessage(text=text),)
+    return Prompt(
+        system="You keep a shop.", tools=tools, messages=messages, options=options or Options()
+    )
+
+
+async def told(served: Llama, *prompts: Prompt) -> list[Reply]:
+    async with model_at(served.peer, "chat", PATIENT) as model:
+        return [(await asked(model, prompt))[1] for prompt in prompts]
+
+
+async def until(talk: Talk, kind: type[T], text: str) -> tuple[TurnResult, list[T]]:
+    """Say it until the conversation has such a block: the last result, and these blocks."""
+    while True:
+        result = await talk.say(text, max_iterations=3)
+        if found := await bodies(talk, kind):
+            return result, found
+
+
+async def test_text_comes_in_pieces_is_counted_and_ends_where_it_is_limited(tmp_path: Path) -> None:
+    prompt = asking("Tea?", options=Options(output_limit=50))
+    with llama(tmp_path, ends=False) as served:
+        async with model_at(served.peer, "chat", PATIENT) as model:
+            deltas, reply = await asked(model, prompt)
+    assert 1 < len(deltas) <= 50
+    assert "".join(delta.text for delta in deltas) == reply.text
+    assert (reply.stop_reason, reply.usage.output_tokens) == ("length", 50)
+    assert reply.usage.input_tokens > len("You keep a shop.Tea?")
+
+
+async def test_a_text_that_is_over_says_so(served: Llama) -> None:
+    (reply,) = await told(served, asking("Tea?"))
+    assert reply.stop_reason == "stop"
+
+
+async def test_whatever_it_calls_has_the_arguments_of_the_schema(served: Llama) -> None:
+    replies = await told(served, *(asking(f"Tea {number}?", PICK) for number in range(8)))
+    calls = [call for reply in replies for call in reply.calls]
+    assert calls
+    for call in calls:
+        assert (call.name, bool(call.provider_id)) == ("pick", True)
+        jsonschema.validate(call.arguments, SCHEMA)
+    assert {reply.stop_reason for reply in replies if reply.calls} <= {"tool_use", "length"}
+    assert {reply.problem for reply in replies} == {""}
+
+
+async def test_where_calls_are_not_allowed_there_are_none(served: Llama) -> None:
+    (reply,) = await told(served, asking("Tea?", PICK, options=Options(allow_calls=False)))
+    assert (reply.calls, bool(reply.text)) == ((), True)
+
+
+async def test_one_json_object_is_one_json_object(served: Llama) -> None:
+    options = Options(json_object=True)
+    asked_for = [asking(f"Tea {number}?", options=options) for number in range(8)]
+    replies = await told(served, *asked_for)
+    whole = [reply for reply in replies if reply.stop_reason == "stop"]
+    assert whole
+    assert all(isinstance(json.loads(reply.text), dict) for reply in whole)
+
+
+async def test_the_vendors_client_reads_the_same(served: Llama) -> None:
+    for prompt in (asking("Tea?"), asking("Tea?", PICK)):
+        await ours(served.peer, "chat", prompt)  # from now on the server has read the prompt
+        assert of_reply(await ours(served.peer, "chat", prompt)) == await theirs(
+            served.peer, "chat", prompt
+        )
+
+
+async def test_the_vendors_client_is_held_to_a_schema(served: Llama) -> None:
+    async with openai_at(served.peer) as client:
+        completion = await client.chat.completions.create(
+            model="m",
+            messages=[{"role": "user", "content": "Tea?"}],
+            response_format={
+                "type": "json_schema",
+                "json_schema": {"name": "tea", "schema": dict(SCHEMA), "strict": True},
+            },
+        )
+    jsonschema.validate(json.loads(completion.choices[0].message.content or ""), SCHEMA)
+
+
+async def test_a_prompt_that_is_too_long_names_the_window(served: Llama) -> None:
+    with pytest.raises(ModelOverflow, match="exceeds the available context size") as raised:
+        await told(served, asking("Tea? " * 5_000))
+    assert raised.value.window == WINDOW
+
+
+async def test_a_turn_makes_its_calls_reads_from_the_cache_and_ends(
+    served: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{served.peer.url}/v1")
+    bundle = workbench(tools=["w.count"])
+    async with Harness.open(bundle, store="memory:", model="openai:m") as harness:
+        talk = harness.conversation("c")
+        result, calls = await until(talk, ToolCalled, "Count.")
+        ended = await bodies(talk, ToolResult)
+        decisions = await bodies(talk, Decision)
+    assert (result.exit_reason in ENDS, bool(result.answer)) == (True, True)
+    assert {one.call_id for one in ended} == {one.call_id for one in calls}
+    assert all(one.usage.cache_read_tokens > 1_000 for one in decisions[1:])
+
+
+async def test_no_text_that_a_random_model_writes_into_its_calls_breaks_a_turn(
+    served: Llama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{served.peer.url}/v1")
+    opened = Harness.open(workbench(), store="memory:", model="openai:m", clock=FakeClock())
+    async with opened as harness:
+        talk = harness.conversation("c")
+        results = [await talk.say(f"Work {n}.", max_iterations=3) for n in range(3)]
+        calls = await bodies(talk, ToolCalled)
+        ended = await bodies(talk, ToolResult)
+    assert all(result.exit_reason in {*ENDS, "error"} for result in results)
+    assert {one.call_id for one in ended} == {one.call_id for one in calls}
+
+
+async def test_a_turn_that_does_not_fit_is_made_smaller_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with llama(tmp_path, window=8_192, most=100) as served:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{served.peer.url}/v1")
+        bundle = workbench(tools=["w.count"])
+        async with Harness.open(bundle, store="memory:", model="openai:m") as harness:
+            talk = harness.conversation("c")
+            result, learned = await until(talk, ModelOverflowed, "tea " * 350)
+            decisions = await bodies(talk, Decision)
+    assert result.exit_reason in ENDS
+    assert [one.window for one in learned] == [8_192]
+    assert "exceeds the available context size" in learned[0].text
+    assert decisions[-1].usage.input_tokens < 8_192 < learned[0].tokens
+
+
+async def test_a_server_that_is_killed_breaks_the_stream_and_is_then_unreachable(
+    tmp_path: Path,
+) -> None:
+    with llama(tmp_path, window=2**17, most=-1, ends=False) as served:
+        async with model_at(served.peer, "chat", PATIENT) as model:
+            stream = model.stream(asking("Tea?"))
+            await anext(stream)
+            served.process.kill()
+            with pytest.raises(ModelStreamBroken):
+                await _emptied(stream)
+            served.process.wait()
+            with pytest.raises(ModelUnreachable):
+                await asked(model, asking("Tea?"))
+
+
+async def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
+    with llama(tmp_path, window=2**17, most=-1, ends=False) as served:
+        async with model_at(served.peer, "chat", QUICK) as model:
+            stream = model.stream(asking("Tea?"))
+            await anext(stream)
+            served.process.send_signal(signal.SIGSTOP)
+            try:
+                with pytest.raises(ModelTimedOut):
+                    await _emptied(stream)
+            finally:
+                served.process.kill()
+
+
+async def _emptied(stream: AsyncIterator[object]) -> None:
+    async for _ in stream:
+        pass
