@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 
 from loopline import Harness
-from loopline.adapters.wires.http import Timeouts
 from loopline.errors import ModelRateLimited, ModelStreamBroken, ModelTimedOut
 from loopline.events import Delta
 from loopline.models import JsonObject, Model, Prompt, ToolSpec, UserMessage
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ToolResult
-from tests.peers.results import Result, of_reply, ours, theirs
+from tests.peers.results import PATIENT, Result, of_reply, ours, theirs
 from tests.support.peers.aimock import (
     NotInstalled,
     install,
-    refusing,
+    limiting,
+    overloaded,
     running,
     saying,
     script,
@@ -123,15 +123,15 @@ async def test_it_counts_no_cached_tokens_even_where_it_was_told_to(peer: Peer, 
 
 @on_every_wire
 async def test_a_limit_of_the_rate_says_for_how_long(peer: Peer, wire: str) -> None:
-    await script(peer.url, refusing(429, "Slow down.", retryAfter=7))
+    await script(peer.url, limiting(7))
     with pytest.raises(ModelRateLimited, match="Slow down") as raised:
         await ours(peer, wire, PROMPT)
     assert raised.value.retry_after == 7.0
 
 
 FAULTS = {
-    "429": refusing(429, "Slow down.", retryAfter=7),
-    "503": refusing(503, "Busy."),
+    "429": limiting(7),
+    "503": overloaded(),
     "cut before the head": {**saying(TEXT), "truncateAfterChunks": 4},
     "cut in the text": {**saying(TEXT), "chunkSize": 10, "latency": 5, "truncateAfterChunks": 9},
 }
@@ -157,7 +157,7 @@ async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
 async def test_what_was_cut_had_been_told_up_to_there(peer: Peer, wire: str) -> None:
     await script(peer.url, FAULTS["cut in the text"])
     heard = list[str]()
-    async with model_at(peer, wire) as model:
+    async with model_at(peer, wire, PATIENT) as model:
         with pytest.raises(ModelStreamBroken):
             await _heard(model, heard)
     assert len(heard) > 1
@@ -177,5 +177,5 @@ async def test_a_stream_that_pauses_for_too_long_is_given_up(peer: Peer, wire: s
     async with model_at(peer, wire, hasty) as model:
         with pytest.raises(ModelTimedOut):
             await asked(model, PROMPT)
-    async with model_at(peer, wire, Timeouts()) as model:
+    async with model_at(peer, wire, PATIENT) as model:
         assert (await asked(model, PROMPT))[1].text == TEXT

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +18,7 @@ from loopline.models import JsonObject, Options, Prompt, Reply, ToolSpec, UserMe
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
 from tests.peers.clients import openai_at
-from tests.peers.results import of_reply, ours, theirs
+from tests.peers.results import PATIENT, of_reply, ours, theirs
 from tests.support.peers.llama_cpp import Llama, llama
 from tests.support.workbench import bodies, workbench
 from tests.wires.asking import QUICK, asked, model_at
@@ -33,7 +32,6 @@ SCHEMA: JsonObject = {
     "additionalProperties": False,
 }
 PICK = ToolSpec(name="pick", description="Pick a tea.", parameters=SCHEMA)
-PATIENT = replace(QUICK, read=10.0, total=60.0)
 ENDS = {"complete", "max_iterations", "stagnation"}
 
 
@@ -80,7 +78,7 @@ async def test_a_text_that_is_over_says_so(served: Llama) -> None:
 
 
 async def test_whatever_it_calls_has_the_arguments_of_the_schema(served: Llama) -> None:
-    replies = await told(served, *(asking(f"Tea {number}?", PICK) for number in range(8)))
+    replies = await told(served, *(asking("Tea? " * number, PICK) for number in range(1, 9)))
     calls = [call for reply in replies for call in reply.calls]
     assert calls
     for call in calls:
@@ -136,7 +134,8 @@ async def test_a_turn_makes_its_calls_reads_from_the_cache_and_ends(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"{served.peer.url}/v1")
     bundle = workbench(tools=["w.count"])
-    async with Harness.open(bundle, store="memory:", model="openai:m") as harness:
+    opened = Harness.open(bundle, store="memory:", model="openai:m", clock=FakeClock())
+    async with opened as harness:
         talk = harness.conversation("c")
         result, calls = await until(talk, ToolCalled, "Count.")
         ended = await bodies(talk, ToolResult)
@@ -163,17 +162,18 @@ async def test_no_text_that_a_random_model_writes_into_its_calls_breaks_a_turn(
 async def test_a_turn_that_does_not_fit_is_made_smaller_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with llama(tmp_path, window=8_192, most=100) as served:
+    with llama(tmp_path, window=WINDOW, most=100) as served:
         monkeypatch.setenv("OPENAI_BASE_URL", f"{served.peer.url}/v1")
         bundle = workbench(tools=["w.count"])
-        async with Harness.open(bundle, store="memory:", model="openai:m") as harness:
+        opened = Harness.open(bundle, store="memory:", model="openai:m", clock=FakeClock())
+        async with opened as harness:
             talk = harness.conversation("c")
-            result, learned = await until(talk, ModelOverflowed, "tea " * 350)
+            result, learned = await until(talk, ModelOverflowed, "tea " * 900)
             decisions = await bodies(talk, Decision)
     assert result.exit_reason in ENDS
-    assert [one.window for one in learned] == [8_192]
+    assert [one.window for one in learned] == [WINDOW]
     assert "exceeds the available context size" in learned[0].text
-    assert decisions[-1].usage.input_tokens < 8_192 < learned[0].tokens
+    assert decisions[-1].usage.input_tokens < WINDOW < learned[0].tokens
 
 
 async def test_a_server_that_is_killed_breaks_the_stream_and_is_then_unreachable(

@@ -6,12 +6,11 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import groupby
 from typing import Generic, TypeAlias, TypeVar
 
 from loopline import Harness
-from loopline.adapters.wires.http import Timeouts
 from loopline.errors import ModelError
 from loopline.events import Delta, Event
 from loopline.models import Abilities, JsonObject, Model, Prompt, Reply, TextDelta
@@ -39,7 +38,7 @@ from tests.support.peers.said import Call
 from tests.support.peers.streams import Stream
 from tests.support.peers.wire import Peer, Request, Step, serving
 from tests.support.workbench import workbench
-from tests.wires.asking import model_at
+from tests.wires.asking import QUICK, model_at
 from tests.wires.flat import WIRES
 
 PAGE = ROOT / "docs" / "sdk" / "faults-README.md"
@@ -48,7 +47,7 @@ TEXT, ANSWER = "Half a thought.", "Four minutes."
 LOOK = Call("w__count", '{"number": 1234567}', "call_1")
 HALF_A_CALL = Call("w__count", '{"number": 12', "call_1")
 MUCH = Call("w__big", '{"size": 9000}', "call_1")
-PATIENCE = Timeouts(connect=1.0, read=1.0, total=30.0)
+PATIENCE = replace(QUICK, connect=2.0, read=1.0, total=30.0)
 
 PHASES = {
     "before the first delta": "",

@@ -79,10 +79,17 @@ def saying(
     return {"response": {**response, **more}}
 
 
-def refusing(status: int, message: str, **more: Json) -> JsonObject:
-    """A refusal; of `more` is `retryAfter`, in seconds."""
-    error: JsonObject = {"message": message, "type": "server_error"}
-    return {"response": {"error": error, "status": status, **more}}
+def limiting(seconds: int) -> JsonObject:
+    """A refusal for the rate, that asks to wait so long."""
+    kind: JsonObject = {"type": "rate_limit_error", "code": "rate_limit_exceeded"}
+    error: JsonObject = {"message": "Slow down.", **kind}
+    return {"response": {"error": error, "status": 429, "retryAfter": seconds}}
+
+
+def overloaded() -> JsonObject:
+    """A refusal because there is too much to do."""
+    error: JsonObject = {"message": "Busy.", "type": "server_error"}
+    return {"response": {"error": error, "status": 503}}
 
 
 async def script(url: str, *entries: JsonObject) -> None:

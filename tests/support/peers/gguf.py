@@ -32,7 +32,7 @@ PREFERRED = {
     BYTES[ord('"')]: 0.5,  # what is quoted is short
     SPACE: 0.3,
     END: 0.5,
-    CALL: 0.5,
+    CALL: 0.7,
 }
 """How readily it writes a token; one that is not here it does not write of itself."""
 _UNKNOWN, _CONTROL, _BYTE, _NORMAL, _OWN = 2, 3, 6, 1, 4

@@ -18,7 +18,7 @@ params = xllamacpp.CommonParams()
 params.model.path, params.n_ctx, params.n_predict = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 params.port, params.hostnames, params.ui = 0, ["127.0.0.1"], False
 params.n_parallel, params.cpuparams.n_threads, params.n_threads_http = 1, 1, 4
-params.warmup, params.verbosity, params.sampling.seed = False, 0, 1
+params.warmup, params.verbosity, params.sampling.seed = False, 0, 2
 server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()  # it ends with whoever started it
@@ -35,7 +35,7 @@ class Llama:
 
 @contextmanager
 def llama(
-    folder: Path, *, window: int = 16_384, most: int = 200, ends: bool = True
+    folder: Path, *, window: int = 16_384, most: int = 2_000, ends: bool = True
 ) -> Generator[Llama, None, None]:
     """Serve a model with that window, that writes at most so many tokens; a token is a byte."""
     model = folder / "model.gguf"
