@@ -30,10 +30,16 @@ class _Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
-class _Opening:
-    """Closes a connection on which TLS was not agreed; whoever gives up just then would leave it open."""
+class _Asking:
+    """A request on its way, as its transport tells of it.
+
+    A connection is left open by the transport when the request is given up while TLS is agreed, and
+    by HTTP/2 whenever it is given up, so that its server would write on.
+    """
 
     def __init__(self) -> None:
+        self.is_over: bool = False
+        self._is_multiplexed: bool = False
         self._streams: list[_Closable] = []
 
     async def __call__(self, event: str, told: Mapping[str, object]) -> None:
@@ -44,16 +50,27 @@ class _Opening:
             case "connection.start_tls.failed", _:
                 for stream in self._streams:
                     await stream.aclose()
+            case "http2.send_request_headers.started", _:
+                self._is_multiplexed = True
             case _:
                 pass
+
+    @property
+    def lingers(self) -> bool:
+        """Whether its server writes on although nobody listens."""
+        return self._is_multiplexed and not self.is_over
 
 
 @dataclass(slots=True)
 class _Pool:
-    """A client, how many replies are on their way by it, and whether it is to be closed after them."""
+    """A client, how many replies are on their way by it, and whether it is to be closed after them.
+
+    It `lingers` when a server writes on that nobody listens to.
+    """
 
     client: asyncio.Future[httpx2.AsyncClient]
     replies: int = 0
+    lingers: bool = False
     is_over: bool = False
 
     async def close(self) -> None:
@@ -87,7 +104,8 @@ class Http:
         Raises:
             ModelError: there is no reply, or it breaks off.
         """
-        async with self._client(account) as client:
+        asking = _Asking()
+        async with self._client(account, asking) as client:
             waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
             late = _now() + timeouts.total
             request = client.build_request(
@@ -96,7 +114,7 @@ class Http:
                 content=body,
                 headers=headers,
                 timeout=waits,
-                extensions={"trace": _Opening()},
+                extensions={"trace": asking},
             )
             with _told(account, timeouts):
                 async with asyncio.timeout_at(late):
@@ -104,6 +122,7 @@ class Http:
             try:
                 if not _is_stream(response):
                     said = await _beginning(response, late)
+                    asking.is_over = True
                     raise no_events(url, response.status_code, response.headers, said, account)
                 events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
                 with _told(account, timeouts):
@@ -111,8 +130,9 @@ class Http:
                         async with asyncio.timeout_at(late):
                             event = await anext(events, None)
                         if event is None:
-                            return
+                            break
                         yield event
+                asking.is_over = True
             finally:
                 await response.aclose()
 
@@ -123,8 +143,13 @@ class Http:
             await pool.close()
 
     @asynccontextmanager
-    async def _client(self, account: Account) -> AsyncGenerator[httpx2.AsyncClient, None]:
-        """The client, which stays open as long as it is needed here."""
+    async def _client(
+        self, account: Account, asking: _Asking
+    ) -> AsyncGenerator[httpx2.AsyncClient, None]:
+        """The client, which stays open as long as it is needed here.
+
+        One that lingers is closed, with its connections, as soon as no reply is on its way by it.
+        """
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:  # certificates take a while to read: once, however many ask
@@ -135,7 +160,10 @@ class Http:
             yield await self._open(pool, account)
         finally:
             pool.replies -= 1
-            if pool.is_over:
+            pool.lingers = pool.lingers or asking.lingers
+            if pool.lingers and not pool.replies and self._pools.get(loop) is pool:
+                await self.close()
+            elif pool.is_over:
                 await pool.close()
 
     async def _open(self, pool: _Pool, account: Account) -> httpx2.AsyncClient:
