@@ -86,6 +86,16 @@ async def test_what_does_not_say_what_it_is_is_read_as_a_stream_of_events() -> N
     assert reply.text == "Té"
 
 
+async def test_an_event_without_data_is_none() -> None:
+    told = (
+        b"retry: 3000\n\nid: 7\nevent: ping\n\n"
+        b'data: {"choices": [{"delta": {"content": "Tea."}, "finish_reason": "stop"}]}\n\n'
+    )
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(told)
+    async with saying(Send(head + told, "body")) as peer, model_at(peer, "chat") as model:
+        assert (await asked(model))[1].text == "Tea."
+
+
 HEAD = Send(b"HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n", "head")
 BEGUN = Send(b"9\r\nWrong key\r\n", "chunk")
 MUCH = Send(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -106,14 +106,13 @@ class Http:
         """
         asking = _Asking()
         async with self._client(account, asking) as client:
-            waits = httpx2.Timeout(timeouts.read, connect=timeouts.connect)
             late = _now() + timeouts.total
             request = client.build_request(
                 "POST",
                 url,
                 content=body,
                 headers=headers,
-                timeout=waits,
+                timeout=httpx2.Timeout(timeouts.read, connect=timeouts.connect),
                 extensions={"trace": asking},
             )
             with _told(account, timeouts):
@@ -126,12 +125,9 @@ class Http:
                     raise no_events(url, response.status_code, response.headers, said, account)
                 events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
                 with _told(account, timeouts):
-                    while True:
-                        async with asyncio.timeout_at(late):
-                            event = await anext(events, None)
-                        if event is None:
-                            break
-                        yield event
+                    while (event := await _next(events, late)) is not None:
+                        if event.data:
+                            yield event
                 asking.is_over = True
             finally:
                 await response.aclose()
@@ -189,6 +185,13 @@ def _is_stream(response: httpx2.Response) -> bool:
     """Whether it is a stream of events; one that does not say what it is is taken for one."""
     kind = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
     return response.is_success and kind.strip().lower() == EVENTS
+
+
+async def _next(
+    events: AsyncIterator[httpx2.ServerSentEvent], late: float
+) -> httpx2.ServerSentEvent | None:
+    async with asyncio.timeout_at(late):
+        return await anext(events, None)
 
 
 async def _beginning(response: httpx2.Response, late: float) -> str:
