@@ -120,6 +120,15 @@ async def test_half_a_call_is_a_problem_unless_the_output_limit_cut_it_off() -> 
     assert (cut.problem, cut.stop_reason) == ("", "length")
 
 
+async def test_a_call_whose_arguments_the_output_limit_cut_off_whole_is_none() -> None:
+    named = (Call("shop__find", '{"name": "tea"}', "call_1"), Call("shop__find", "", "call_2"))
+    said = (oai.Says(calls=named), oai.Says(calls=named, finish="length"))
+    async with openai_like(*said) as peer, model_at(peer, "chat") as model:
+        (_, ended), (_, cut) = await asked(model), await asked(model)
+    assert [one.arguments for one in ended.calls] == [{"name": "tea"}, {}]
+    assert [one.arguments for one in cut.calls] == [{"name": "tea"}]
+
+
 async def test_the_key_goes_in_the_header_of_its_wire_and_nowhere_else() -> None:
     async with openai_like(oai.Says("Tea.")) as peer, model_at(peer, "chat") as model:
         await asked(model)

@@ -56,10 +56,16 @@ class Calls:
             case _:
                 call.pieces.append(dumps(arguments))
 
-    def whole(self) -> tuple[tuple[ToolCall, ...], str]:
-        """The calls, and what is wrong with the first one that cannot be read."""
+    def whole(self, *, cut: bool = False) -> tuple[tuple[ToolCall, ...], str]:
+        """The calls, and what is wrong with the first one that cannot be read.
+
+        In a reply that was `cut` off, a last call of which no argument came is not one yet.
+        """
         calls, problem = list[ToolCall](), ""
-        for coming in self._coming:
+        came = self._coming
+        if cut and came and not came[-1].written.strip():
+            came = came[:-1]
+        for coming in came:
             arguments = whole_object(coming.written)
             if isinstance(arguments, BrokenJson) or not coming.name:
                 fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"

@@ -90,7 +90,7 @@ class Coming(ABC):
         stop = self.stop_reason
         if stop is None:
             raise ModelStreamBroken(f"{self.account.model}: the reply ended without a reason")
-        calls, problem = self.calls.whole()
+        calls, problem = self.calls.whole(cut=stop == "length")
         return Reply(
             text="".join(self._text),
             calls=calls,
