@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +82,15 @@ def test_one_turn_is_told_for_programs(spent: Loopline) -> None:
     assert [one["turn_id"] for one in told["turns"]] == ["turn_1"]
     assert told["all"]["cost"] == pytest.approx(0.00875)
     assert (told["all"]["unknown"], told["all"]["estimated"]) == (0, 2)
+
+
+def test_of_a_child_run_that_was_forgotten_its_sum_is_left(spent: Loopline, tmp_path: Path) -> None:
+    shutil.copytree(spent.folder / ".loopline", tmp_path / ".loopline")
+    at = Loopline(tmp_path)
+    at("forget", "c~c1")
+    rows = [line.split("\t")[:4] for line in at("timeline", "c", "--cost").out.splitlines()]
+    assert rows[2] == ["1.1", "child", "c~c1", "$0.00200"]
+    assert rows[4] == ["turn_1", "4 requests", "", "≈$0.00875"]
 
 
 def test_in_a_narrow_terminal_models_go_without_their_providers(spent: Loopline) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -152,7 +153,7 @@ def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_w
             harness = Harness.open(desk, store=log, model=model, clock=FakeClock())
             async with harness:
                 await harness.conversation(name).say("and now?")
-            asked.append(model.requests)
+            asked.append([replace(one, cache_key="") for one in model.requests])
         part, whole = [timeless(await log.read(Conversation(name=n))) for n in ("part", "whole")]
         assert part == whole
         assert asked[0] == asked[1]

@@ -32,7 +32,7 @@ from loopline.timeline import (
     Window,
 )
 from tests.support.drawn_lives import lives
-from tests.support.lives import Life, Lived, Sent, live
+from tests.support.lives import Life, Lived, Sent, live, misplaced
 
 CAUSES = (
     "start",
@@ -68,6 +68,12 @@ def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) 
         assert after.prompt.system == before.prompt.system
         assert after.prompt.tools == before.prompt.tools
         assert after.prompt.messages[: len(before.prompt.messages)] == before.prompt.messages
+
+
+@settings(max_examples=40)
+@given(lives)
+def test_thinking_goes_back_only_behind_what_it_was_thought_behind(life: Life) -> None:
+    assert not [misplaced(one.prompt) for one in live(life).sent if misplaced(one.prompt)]
 
 
 @settings(max_examples=30)

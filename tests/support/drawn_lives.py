@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from loopline.models import Json, ToolCall
+from loopline.models import Json, TailKind, ToolCall
 from loopline.models.tokens import estimate
 from loopline.react import Limits
 from tests.support.lives import Act, Judged, Kind, Life, Said, Shown
@@ -137,12 +137,14 @@ def jumpy(text: str) -> int:
     return len(text) // (3 + len(text) % 3)
 
 
+TAILS: tuple[TailKind, ...] = ("dropped", "inside", "kept", "cleared")
 kinds: SearchStrategy[Kind] = st.builds(
     Kind,
     name=st.just("one"),
     window=st.sampled_from([6_000, 8_000, 12_000, 20_000, 40_000]),
     output_limit=st.sampled_from([1_000, 2_000, 4_000]),
     counts=st.sampled_from([None, fives, finer, halves, jumpy]),
+    tail=st.sampled_from(TAILS),
 )
 
 

@@ -19,17 +19,23 @@ from loopline.conversations import Talk
 from loopline.events import Event, Observer
 from loopline.models import (
     Abilities,
+    AssistantMessage,
+    Echo,
     Json,
     JsonObject,
+    Message,
     Prompt,
     ProtocolName,
     Reply,
+    TailKind,
     TextDelta,
     ToolCall,
     Usage,
+    UserMessage,
     dumps,
 )
 from loopline.prompt import protocol, tools_text
+from loopline.prompt.rendering import written_out
 from loopline.react import Limits
 from loopline.refs import (
     ArtifactRef,
@@ -106,12 +112,21 @@ class Said:
 
 @dataclass(frozen=True)
 class Kind:
-    """A model: what it is called, what it holds, and how it counts characters."""
+    """A model: what it is called, what it holds, how it counts characters, and how its prompts end.
+
+    One whose tails stay wants its thinking back, behind what it was thought behind and nothing else.
+    """
 
     name: str = "one"
     window: int = 12_000
     output_limit: int = 1_000
     counts: Callable[[str], int] | None = None
+    tail: TailKind = "dropped"
+
+    @property
+    def binds(self) -> bool:
+        """Whether its thinking is bound to what stood before it."""
+        return self.tail in ("kept", "cleared")
 
 
 @dataclass(frozen=True)
@@ -163,7 +178,9 @@ class LivingModel:
         self._world = world
         self._kind = kind
         self.name = kind.name
-        self.abilities = Abilities(window=kind.window, output_limit=kind.output_limit)
+        self.abilities = Abilities(
+            window=kind.window, output_limit=kind.output_limit, tail=kind.tail
+        )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next act."""
@@ -178,7 +195,8 @@ class LivingModel:
         if act.fails:
             raise ModelError("not today")
         self._world.lived.replies.append(usage)
-        yield replace(reply, usage=usage)
+        thought = Echo(wire="living", parts=({"behind": behind(prompt)},))
+        yield replace(reply, usage=usage, echo=thought if self._kind.binds else None)
 
     def _summary(self, prompt: Prompt) -> Reply:
         world = self._world
@@ -241,6 +259,28 @@ class World:
 def whole(prompt: Prompt) -> str:
     """The request as text."""
     return f"{prompt.system}\n{tools_text(prompt.tools)}\n{list(prompt.messages)!r}\n{prompt.tail}"
+
+
+def behind(prompt: Prompt) -> str:
+    """A digest of all that a reply stands behind."""
+    tail = [UserMessage(text=prompt.tail)] if prompt.tail else []
+    return _bound(prompt, [*prompt.messages, *tail])
+
+
+def _bound(prompt: Prompt, messages: Sequence[Message]) -> str:
+    said = [prompt.system, tools_text(prompt.tools), *map(written_out, messages)]
+    return sha256("\n".join(said).encode()).hexdigest()
+
+
+def misplaced(prompt: Prompt) -> list[int]:
+    """Which messages of a prompt hold thinking that was thought behind something else."""
+    return [
+        at
+        for at, message in enumerate(prompt.messages)
+        if isinstance(message, AssistantMessage)
+        and message.echo is not None
+        and message.echo.parts != ({"behind": _bound(prompt, prompt.messages[:at])},)
+    ]
 
 
 def said_by(name: ProtocolName, text: str, calls: tuple[ToolCall, ...]) -> Reply:
