@@ -102,6 +102,13 @@ def test_a_wrong_request_names_the_part() -> None:
     assert str(error).endswith("m (in tools[0].name) (400)")
 
 
+def test_what_the_provider_behind_openrouter_says_is_told() -> None:
+    behind: JsonObject = {"provider_name": "Other", "raw": "The context is gone."}
+    wrong: JsonObject = {"code": 400, "message": "Provider returned error", "metadata": behind}
+    error = failed_midway({"error": wrong}, account("openai"))
+    assert str(error) == "x:m: Provider returned error: The context is gone. (400)"
+
+
 def test_a_delay_is_told_by_whoever_may_be_asked_again() -> None:
     for status in (429, 500, 504):
         error = failure(status, {"retry-after": "7"}, "", account("openai"))

@@ -127,7 +127,8 @@ def piece(data: str, account: Account) -> JsonObject:
 class _Said:
     """What a server says of an error, as the vendors wrap it: words, names, and the part meant.
 
-    A status is in it where the body names one, as OpenRouter and llama.cpp have it.
+    A status is in it where the body names one, as OpenRouter and llama.cpp have it. The words of
+    OpenRouter end with those of the provider behind it.
     """
 
     words: str
@@ -142,8 +143,11 @@ def _said(document: JsonObject) -> _Said:
         return _Said(words=error)
     found = error if isinstance(error, dict) else document
     names = tuple(str(found.get(name) or "") for name in ("code", "type"))
+    more = found.get("metadata")
+    behind = more.get("raw") if isinstance(more, dict) else None
+    words = str(found.get("message") or found.get("detail") or dumps(document))
     return _Said(
-        words=str(found.get("message") or found.get("detail") or dumps(document)),
+        words=f"{words}: {behind}" if behind else words,
         names=names,
         part=str(found.get("param") or ""),
         status=int(names[0]) if re.fullmatch(r"[45]\d\d", names[0], re.ASCII) else None,
