@@ -52,6 +52,8 @@ class Wires:
         needs_key = self._needs_keys and not given
         variable, key = _key(name, vendor, self._environment, said, required=needs_key)
         known = said.facts or _facts(name, vendor, is_elsewhere=bool(given))
+        if (known.api == "messages") != (vendor.wire == "anthropic"):
+            raise ModelError(f"{name} is not asked by way of {known.api}: change api in its facts")
         from loopline.adapters.wires.failing import Account
         from loopline.adapters.wires.http import Http
         from loopline.adapters.wires.kinds import model_of
