@@ -22,11 +22,13 @@ from loopline.timeline import (
     ModelOverflowed,
     ModelSwitched,
     Notice,
+    RangeSummary,
     ResultStatus,
     RoundStart,
     ToolCalled,
     ToolPending,
     ToolResult,
+    ToolsSelected,
     ToolStarted,
     TurnHeader,
     UserPrompt,
@@ -178,6 +180,32 @@ def test_a_request_that_was_too_long_ended_where_the_model_said_so() -> None:
     too_long = ModelOverflowed(model="openai:gpt-5", tokens=9_000, window=4_000, text="secret")
     first, second = spans(ROUND, too_long, replace(HEADER, model="b"), ROUND, DECIDED)
     assert (first.end, first.attributes[genai.ERROR], second.failed) == (at(2), "overflow", False)
+
+
+CHOSEN = ToolsSelected(names=(), model="openai:gpt-5", elapsed_ms=250, usage=USED, cost=0.5)
+SUMMED_UP = RangeSummary(
+    covers=1,
+    first_turn=1,
+    last_turn=1,
+    model="openai:gpt-5",
+    elapsed_ms=250,
+    usage=USED,
+    cost=0.5,
+)
+
+
+@pytest.mark.parametrize(("body", "purpose"), [(CHOSEN, "selection"), (SUMMED_UP, "summary")])
+def test_a_request_beside_the_rounds_is_a_chat_too_and_none_if_no_model_was_asked(
+    body: ToolsSelected | RangeSummary, purpose: str
+) -> None:
+    chat, failed, agent = spans(HEADER, body, replace(body, why="secret"), DONE)
+    assert (chat.name, chat.parent_id, chat.failed) == ("chat gpt-5", agent.span_id, False)
+    assert (chat.start, chat.end) == (at(2) - timedelta(milliseconds=250), at(2))
+    assert (chat.attributes[genai.PURPOSE], chat.attributes[genai.COST]) == (purpose, 0.5)
+    assert chat.attributes[genai.INPUT_TOKENS] == USED.input_tokens
+    assert genai.FINISH_REASONS not in chat.attributes
+    assert (failed.attributes[genai.ERROR], failed.span_id != chat.span_id) == ("no_result", True)
+    assert spans(replace(body, model="")) == []
 
 
 def test_a_turn_began_when_its_header_says() -> None:

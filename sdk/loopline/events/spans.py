@@ -24,9 +24,11 @@ from loopline.timeline import (
     ModelOverflowed,
     ModelSwitched,
     Notice,
+    RangeSummary,
     RoundStart,
     ToolCalled,
     ToolResult,
+    ToolsSelected,
     ToolStarted,
     Turn,
     TurnHeader,
@@ -42,6 +44,8 @@ NO_REASON = "error"
 """The finish reason, by the conventions, of a reply that never ended."""
 CUT_OFF = "cut_off"
 """The error of a model call that was given up because the user steered, or its runner died."""
+NO_RESULT = "no_result"
+"""The error of choosing tools, or of summing up, that came to nothing."""
 OVERFLOW = "overflow"
 """The error of a request that the model found too long."""
 LOCAL = "loopline"
@@ -63,8 +67,17 @@ class SpanMade:
     failed: bool = False
 
 
+class _Asked(NamedTuple):
+    """A request to a model: when it was made, and the block that tells of it first."""
+
+    block: Block
+    start: datetime
+    model: str
+    purpose: str
+
+
 class _Reply(NamedTuple):
-    """What came back of a request, and what that used."""
+    """What came back of a request, and what that used. A `stop_reason` is told where it is known."""
 
     model: str
     stop_reason: str
@@ -85,7 +98,7 @@ class TurnSpans:
     content: bool = False
     _turn: Turn = field(init=False)
     _begun: datetime | None = None
-    _round: tuple[Block, RoundStart] | None = None
+    _round: _Asked | None = None
     _started: dict[str, datetime] = field(default_factory=dict[str, datetime])
     _called: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     _said: str = ""
@@ -109,6 +122,8 @@ class TurnSpans:
                 self._started[call_id] = block.ts
             case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
                 return self._take_round(block, block.body)
+            case ToolsSelected() | RangeSummary():
+                return self._beside(block, block.body)
             case ToolResult() as result:
                 return [self._execute_tool(block, result)]
             case Exit() as end:
@@ -121,9 +136,9 @@ class TurnSpans:
         self, block: Block, body: RoundStart | Decision | ModelSwitched | ModelOverflowed | Notice
     ) -> Sequence[SpanMade]:
         match body:
-            case RoundStart(model=model):
+            case RoundStart(model=model, purpose=purpose):
                 cut = self._given_up(block, CUT_OFF)
-                self._round = (block, body) if model else None
+                self._round = _Asked(block, block.ts, model, purpose) if model else None
                 return cut
             case Decision(model=model, stop_reason=reason, usage=usage, cost=cost):
                 return self._chat(block, _Reply(model, reason, usage, cost))
@@ -138,50 +153,44 @@ class TurnSpans:
             case _:
                 return ()
 
+    def _beside(self, block: Block, body: ToolsSelected | RangeSummary) -> Sequence[SpanMade]:
+        """A request that is no round, told of once it is over."""
+        if not body.model:
+            return ()
+        start = block.ts - timedelta(milliseconds=body.elapsed_ms)
+        purpose = "selection" if isinstance(body, ToolsSelected) else "summary"
+        asked = _Asked(block, start, body.model, purpose)
+        reply = _Reply(body.model, "", body.usage, body.cost)
+        return [self._request(asked, block, _used(reply), NO_RESULT if body.why else "")]
+
     def _chat(self, end: Block, reply: _Reply) -> Sequence[SpanMade]:
         if self._round is None:
             return ()
-        (start, begun), self._round = self._round, None
-        usage = reply.usage
-        attributes: dict[str, Value] = {
-            genai.RESPONSE_MODEL: _model(reply.model)[1],
-            genai.FINISH_REASONS: (reply.stop_reason,),
-            genai.INPUT_TOKENS: usage.input_tokens,
-            genai.OUTPUT_TOKENS: usage.output_tokens,
-            genai.CACHE_READ_TOKENS: usage.cache_read_tokens,
-            genai.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
-        }
-        if reply.cost is not None:
-            attributes[genai.COST] = reply.cost
-        return [self._request(start, begun, end, attributes)]
+        asked, self._round = self._round, None
+        return [self._request(asked, end, _used(reply))]
 
     def _given_up(self, end: Block, why: str) -> Sequence[SpanMade]:
         """The request that is under way, if one is: there will be no reply."""
         if self._round is None:
             return ()
-        (start, begun), self._round = self._round, None
-        return [self._request(start, begun, end, {genai.FINISH_REASONS: (NO_REASON,)}, why)]
+        asked, self._round = self._round, None
+        return [self._request(asked, end, {genai.FINISH_REASONS: (NO_REASON,)}, why)]
 
     def _request(
-        self,
-        start: Block,
-        begun: RoundStart,
-        end: Block,
-        attributes: Mapping[str, Value],
-        error: str = "",
+        self, asked: _Asked, end: Block, attributes: Mapping[str, Value], error: str = ""
     ) -> SpanMade:
-        provider, model = _model(begun.model)
+        provider, model = _model(asked.model)
         return self._span(
             f"{genai.CHAT} {model}",
-            (genai.CHAT, str(start.seq)),
-            start.ts,
+            (genai.CHAT, str(asked.block.seq)),
+            asked.start,
             end.ts,
             {
                 genai.OPERATION: genai.CHAT,
                 genai.PROVIDER: provider,
                 genai.REQUEST_MODEL: model,
-                genai.ROUND: start.round,
-                genai.PURPOSE: begun.purpose,
+                genai.ROUND: asked.block.round,
+                genai.PURPOSE: asked.purpose,
                 **attributes,
             },
             kind="internal" if provider == LOCAL else "client",
@@ -268,6 +277,23 @@ class TurnSpans:
             attributes=attributes,
             failed=bool(error),
         )
+
+
+def _used(reply: _Reply) -> dict[str, Value]:
+    """What a reply says of itself."""
+    usage = reply.usage
+    attributes: dict[str, Value] = {
+        genai.RESPONSE_MODEL: _model(reply.model)[1],
+        genai.INPUT_TOKENS: usage.input_tokens,
+        genai.OUTPUT_TOKENS: usage.output_tokens,
+        genai.CACHE_READ_TOKENS: usage.cache_read_tokens,
+        genai.CACHE_WRITE_TOKENS: usage.cache_write_tokens,
+    }
+    if reply.stop_reason:
+        attributes[genai.FINISH_REASONS] = (reply.stop_reason,)
+    if reply.cost is not None:
+        attributes[genai.COST] = reply.cost
+    return attributes
 
 
 def spans_of(of: ObservedTurn, blocks: Iterable[Block], *, content: bool = False) -> list[SpanMade]:
