@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loopline.bundle import BaseWorkflow, Bundle
     from loopline.errors import (
+        AttachmentError,
         BundleError,
         ConflictError,
         KnowledgeError,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         ToolError,
     )
     from loopline.events import Delta
+    from loopline.files import Attachment, AttachmentCaps
     from loopline.harness import Harness, Store, model
     from loopline.knowledge import Passage
     from loopline.react import TurnPayload, TurnResult
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
+    "Attachment",
+    "AttachmentCaps",
+    "AttachmentError",
     "BaseWorkflow",
     "Block",
     "Bundle",
@@ -59,7 +64,17 @@ __all__ = [
     "tool",
 ]
 
-_ROOMS = ("errors", "knowledge", "timeline", "events", "tools", "react", "bundle", "harness")
+_ROOMS = (
+    "errors",
+    "knowledge",
+    "timeline",
+    "events",
+    "files",
+    "tools",
+    "react",
+    "bundle",
+    "harness",
+)
 
 
 def __getattr__(name: str) -> object:

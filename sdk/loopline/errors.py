@@ -13,6 +13,7 @@
       - ModelOverflow     the request is longer than the model's window
       - ModelRequestError the request is wrong: the message names the part
       - ModelAccessError  the key is missing or refused: the message names its variable
+  - AttachmentError   a file cannot be attached: the message names it, its size and what is allowed
   - CassetteError     a cassette cannot be used, or holds no reply to a request
   - KnowledgeError    a knowledge space could not be built or read
   - BundleError       a bundle is wrong: its author should look at the file and line named
@@ -86,6 +87,10 @@ class ModelRequestError(ModelError):
 
 class ModelAccessError(ModelError):
     """The key is missing or refused, or may not use the model; the message names its variable."""
+
+
+class AttachmentError(LooplineError):
+    """A file cannot be attached; the message names it, and says how large it may be. Nothing was recorded."""
 
 
 class CassetteError(LooplineError):

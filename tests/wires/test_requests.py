@@ -8,9 +8,15 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from anthropic.types import MessageParam
+from openai.types.chat import ChatCompletionUserMessageParam
+from openai.types.responses import EasyInputMessageParam
+from pydantic import TypeAdapter
 
+from loopline import Attachment
 from loopline.models import (
     AssistantMessage,
+    Attached,
     JsonForm,
     JsonObject,
     Message,
@@ -24,6 +30,7 @@ from loopline.models import (
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import RoundStart
+from tests.support.pictures import pdf, png
 from tests.support.workbench import at_work, bodies
 from tests.wires import flat
 from tests.wires.flat import KEY, WIRES, markers, parts, wired
@@ -194,3 +201,98 @@ async def test_the_places_of_the_markers_are_those_of_the_log() -> None:
         body = sent("messages", request)
         assert len(markers(body)) == len(one.points) + 1 <= 4
         assert markers(body)[-1] == len(parts(body)) - 2  # directly before the tail
+
+
+PHOTO = Attached(
+    ref="fi:turn_1.user.attachments/tea.png",
+    name="tea.png",
+    mime="image/png",
+    sha256="0" * 64,
+    text="[ATTACHED fi:turn_1.user.attachments/tea.png] image/png",
+    tokens=300,
+    data="aVBORw==",
+)
+PLAN = replace(PHOTO, name="plan.pdf", mime="application/pdf", text="[ATTACHED] a PDF")
+BLIND = replace(PHOTO, text="[ATTACHED] an image\nNot shown.", tokens=0, data="")
+LOOKED = Prompt(
+    system="You keep a shop.",
+    messages=(UserMessage(text="Look.", attachments=(PHOTO, PLAN, BLIND)), SAID[1], *SAID[2:]),
+    cache_points=(1,),
+)
+
+
+def test_chat_completions_carry_files_as_their_page_has_it() -> None:
+    assert sent("chat", LOOKED)["messages"][1]["content"] == [
+        {"type": "text", "text": "Look."},
+        {"type": "text", "text": PHOTO.text},
+        {
+            "type": "image_url",
+            "image_url": {"url": "data:image/png;base64,aVBORw==", "detail": "high"},
+        },
+        {"type": "text", "text": PLAN.text},
+        {
+            "type": "file",
+            "file": {
+                "filename": "plan.pdf",
+                "file_data": "data:application/pdf;base64,aVBORw==",
+            },
+        },
+        {"type": "text", "text": BLIND.text},
+    ]
+
+
+def test_responses_carry_files_as_their_page_has_it() -> None:
+    assert sent("responses", LOOKED)["input"][0]["content"] == [
+        {"type": "input_text", "text": "Look."},
+        {"type": "input_text", "text": PHOTO.text},
+        {
+            "type": "input_image",
+            "image_url": "data:image/png;base64,aVBORw==",
+            "detail": "high",
+        },
+        {"type": "input_text", "text": PLAN.text},
+        {
+            "type": "input_file",
+            "filename": "plan.pdf",
+            "file_data": "data:application/pdf;base64,aVBORw==",
+        },
+        {"type": "input_text", "text": BLIND.text},
+    ]
+
+
+def test_messages_carry_files_as_their_page_has_it_and_a_marker_behind_the_last() -> None:
+    source = {"type": "base64", "data": "aVBORw=="}
+    assert sent("messages", LOOKED)["messages"][0]["content"] == [
+        {"type": "text", "text": "Look."},
+        {"type": "text", "text": PHOTO.text},
+        {"type": "image", "source": {**source, "media_type": "image/png"}},
+        {"type": "text", "text": PLAN.text},
+        {"type": "document", "source": {**source, "media_type": "application/pdf"}},
+        {"type": "text", "text": BLIND.text, "cache_control": {"type": "ephemeral"}},
+    ]
+
+
+def test_the_official_clients_know_the_forms_of_files() -> None:
+    """Each part is checked against the type that the vendor's SDK has for it."""
+    asked: list[tuple[TypeAdapter[Any], Any]] = [
+        (TypeAdapter(ChatCompletionUserMessageParam), sent("chat", LOOKED)["messages"][1]),
+        (TypeAdapter(EasyInputMessageParam), sent("responses", LOOKED)["input"][0]),
+        (TypeAdapter(MessageParam), sent("messages", LOOKED)["messages"][0]),
+    ]
+    for adapter, message in asked:
+        parts_known = list(adapter.validate_python(message)["content"])  # checked as it is read
+        assert len(parts_known) == len(message["content"])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+async def test_files_stay_the_same_parts_over_the_rounds_of_an_epoch(wire: str) -> None:
+    script: list[Entry] = [Call("w.look", text="x"), Call("w.look", text="y"), "So.", "So."]
+    model = ScriptedModel(script, vision=True, pdf=True)
+    files = [Attachment("tea.png", png(30)), Attachment("plan.pdf", pdf("Tea."))]
+    async with at_work(model) as talk:
+        await talk.say("Look.", attachments=files)
+        await talk.say("On.", attachments=files)
+    flattened = [parts(sent(wire, request)) for request in model.requests]
+    for before, after in pairwise(flattened):
+        assert after[: len(before) - 1] == before[:-1]  # the last one is the tail
+    assert sum("base64" in part for part in flattened[-1]) == 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline import Harness
+from loopline import Attachment, Harness
 from loopline.errors import ModelAccessError, ModelError
 from loopline.events import Delta
 from loopline.models import JsonObject
@@ -17,8 +17,10 @@ from tests.support.peers.behaviours import Behaviour, Cut, Status
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.said import Call
 from tests.support.peers.signing import signing
+from tests.support.pictures import pdf, png
 from tests.support.workbench import bodies, said, workbench
 
+KINDS = [f'"type":"{kind}"' for kind in ("image", "document", "input_image", "input_file")]
 LOOK = (Call("w__count", '{"number": 7}', "call_1"),)
 
 
@@ -49,6 +51,31 @@ async def test_a_server_in_anthropics_place_is_sent_messages_whatever_its_model_
         async with Harness.open(workbench(), store="memory:", model="anthropic:ours") as harness:
             assert (await harness.conversation("c").say("go")).answer == "Tea."
     assert [request.path for request in peer.requests] == ["/v1/messages"]
+
+
+@pytest.mark.parametrize(
+    ("model", "forms"),
+    [
+        ("anthropic:claude-sonnet-5", ['"type":"image"', '"type":"document"']),
+        ("openai:gpt-5.5", ['"type":"input_image"', '"type":"input_file"']),
+        ("openai:some-model", []),
+    ],
+)
+async def test_files_go_to_the_models_that_are_known_to_take_them(
+    model: str, forms: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [Attachment("tea.png", png(30)), Attachment("plan.pdf", pdf("Tea is 4711."))]
+    async with openai_like(oai.Says("Seen.")) as one, anthropic_like(ant.Says("Seen.")) as other:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", other.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
+        async with Harness.open(workbench(), store="memory:", model=model) as harness:
+            result = await harness.conversation("c").say("Look.", attachments=files)
+        (request,) = [*one.requests, *other.requests]
+    assert result.answer == "Seen."
+    sent = request.raw.decode()
+    assert [form for form in KINDS if form in sent] == forms
+    assert ("Tea is 4711." in sent) == (not forms)
 
 
 async def test_a_turn_over_anthropics_wire_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,10 @@ def run_command(
             show_default=False,
         ),
     ] = None,
+    attach: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Attach a file; may be given again.", show_default=False),
+    ] = None,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Save the screen as a picture.", show_default=False),
@@ -164,6 +168,7 @@ def run_command(
         limits=limits,
         picture=svg,
         answers=tuple(answer or ()),
+        attached=tuple(attach or ()),
     )
     attend(lambda screen: run(asked, screen), verbose=verbose, as_json=as_json)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.text import Text
@@ -22,10 +23,11 @@ from loopline.conversations import Talk
 from loopline.errors import LooplineError
 
 PROMPT = "> "
-STOP, QUIT, STEER = "/stop", "/quit", "/steer"
+STOP, QUIT, STEER, ATTACH = "/stop", "/quit", "/steer", "/attach"
 HELP = (
     "what you type while a turn runs is added to it · "
-    f"{STEER} TEXT turns it another way · {STOP} ends it · {QUIT} leaves"
+    f"{STEER} TEXT turns it another way · {STOP} ends it · {QUIT} leaves · "
+    f"{ATTACH} FILE sends a file with what you say next"
 )
 
 _logger = logging.getLogger("loopline")
@@ -54,6 +56,7 @@ class _Chat:
     screen: Screen
     leaving: bool = False
     waiting: tuple[str, ...] = ()
+    attached: tuple[Path, ...] = ()
 
     async def converse(self) -> int:
         """One line after the other; 0 unless the last turn failed."""
@@ -67,9 +70,16 @@ class _Chat:
                 break
             if line.strip() == STOP:
                 self.screen.note(Text("nothing is running", style=QUIET))
+            elif line.startswith(f"{ATTACH} "):
+                self._attach(line.removeprefix(ATTACH).strip())
             elif line.strip():
                 ok = await self._turn(line)
         return 0 if ok else 1
+
+    def _attach(self, name: str) -> None:
+        """Keep a file for what is said next."""
+        self.attached = (*self.attached, Path(name).expanduser())
+        self.screen.note(Text(f"{visible(name)} goes with what you say next", style=QUIET))
 
     async def _line(self) -> str | None:
         """The next line; None when there is none, or Ctrl-C was pressed instead."""
@@ -88,8 +98,18 @@ class _Chat:
         with stopping(self.screen, partial(stop, self.talk, self.screen)):
             answers = dict.fromkeys(self.waiting[:1], text)
             said = None if answers else text
+            attached = self.attached if said else ()
+            self.attached = self.attached[len(attached) :]
             turn = asyncio.ensure_future(
-                watched(self.talk, said, {}, self.screen, moves=False, answers=answers)
+                watched(
+                    self.talk,
+                    said,
+                    {},
+                    self.screen,
+                    moves=False,
+                    answers=answers,
+                    attached=attached,
+                )
             )
             if self.keyboard.is_person:
                 await self._listen(turn)
@@ -119,6 +139,8 @@ class _Chat:
             self.leaving = True
         if line is not None and said in (STOP, QUIT):
             await self.talk.stop()
+        elif said.startswith(f"{ATTACH} "):
+            self._attach(said.removeprefix(ATTACH).strip())
         elif said:
             words = said.removeprefix(f"{STEER} ").strip()
             say = self.talk.followup if words == said else self.talk.steer

@@ -15,7 +15,15 @@ from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, REF, visible
 from loopline.errors import LooplineError
-from loopline.models import AssistantMessage, Json, JsonObject, Message, ToolMessage, dumps
+from loopline.models import (
+    AssistantMessage,
+    Json,
+    JsonObject,
+    Message,
+    ToolMessage,
+    UserMessage,
+    dumps,
+)
 from loopline.prompt import Request, request_of, requests
 from loopline.timeline import CachePoint, Timeline
 
@@ -129,8 +137,10 @@ def _written(message: Message) -> str:
         case AssistantMessage(text=text, calls=calls):
             made = [f"{call.call_id} {call.name} {dumps(call.arguments)}" for call in calls]
             return "\n".join([*([text] if text else []), *made])
-        case _:
-            return message.text
+        case UserMessage(text=text, attachments=attachments):
+            return "\n".join([text, *map(str, attachments)])
+        case ToolMessage(text=text):
+            return text
 
 
 def _document(request: Request) -> JsonObject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
 
 from rich.rule import Rule
@@ -50,6 +51,7 @@ def document(reading: Reading) -> JsonObject:
 
 
 def _row(item: Item) -> Json:
+    data: JsonObject = {"data": b64encode(item.data).decode()} if item.data else {}
     return {
         "ref": item.ref,
         "asked": item.asked,
@@ -58,6 +60,7 @@ def _row(item: Item) -> Json:
         "title": item.title,
         "message": item.message,
         "text": item.text,
+        **data,
     }
 
 

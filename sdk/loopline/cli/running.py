@@ -35,7 +35,10 @@ _logger = logging.getLogger("loopline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What `run` was asked to do; without a text it carries on, with `answers` to calls that wait."""
+    """What `run` was asked to do; without a text it carries on, with `answers` to calls that wait.
+
+    Files are `attached` to the text.
+    """
 
     bundle: str
     text: str | None
@@ -43,6 +46,7 @@ class Asked:
     limits: Limits
     picture: Path | None = None
     answers: tuple[str, ...] = ()
+    attached: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,16 @@ async def run(asked: Asked, screen: Screen) -> int:
     answers = dict(map(_answered_call, asked.answers))
     if answers and text is not None:
         raise UsageError("an answer carries a paused turn on: leave the text out")
+    if asked.attached and text is None:
+        raise UsageError("a file is attached to what is said: say something with it")
     async with opened(asked.bundle, asked.choices, screen) as harness:
         name = await _conversation(harness, asked, screen)
         talk = harness.conversation(name, user=asked.choices.whose)
         introduce(harness, screen)
         with stopping(screen, partial(stop, talk, screen)) as wish:
-            over = await watched(talk, text, asked.limits, screen, answers=answers)
+            over = await watched(
+                talk, text, asked.limits, screen, answers=answers, attached=asked.attached
+            )
         tell(over, name, screen, as_json=asked.choices.as_json)
         ran = Ran(
             bundle=asked.bundle,
@@ -153,13 +161,14 @@ async def watched(
     *,
     moves: bool = True,
     answers: Mapping[str, str] | None = None,
+    attached: Sequence[Path] = (),
 ) -> Over:
     """Run the turn to its end or until it waits; one that ended by an error is over too."""
     watch = Watch(screen, moves=moves)
     if text is None:
         events = talk.stream_resume(answers or None, **limits)
     else:
-        events = talk.stream(text, **limits)
+        events = talk.stream(text, attachments=attached, **limits)
     try:
         async for event in events:
             watch.hear(event)

@@ -28,6 +28,8 @@ from loopline.timeline import (
     ToolResult,
     ToolStarted,
     TurnHeader,
+    UserAttachment,
+    attachments,
 )
 
 SHORT_COMMIT = 7
@@ -61,7 +63,7 @@ def summary_of(block: Block) -> str:
             return _call(block)
         case Plan() | PlanAck():
             return _plan(block)
-        case SourceAdded() | TextKept() | ArtifactKept():
+        case SourceAdded() | TextKept() | ArtifactKept() | UserAttachment():
             return _kept(block)
         case _:
             return " ".join(text_of(block)[0].split())
@@ -145,6 +147,8 @@ def _kept(block: Block) -> str:
     match block.body:
         case SourceAdded(sid=sid, source=source):
             return f"[{sid}] {source.title} — {source.url}"
+        case UserAttachment() as file:
+            return f"{file.name} · {attachments.described(file)}"
         case TextKept() as kept:
             return f"{kept.title or kept.ref} · {counted(len(kept.text), 'character')}"
         case ArtifactKept() as kept:

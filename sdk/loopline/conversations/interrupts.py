@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from loopline.conversations.children import check_own
 from loopline.errors import LooplineError
+from loopline.files import renamed
 from loopline.models import well_formed
 from loopline.timeline import (
     Block,
@@ -16,6 +17,7 @@ from loopline.timeline import (
     Feedback,
     RoundStart,
     TimelineLog,
+    UserAttachment,
     UserFollowup,
     UserRecalled,
     UserSteer,
@@ -58,23 +60,23 @@ class InterruptQueue:
         self._steered = steered
         self._seen = seen
 
-    async def followup(self, text: str) -> Receipt:
+    async def followup(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
         """Add something, which the running turn answers to as well, or else the next one.
 
         Raises:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to follow up: say something first")
-        return await self.append(UserFollowup(text=said(text)), turn)
+        return await self._add(UserFollowup(text=said(text)), turn, files)
 
-    async def steer(self, text: str) -> Receipt:
+    async def steer(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
         """Have the running turn go another way: what it is writing or looking up is cut off for this.
 
         Raises:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to steer: say something first")
-        receipt = await self.append(UserSteer(text=said(text)), turn)
+        receipt = await self._add(UserSteer(text=said(text)), turn, files)
         self._steered()
         return receipt
 
@@ -96,8 +98,18 @@ class InterruptQueue:
         timeline = await opened(self._log, self._conversation)
         return list(timeline.pending.values())
 
-    async def append(self, body: Body, turn: int) -> Receipt:
-        """Keep what a user may say at any time; it is in the log when this returns.
+    async def _add(self, body: Body, turn: int, files: Sequence[UserAttachment]) -> Receipt:
+        """Keep it, with files whose names nothing in the turn has."""
+        if files:
+            known = await self._log.read(self._conversation, types=["user.attachment"], turn=turn)
+            taken = [one.body.name for one in known if isinstance(one.body, UserAttachment)]
+            files = renamed(files, taken)
+        return await self.append(body, turn, files)
+
+    async def append(self, body: Body, turn: int, files: Sequence[UserAttachment] = ()) -> Receipt:
+        """Keep what a user may say at any time, and the files that come with it, all of it or nothing.
+
+        It is in the log when this returns.
 
         Raises:
             LooplineError: this is a child run, which may only be judged.
@@ -109,8 +121,9 @@ class InterruptQueue:
         if seen is None:
             summary = await self._log.find(self._conversation)
             seen = summary.head if summary else 0
-        entry = Entry(body=body, turn=turn)
-        block = (await self._log.append(self._conversation, [entry], seen=seen))[-1]
+        entries = [Entry(body=one, turn=turn) for one in (body, *files)]
+        blocks = await self._log.append(self._conversation, entries, seen=seen)
+        block = blocks[-len(entries)]
         return Receipt(block.seq, block.turn)
 
     async def _newest(self, otherwise: str) -> int:

@@ -13,6 +13,7 @@ from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, Mailbox
+from loopline.files import AttachmentCaps, Given, entered
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
@@ -27,6 +28,7 @@ from loopline.timeline import (
     Timeline,
     TimelineLog,
     UserAnswer,
+    UserAttachment,
     UserPrompt,
     kinds,
     opened,
@@ -34,6 +36,7 @@ from loopline.timeline import (
 )
 
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
+Attachments = Given | Sequence[Given]
 POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
@@ -50,8 +53,10 @@ class Talk:
         turns: Turns,
         process: Process | None,
         reader: Callable[[Conversation], Awaitable[Reader]],
+        caps: AttachmentCaps | None = None,
     ) -> None:
         self._log = log
+        self._caps = caps or AttachmentCaps()
         self._turns = turns
         self._process = process
         self._reader = reader
@@ -65,28 +70,42 @@ class Talk:
         )
 
     async def say(
-        self, text: str, *, when_busy: WhenBusy = "queue", **limits: Unpack[Limits]
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        **limits: Unpack[Limits],
     ) -> TurnResult:
-        """Say something and wait for what comes of it.
+        """Say something, with files by their paths or as values, and wait for what comes of it.
 
         While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" say it to
         that turn and give what comes of it, and "reject" refuses.
 
         Raises:
+            AttachmentError: a file cannot be attached; nothing was recorded.
             BundleError: the bundle's code failed; the turn is closed as an error.
             ConflictError: the conversation is busy, and `when_busy` is "reject".
         """
-        return await self._say(text, when_busy, limits, None)
+        return await self._say(text, await self._entered(attachments), when_busy, limits, None)
 
     async def stream(
-        self, text: str, *, when_busy: WhenBusy = "queue", **limits: Unpack[Limits]
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Say something and hear what happens; the last event is the turn's `react.exit` block.
 
         Leaving the iteration leaves the turn running. Whoever is slow does not slow it, and is told by a
         `missed` which blocks went by; they can be read with `blocks`.
         """
-        async for event in self._watch(lambda hear: self._say(text, when_busy, limits, hear)):
+        files = await self._entered(attachments)
+        async for event in self._watch(
+            lambda hear: self._say(text, files, when_busy, limits, hear)
+        ):
             yield event
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
@@ -146,23 +165,25 @@ class Talk:
         async for event in self._watch(lambda hear: self._resume(values, limits, hear)):
             yield event
 
-    async def steer(self, text: str) -> Receipt:
+    async def steer(self, text: str, *, attachments: Attachments = ()) -> Receipt:
         """Have the running turn go another way: what it is writing or looking up is cut off for this.
 
         When none is running, the next one takes it.
 
         Raises:
+            AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.steer(text)
+        return await self.interrupts.steer(text, await self._entered(attachments))
 
-    async def followup(self, text: str) -> Receipt:
+    async def followup(self, text: str, *, attachments: Attachments = ()) -> Receipt:
         """Add something to the running turn, or to the next one when none is running.
 
         Raises:
+            AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.followup(text)
+        return await self.interrupts.followup(text, await self._entered(attachments))
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
@@ -262,7 +283,14 @@ class Talk:
         fork = replace(self.conversation, name=name or await self._fork_name())
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
-        return Talk(self._log, fork, turns=self._turns, process=self._process, reader=self._reader)
+        return Talk(
+            self._log,
+            fork,
+            turns=self._turns,
+            process=self._process,
+            reader=self._reader,
+            caps=self._caps,
+        )
 
     async def _fork_name(self) -> str:
         number = 1
@@ -273,9 +301,14 @@ class Talk:
     def _forked(self, number: int) -> Conversation:
         return replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
 
+    async def _entered(self, given: Attachments) -> Sequence[UserAttachment]:
+        """The files as they are recorded: read, and checked against the caps."""
+        return await asyncio.to_thread(entered, given, self._caps) if given else ()
+
     async def _say(
         self,
         text: str,
+        files: Sequence[UserAttachment],
         when_busy: WhenBusy,
         limits: Limits,
         hear: Callable[[Event], None] | None,
@@ -286,11 +319,11 @@ class Talk:
             raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
         self._turns.check_outside(self.conversation)
         wait = when_busy == "queue"
-        receipt = await self.interrupts.append(body, NEW_TURN) if wait else None
+        receipt = await self.interrupts.append(body, NEW_TURN, files) if wait else None
 
         async def choose(timeline: Timeline) -> int:
             """The turn of what was said; said only now, where it may not have to wait."""
-            said = receipt or await self.interrupts.append(body, NEW_TURN)
+            said = receipt or await self.interrupts.append(body, NEW_TURN, files)
             if timeline.seq < said.seq:
                 timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
             return said.turn
@@ -308,17 +341,19 @@ class Talk:
         except ConflictError:
             if when_busy == "reject":
                 raise
-            joined = await self._join(text, when_busy)
-            return joined or await self._say(text, "queue", limits, hear)
+            joined = await self._join(text, files, when_busy)
+            return joined or await self._say(text, files, "queue", limits, hear)
         except StoppedInQueue:
             if receipt is None or not await self.recall(receipt):
                 raise
             return TurnResult(answer="", turn_id=receipt.turn_id, exit_reason="stopped", ok=False)
 
-    async def _join(self, text: str, when_busy: WhenBusy) -> TurnResult | None:
+    async def _join(
+        self, text: str, files: Sequence[UserAttachment], when_busy: WhenBusy
+    ) -> TurnResult | None:
         """Say it to the turn that runs, and wait for what comes of that; None when it came too late."""
-        said = self.steer if when_busy == "steer" else self.followup
-        receipt = await said(text)
+        said = self.interrupts.steer if when_busy == "steer" else self.interrupts.followup
+        receipt = await said(text, files)
         outcome = await self._turns.outcome(self.conversation, receipt.turn)
         return None if await self.recall(receipt) else outcome
 

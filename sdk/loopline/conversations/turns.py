@@ -26,6 +26,7 @@ from loopline.errors import (
     StoreVersion,
 )
 from loopline.events import Listen, Observer
+from loopline.files import attachment_of
 from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
 from loopline.timeline import (
     Block,
@@ -35,6 +36,7 @@ from loopline.timeline import (
     Recorder,
     Timeline,
     TimelineLog,
+    UserAttachment,
     UserPrompt,
     opened,
     reaching,
@@ -385,7 +387,8 @@ def _ended(timeline: Timeline, number: int) -> TurnResult:
 def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
     """What the turn is about and under which limits, as the log has it."""
     match recorder.turn.prompt:
-        case Block(body=UserPrompt(text=text, limits=limits), ts=ts):
+        case Block(body=UserPrompt(text=text, limits=limits), ts=ts, seq=seq):
+            files = recorder.timeline.attachments(seq)
             payload = TurnPayload(
                 text=text,
                 conversation=recorder.conversation.name,
@@ -394,6 +397,11 @@ def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
                 tenant=recorder.conversation.tenant,
                 project=recorder.conversation.project,
                 user=recorder.conversation.user,
+                attachments=[
+                    attachment_of(block.body)
+                    for block in files
+                    if isinstance(block.body, UserAttachment)
+                ],
             )
             return payload, recalled(limits)
         case _:

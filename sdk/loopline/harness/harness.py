@@ -29,6 +29,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
+from loopline.files import AttachmentCaps
 from loopline.harness.cassettes import Cassette, inserted
 from loopline.harness.conversing import Conversing
 from loopline.harness.deciders import ModelChoice, chooser
@@ -72,6 +73,7 @@ class Harness(Conversing):
         on_build: Progress | None,
         telemetry: Telemetry,
         cassette: Cassette | None,
+        caps: AttachmentCaps | None,
     ) -> None:
         """Use `open`."""
         self._source = bundle
@@ -83,6 +85,7 @@ class Harness(Conversing):
         self._clock = clock or SystemClock()
         self._on_build = on_build
         self._telemetry: Telemetry = chosen(telemetry)
+        self._caps = caps
         self._models: list[Model] = []
         self._opened: Opened | None = None
         self._closing = AsyncExitStack()
@@ -99,6 +102,7 @@ class Harness(Conversing):
         on_build: Progress | None = None,
         telemetry: Telemetry = None,
         cassette: Cassette | None = None,
+        caps: AttachmentCaps | None = None,
     ) -> Harness:
         """A harness that is yet to be entered.
 
@@ -109,7 +113,8 @@ class Harness(Conversing):
         `on_build(done, total, what)` hears of the knowledge space being built, from another thread.
         `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
         with the harness. A `cassette` records what models at a provider are asked and say, or says it
-        again; it is opened, and the model strings are looked at, when the harness is entered.
+        again; it is opened, and the model strings are looked at, when the harness is entered. `caps` are
+        how large attached files may be.
 
         Raises:
             StoreError: the store's URL is not one that works.
@@ -125,6 +130,7 @@ class Harness(Conversing):
             on_build=on_build,
             telemetry=telemetry,
             cassette=cassette,
+            caps=caps,
         )
 
     async def __aenter__(self) -> Self:
@@ -241,6 +247,7 @@ class Harness(Conversing):
             turns=opened.turns,
             process=self._process,
             reader=self._reader,
+            caps=self._caps,
         )
 
     async def _space(self, loaded: LoadedBundle, properties: Properties) -> KnowledgeSpace | None:

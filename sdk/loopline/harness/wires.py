@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loopline.errors import ModelAccessError, ModelError
-from loopline.models import Abilities, Model, ModelFacts, Timeouts, Vendor, facts, vendor_of
+from loopline.models import (
+    ATTACHMENTS,
+    Abilities,
+    Model,
+    ModelFacts,
+    Timeouts,
+    Vendor,
+    facts,
+    vendor_of,
+)
 from loopline.models.facts import FAMILIES
 
 if TYPE_CHECKING:
@@ -65,7 +74,7 @@ class Wires:
             url=given or vendor.base_url,
             account=Account(name, variable, key, vendor.wire),
             facts=known,
-            abilities=_abilities(known),
+            abilities=_abilities(known, vendor),
             http=self._http,
             timeouts=said.timeouts,
         )
@@ -126,15 +135,19 @@ def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
     return known
 
 
-def _abilities(known: ModelFacts) -> Abilities:
+def _abilities(known: ModelFacts, vendor: Vendor) -> Abilities:
     return Abilities(
         tool_call=known.tool_call,
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
         json_schema=known.json_schema,
+        vision=known.vision,
+        pdf=known.pdf,
         thinking=known.thinking != "none",
         tail=known.tail,
         window=known.window,
         output_limit=known.output_limit,
         price=known.price,
+        # What others take who speak OpenAI's wire nobody says: the stricter limits are safe.
+        attachments=ATTACHMENTS[vendor.wire if vendor.name == vendor.wire else "anthropic"],
     )

@@ -19,6 +19,7 @@ from loopline.models.limits import (
     ATTACHMENTS,
     REFUSALS,
     AttachmentLimits,
+    Carrying,
     Meaning,
     Overflow,
     Refusal,
@@ -39,6 +40,7 @@ from loopline.models.model_facts import (
 )
 from loopline.models.prompt import (
     AssistantMessage,
+    Attached,
     Echo,
     JsonForm,
     Message,
@@ -79,9 +81,11 @@ __all__ = [
     "Abilities",
     "Api",
     "AssistantMessage",
+    "Attached",
     "AttachmentLimits",
     "Attempt",
     "BrokenJson",
+    "Carrying",
     "Chain",
     "ClockedModel",
     "ClosingModel",

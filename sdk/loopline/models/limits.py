@@ -36,7 +36,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal
@@ -51,7 +51,9 @@ class AttachmentLimits:
     """What a request may carry besides text, in bytes, pixels a side, images and pages.
 
     `images_small` and `pdf_pages_small` hold for a window of up to 200,000 tokens. None means that
-    there is no limit but that of the request.
+    there is no limit but that of the request. More images than `crowd` may each have only
+    `crowd_pixels` a side. With `moving` an image may be an animation. `page_tokens` is what the
+    image of a PDF's page costs, beside the page's text.
     """
 
     request_bytes: int
@@ -63,6 +65,70 @@ class AttachmentLimits:
     pdf_bytes: int
     pdf_pages: int | None
     pdf_pages_small: int | None
+    crowd: int | None = None
+    crowd_pixels: int | None = None
+    moving: bool = False
+    page_tokens: int = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrying:
+    """What files the requests to a model may carry: none, unless it says so.
+
+    `images` and `pages` are how many of them a request may have in all; `image_bytes`, `pdf_bytes` and
+    `request_bytes` count base64, the last one over all files. No file costs more than `tokens`; the
+    image of a page costs `page_tokens`. `pixels` are those of a side, and `crowd_pixels` where there are more images than `crowd`.
+    """
+
+    images: int = 0
+    image_types: tuple[str, ...] = ()
+    image_bytes: int = 0
+    pixels: int = 0
+    crowd: int = 0
+    crowd_pixels: int = 0
+    moving: bool = False
+    pages: int = 0
+    page_tokens: int = 0
+    pdf_bytes: int = 0
+    request_bytes: int = 0
+    tokens: int = 0
+
+
+SMALL_WINDOW = 200_000
+FILES_SHARE = 0.75
+"""The share of a request's bytes that files may take; the rest is for text."""
+UNLIMITED = 1 << 53
+
+
+def carrying(
+    limits: AttachmentLimits, *, vision: bool, pdf: bool, window: int, output_limit: int
+) -> Carrying:
+    """What the requests to a model of that window may carry; sizes of a window are in tokens."""
+    if not vision and not pdf:
+        return Carrying()
+    small = window <= SMALL_WINDOW
+    most = int(limits.request_bytes * FILES_SHARE)
+    pages = limits.pdf_pages_small if small else limits.pdf_pages
+    still = Carrying(
+        request_bytes=most,
+        pdf_bytes=min(limits.pdf_bytes, most),
+        pages=(UNLIMITED if pages is None else pages) if pdf else 0,
+        page_tokens=limits.page_tokens,
+        tokens=max(window - output_limit, 0) // 2,
+    )
+    if not vision:
+        return still
+    pixels = limits.image_pixels or UNLIMITED
+    return replace(
+        still,
+        images=limits.images_small if small else limits.images,
+        image_types=tuple(sorted(limits.image_types)),
+        image_bytes=min(limits.image_bytes or most, most),
+        pixels=pixels,
+        crowd=UNLIMITED if limits.crowd is None else limits.crowd,
+        crowd_pixels=limits.crowd_pixels or pixels,
+        moving=limits.moving,
+    )
 
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -79,6 +145,10 @@ ATTACHMENTS: Mapping[Wire, AttachmentLimits] = MappingProxyType(
             pdf_bytes=32 * _MB,
             pdf_pages=600,
             pdf_pages_small=100,
+            crowd=20,
+            crowd_pixels=2_000,
+            moving=True,
+            page_tokens=1_650,
         ),
         "openai": AttachmentLimits(
             request_bytes=512 * _MB,

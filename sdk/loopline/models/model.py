@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from loopline.clock import Clock
+from loopline.models.limits import ATTACHMENTS, AttachmentLimits, Carrying, carrying
 from loopline.models.prompt import Prompt, Reply, TailKind, TextDelta, Usage
 
 
@@ -51,7 +52,9 @@ class Abilities:
 
     `json_mode`: its text can be held to some JSON object, `json_schema`: to one of a given form.
 
-    `tail` is where the volatile end of a prompt may stand, and what becomes of it. One that does not `write_decisions` decides by calls of its own and in no form of text.
+    `tail` is where the volatile end of a prompt may stand, and what becomes of it. One that does not
+    `write_decisions` decides by calls of its own and in no form of text. One with `vision` is given
+    images, one that reads `pdf` PDFs, within the limits of `attachments`.
     """
 
     tool_call: bool = True
@@ -60,11 +63,24 @@ class Abilities:
     json_mode: bool = False
     json_schema: bool = False
     vision: bool = False
+    pdf: bool = False
     thinking: bool = False
     tail: TailKind = "dropped"
     window: int = 32_000
     output_limit: int = 8_000
     price: Price | None = None
+    attachments: AttachmentLimits = ATTACHMENTS["anthropic"]
+
+    @property
+    def carrying(self) -> Carrying:
+        """What files a request to it may carry."""
+        return carrying(
+            self.attachments,
+            vision=self.vision,
+            pdf=self.pdf,
+            window=self.window,
+            output_limit=self.output_limit,
+        )
 
     def cost(self, usage: Usage) -> float | None:
         """What one request costs, in US dollars; None while nobody knows a price."""

@@ -46,8 +46,28 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """A file that the user attached, as a prompt shows it.
+
+    `text` is a line that says which it is, and what stands for it where the model is not given the file
+    itself. `data` is the file in base64, empty where the text stands for it; `tokens` is what it costs.
+    """
+
+    ref: str
+    name: str
+    mime: str
+    sha256: str
+    text: str
+    tokens: int = 0
+    data: str = field(default="", repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserMessage:
-    """Something said to the model from the user's side.
+    """Something said to the model from the user's side, with the files that came with it.
 
     One that is `passing` is shown to the model only until something newer is said, where the provider
     sees to that. `wire` holds the bytes of a message by the wire that made them; it is no part of what
@@ -56,12 +76,18 @@ class UserMessage:
 
     text: str
     passing: bool = field(default=False, repr=False)
+    attachments: tuple[Attached, ...] = ()
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
 
+    def __repr__(self) -> str:
+        # A digest of a message without files is what it was before there were any.
+        files = f", attachments={self.attachments!r}" if self.attachments else ""
+        return f"UserMessage(text={self.text!r}{files})"
+
     def __str__(self) -> str:
-        return f"user: {self.text}"
+        return "\n".join(["user: " + self.text, *map(str, self.attachments)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

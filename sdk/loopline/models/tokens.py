@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import string
 
+from loopline.models.prompt import AssistantMessage, Echo, Message, UserMessage
+
 _PLAIN = (string.ascii_letters + " ").encode()
 
 
@@ -16,3 +18,20 @@ def estimate(text: str) -> int:
     data = text.encode("utf-8", "surrogatepass")
     other = len(data.translate(None, _PLAIN))
     return -(-(len(data) - other) // 4) + -(-other // 2)
+
+
+def cost(message: Message, written: str = "") -> int:
+    """What a message costs, as it is sent: with its files, or as its provider gets it back.
+
+    `written` is its repr, where that is at hand.
+    """
+    match message:
+        case UserMessage(passing=True):
+            return 0  # the provider has forgotten it
+        case AssistantMessage(calls=calls, echo=Echo() as echo):
+            return estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
+        case UserMessage(attachments=attachments):
+            files = sum(attached.tokens for attached in attachments)
+            return estimate(written or repr(message)) + files
+        case _:
+            return estimate(written or repr(message))

@@ -49,7 +49,7 @@ from loopline.prompt.summarizing import (
     needed,
     summarized,
 )
-from loopline.prompt.trace import TRACE_LIMIT, TRACE_SYSTEM, TRACE_TAIL, trace, trace_limit
+from loopline.prompt.trace import TRACE_LIMIT, TRACE_SYSTEM, TRACE_TAIL, trace, trace_window
 from loopline.prompt.view import View
 
 __all__ = [
@@ -108,5 +108,5 @@ __all__ = [
     "summarized",
     "tools_text",
     "trace",
-    "trace_limit",
+    "trace_window",
 ]

@@ -16,10 +16,12 @@ from loopline.timeline import (
     Reactions,
     RoundStart,
     ToolStarted,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserRecalled,
     UserSteer,
+    attachments,
 )
 
 REMEMBERED = 8
@@ -30,13 +32,14 @@ MOST = 4.0
 
 
 class Facts:
-    """User input and who took it, effects of calls, hides, summaries, feedback, reports of usage.
+    """User input with its files and who took it, effects of calls, hides, summaries, feedback, reports of usage.
 
     `learned` is what was known of the models' counting before the first block.
     """
 
     def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
         self.inputs: dict[int, Block] = {}
+        self.attached: dict[int, list[tuple[Block, UserAttachment]]] = {}
         self.taken: dict[int, int] = {}
         self.taken_in: dict[int, int] = {}
         self.started: set[str] = set()
@@ -66,6 +69,8 @@ class Facts:
         match block.body:
             case UserPrompt() | UserFollowup() | UserSteer():
                 self.inputs[block.seq] = block
+            case UserAttachment() as file:
+                self.attached.setdefault(attachments.said_with(block), []).append((block, file))
             case UserRecalled(said=said):
                 if said not in self.taken:
                     self._recalled.add(said)
@@ -94,6 +99,10 @@ class Facts:
                 self.feedback.append(block)
             case _:
                 pass
+
+    def with_files(self, said: Block) -> list[Block]:
+        """An input, and the files that came with it."""
+        return [said, *(block for block, _ in self.attached.get(said.seq, ()))]
 
     def hidden(self, ref: str, until: int) -> Hide | None:
         """The newest hide of that block up to a place."""

@@ -71,8 +71,8 @@ def aged(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Wi
 def lightened(view: View, window: Window, budget: Budget) -> tuple[Window, bool]:
     """The least that has to be cleared to reach the target, and whether it is reached.
 
-    First results of reads are named instead of shown, then those of all calls, the oldest first and
-    never those of the newest round.
+    First results of reads are named instead of shown, then those of all calls, then images and PDFs, the
+    oldest first and never those of the newest round.
     """
     now = view.under(window)
     if not budget.over(now, TARGET):
@@ -89,11 +89,17 @@ def lightened(view: View, window: Window, budget: Budget) -> tuple[Window, bool]
             reads(len(places) - 1), results_cleared=max(window.results_cleared, places[place])
         )
 
-    for layer in (reads, all_results):
+    def files(place: int) -> Window:
+        before = places[place - 1] if place else 0  # what the newest round takes came after that
+        return replace(
+            all_results(len(places) - 1), files_cleared=max(window.files_cleared, before)
+        )
+
+    for layer in (reads, all_results, files):
         enough = _first(len(places), partial(_reaches, view, budget, layer))
         if enough is not None:
             return layer(enough), True
-    return all_results(len(places) - 1), False
+    return files(len(places) - 1), False
 
 
 def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], place: int) -> bool:
@@ -101,7 +107,8 @@ def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], place: 
 
 
 def shortened(view: View, window: Window, budget: Budget) -> Window:
-    """The window with so short texts and results that the prompt fits, as far as that can be."""
+    """The window with so few files, and so short texts and results, that the prompt fits, as far as that can be."""
+    window = _with_fewer_files(view, window, budget)
     limit = window.result_limit
     while budget.over(view.under(window), TRIGGER) and limit > SHORTEST:
         limit = max(limit // 2, SHORTEST)
@@ -111,6 +118,20 @@ def shortened(view: View, window: Window, budget: Budget) -> Window:
         limit = max(limit // 2, SHORTEST)
         window = replace(window, text_limit=limit)
     return window
+
+
+def _with_fewer_files(view: View, window: Window, budget: Budget) -> Window:
+    """The window under which the model is given only files that cost little, where that helps."""
+
+    def under(tokens: int) -> Window:
+        return replace(window, carrying=replace(window.carrying, tokens=tokens))
+
+    now, tokens = view.under(window), window.carrying.tokens
+    if not tokens or budget.cost(view.under(under(0))) >= budget.cost(now):
+        return window
+    while budget.over(view.under(under(tokens)), TRIGGER) and tokens:
+        tokens = tokens // 2 if tokens > SHORTEST else 0
+    return under(tokens)
 
 
 def place_to_cut(

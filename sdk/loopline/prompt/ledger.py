@@ -8,7 +8,7 @@ from typing import Literal
 
 from loopline.models import dumps
 from loopline.models.tokens import estimate
-from loopline.prompt.clipping import LONG_ARGUMENTS, short
+from loopline.prompt.clipping import LONG_ARGUMENTS, TEXT_LIMIT, short
 from loopline.prompt.distilling import bare, distilled, is_strong, rarity
 from loopline.timeline import (
     ArtifactKept,
@@ -20,9 +20,12 @@ from loopline.timeline import (
     Notes,
     ToolCalled,
     ToolResult,
+    UserAttachment,
     UserFollowup,
+    UserInput,
     UserPrompt,
     UserSteer,
+    attachments,
     memory_notes,
     plan,
 )
@@ -93,8 +96,8 @@ def _values(call: ToolCalled) -> str:
 
 def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
     match block.body:
-        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
-            yield Told(block.seq, block.ref, text)
+        case UserPrompt() | UserFollowup() | UserSteer() | UserAttachment() as said:
+            yield Told(block.seq, block.ref, _said(said))
         case ToolCalled(tool=tool, arguments=arguments):
             if len(dumps(arguments)) > LONG_ARGUMENTS:
                 values = " ".join(f"{name}={value}" for name, value in arguments.items())
@@ -115,6 +118,14 @@ def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
             yield Told(block.seq, block.ref, f"feedback {reaction}: {text}")
         case _:
             pass
+
+
+def _said(body: UserInput | UserAttachment) -> str:
+    match body:
+        case UserAttachment():
+            return f"{attachments.described(body)} {body.text[:TEXT_LIMIT]}"
+        case _:
+            return body.text
 
 
 def _beside_marks(notes: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from loopline.prompt.rendering import Rendering
+from loopline.prompt.rendering import Rendering, parts_of
 from loopline.timeline import Block, CachePoint
 
 MIN_ROUNDS = 2
@@ -47,11 +47,12 @@ def cache_points(
     tail, that point takes the place some rounds back. When the turn has hidden something, the first one
     moves up to the place before the tail that was kept then.
     """
-    said = len(now.said(takes))
-    tail = len(now.messages) + said
+    said = [message for message, _ in now.said(takes)]
+    tail = len(now.messages) + len(said)
+    parts = now.parts(len(now.messages)) + sum(map(parts_of, said))
     pre_tail = _pre_tail(now, pointing)
     last = 0 if pointing.anew else now.last_tail
-    if last and now.parts(len(now.messages)) + said > now.parts(last) + REACH:
+    if last and parts > now.parts(last) + REACH:
         pre_tail = last
     turn_start = now.turn_start if turn == now.turn else len(now.messages)
     places: dict[int, Name] = {

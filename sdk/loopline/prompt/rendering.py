@@ -12,6 +12,7 @@ from hashlib import sha256
 
 from loopline.models import (
     AssistantMessage,
+    Attached,
     Echo,
     JsonObject,
     Message,
@@ -19,8 +20,8 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
-from loopline.models.tokens import estimate
-from loopline.prompt import clipping
+from loopline.models.tokens import cost
+from loopline.prompt import attaching, clipping
 from loopline.prompt.facts import Facts
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.timeline import (
@@ -101,6 +102,7 @@ class Rendering:
         self._asked: Block | None = None
         self._echo: Echo | None = None
         self._answered = False
+        self._load = attaching.Load()
         self._digest = sha256()
         self._costs = [0]
         self._parts = [0]
@@ -146,28 +148,47 @@ class Rendering:
 
         Whatever was said into a running turn comes in one message.
         """
+        return self._said(blocks)[0]
+
+    def _said(
+        self, blocks: Iterable[Block]
+    ) -> tuple[list[tuple[UserMessage, list[Block]]], attaching.Load]:
+        """What the user said, and the load of files with it."""
         messages = list[tuple[UserMessage, list[Block]]]()
         interrupts = list[tuple[str, Block]]()
+        files, load = list[Attached](), self._load
         for block in blocks:
+            attached, load = self._attached(block, load)
             match block.body:
                 case UserPrompt(text=text):
-                    shown = UserMessage(text=f"[{block.ref}]\n{self._text(block, text)}")
+                    said = f"[{block.ref}]\n{self._text(block, text)}"
+                    shown = UserMessage(text=said, attachments=tuple(attached))
                     messages.append((shown, [block]))
                 case UserFollowup(text=text) | UserSteer(text=text):
                     interrupts.append((f"[{block.ref}]\n{self._text(block, text)}", block))
+                    files += attached
                 case _:
                     pass
         if interrupts:
             texts = [text for text, _ in interrupts]
             if len(texts) > 1:
                 texts = [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
-            shown = UserMessage(text="\n".join(["[USER INTERRUPT]", *texts]))
+            said = "\n".join(["[USER INTERRUPT]", *texts])
+            shown = UserMessage(text=said, attachments=tuple(files))
             messages.append((shown, [block for _, block in interrupts]))
-        return messages
+        return messages, load
+
+    def _attached(self, said: Block, load: attaching.Load) -> tuple[list[Attached], attaching.Load]:
+        """The files that came with an input, in order, and the load with them."""
+        files = list[Attached]()
+        for block, file in self._facts.attached.get(said.seq, ()):
+            attached, load = attaching.shown(block, file, self.window, load)
+            files.append(attached)
+        return files, load
 
     def saying(self, blocks: Iterable[Block]) -> int:
         """What these user inputs will cost once they are taken, in tokens."""
-        return sum(estimate(repr(message)) for message, _ in self.said(blocks))
+        return sum(cost(message) for message, _ in self.said(blocks))
 
     def _open(self) -> None:
         """What stands for the blocks that are not rendered."""
@@ -242,10 +263,20 @@ class Rendering:
             self.last_tail = min(begun.points[-1].messages, len(self.messages))
 
     def _say(self, blocks: Iterable[Block]) -> None:
-        for message, parts in self.said(blocks):
+        said, self._load = self._said(blocks)
+        for message, parts in said:
             for block in parts:
                 self._places.setdefault(block.ref, len(self.messages))
+                self._show_files(block, message)
             self._add(message, parts[0].ref)
+
+    def _show_files(self, said: Block, message: UserMessage) -> None:
+        """Note where the files of an input are shown, and which of them as a whole text."""
+        shown = {attached.ref: attached for attached in message.attachments}
+        for block, file in self._facts.attached.get(said.seq, ()):
+            self._places.setdefault(block.ref, len(self.messages))
+            if attaching.is_shown_whole(file, shown[block.ref]):
+                self.shown[block.ref] = file.sha256
 
     def _act(self, block: Block) -> None:
         current = self._round
@@ -376,18 +407,17 @@ class Rendering:
 
     def _add(self, message: Message, ref: str) -> None:
         written = written_out(message)
-        cost = 0 if isinstance(message, UserMessage) and message.passing else estimate(written)
         self._places.setdefault(ref, len(self.messages))
         self.messages.append(message)
         self.refs.append(ref)
-        self.tokens += cost
+        self.tokens += cost(message, written)
         self._costs.append(self.tokens)
-        self._parts.append(self._parts[-1] + _size(message))
+        self._parts.append(self._parts[-1] + parts_of(message))
         self._digest.update(f"{written}\n".encode())
 
 
 def written_out(message: Message) -> str:
-    """All that a message says, as a digest and an estimate take it."""
+    """All that a message says, as a digest takes it."""
     match message:
         case AssistantMessage(echo=Echo() as echo):
             return f"{message!r}{echo}"
@@ -395,13 +425,16 @@ def written_out(message: Message) -> str:
             return repr(message)
 
 
-def _size(message: Message) -> int:
+def parts_of(message: Message) -> int:
+    """How many parts a message has, as providers count them: a text, a call, a result, a file."""
     match message:
         case AssistantMessage(echo=Echo(parts=parts)):
             return len(parts)
         case AssistantMessage(text=text, calls=calls):
             return bool(text) + len(calls)
-        case UserMessage() | ToolMessage():
+        case UserMessage(attachments=files):
+            return 1 + len(files) + sum(bool(attached.data) for attached in files)
+        case ToolMessage():
             return 1
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from loopline.errors import LooplineError
 from loopline.models import AssistantMessage, Echo, Message, ToolSpec, UserMessage, dumps
-from loopline.models.tokens import estimate
+from loopline.models.tokens import cost, estimate
 from loopline.prompt.caching import Part, PartKind, Sent
 from loopline.prompt.points import placed
 from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER, written_out
 from loopline.prompt.trace import TRACE_LIMIT, trace
 from loopline.prompt.view import View, opens
-from loopline.timeline import Block, RoundStart, Timeline
+from loopline.timeline import Block, RoundStart, Timeline, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +154,8 @@ def _request(
 def _traced(timeline: Timeline, block: Block, begun: RoundStart, place: int) -> Request:
     """The request for an answer that was written from the trace of its turn."""
     before = [one for one in timeline.blocks[:place] if one.turn == block.turn]
-    limit = begun.window.result_limit if begun.window else TRACE_LIMIT
-    messages = tuple(trace(before, limit))
+    window = begun.window or Window(result_limit=TRACE_LIMIT)
+    messages = tuple(trace(before, window))
     system = timeline.system_texts.get(begun.system_sha256)
     digest = messages_digest(messages)
     return Request(
@@ -197,7 +197,8 @@ def _parts(message: Message, ref: str) -> list[Part]:
             texts = [text] if text else []
             return [_part("message", part, ref) for part in [*texts, *map(repr, calls)]]
         case _:
-            return [_part("message", repr(message), ref)]
+            part = _part("message", repr(message), ref)
+            return [replace(part, tokens=cost(message))]
 
 
 def _part(kind: PartKind, text: str, ref: str = "") -> Part:

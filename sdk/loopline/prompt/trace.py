@@ -7,9 +7,11 @@ summed up.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from loopline.models import Message, UserMessage
-from loopline.models.tokens import estimate
+from loopline.models import Carrying, Message, UserMessage
+from loopline.models.tokens import cost
+from loopline.prompt import attaching
 from loopline.prompt.clipping import short
 from loopline.timeline import (
     Block,
@@ -18,9 +20,11 @@ from loopline.timeline import (
     Notice,
     ToolCalled,
     ToolResult,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserSteer,
+    Window,
 )
 
 TRACE_LIMIT = 2_000
@@ -35,34 +39,44 @@ numbers that the results give. Where something failed or stayed open, say so."""
 TRACE_TAIL = "Write the answer now."
 
 
-def trace(blocks: Iterable[Block], limit: int = TRACE_LIMIT) -> list[Message]:
+def trace(blocks: Iterable[Block], window: Window) -> list[Message]:
     """The messages of a trace: what the user said, and each call with the beginning of its result.
 
-    `limit` is how many characters of a result are shown.
+    The window says how many characters of a result are shown, and which files the model is given.
     """
-    return list(_messages(blocks, limit))
+    return list(_messages(blocks, window))
 
 
-def trace_limit(blocks: Sequence[Block], room: int) -> int:
-    """The characters of each result that a trace can show in so many tokens, at most 2,000."""
-    limit = TRACE_LIMIT
-    while limit > SHORTEST_TRACE:
-        if sum(estimate(repr(one)) for one in trace(blocks, limit)) <= room:
-            break
-        limit //= 2
-    return limit
+def trace_window(blocks: Sequence[Block], room: int, carrying: Carrying) -> Window:
+    """What a trace can show in so many tokens: at most 2,000 characters of each result, and what files fit."""
+    window = Window(result_limit=TRACE_LIMIT, carrying=carrying)
+    while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
+        window = replace(window, result_limit=window.result_limit // 2)
+    if carrying.tokens and _exceeds(blocks, window, room):
+        return trace_window(blocks, room, Carrying())
+    return window
 
 
-def _messages(blocks: Iterable[Block], limit: int) -> Iterable[Message]:
+def _exceeds(blocks: Sequence[Block], window: Window, room: int) -> bool:
+    return sum(map(cost, trace(blocks, window))) > room
+
+
+def _messages(blocks: Iterable[Block], window: Window) -> Iterable[Message]:
     calls: dict[str, ToolCalled] = {}
+    load = attaching.Load()
     for block in blocks:
         match block.body:
             case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
                 yield UserMessage(text=f"[THE USER SAID] {text}")
+            case UserAttachment() as file:
+                attached, load = attaching.shown(block, file, window, load)
+                yield UserMessage(text="[THE USER ATTACHED]", attachments=(attached,))
             case ToolCalled(call_id=call_id) as call:
                 calls[call_id] = call
             case ToolResult() as result:
-                yield UserMessage(text=_result(block, result, calls.get(result.call_id), limit))
+                yield UserMessage(
+                    text=_result(block, result, calls.get(result.call_id), window.result_limit)
+                )
             case Notes(text=text):
                 yield UserMessage(text=f"[NOTES] {text}")
             case Draft(text=text):

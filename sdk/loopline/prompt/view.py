@@ -10,7 +10,7 @@ from loopline.models import Message
 from loopline.prompt.facts import Facts
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.prompt.rendering import Rendering
-from loopline.timeline import Block, RangeSummary, RoundStart, Window
+from loopline.timeline import Block, RangeSummary, RoundStart, Window, attachments
 
 
 class View:
@@ -91,13 +91,23 @@ class View:
     def covered(self, window: Window, until: int) -> Sequence[Block]:
         """The blocks that are rendered under a window, up to a seq; input that waits there is none."""
         inputs, taken = self.facts.inputs, self.facts.taken
-        earlier = [inputs[seq] for seq, by in taken.items() if seq <= window.start < by <= until]
+        earlier = [
+            block
+            for seq, by in taken.items()
+            if seq <= window.start < by <= until
+            for block in self.facts.with_files(inputs[seq])
+        ]
         return earlier + [
             block
             for block in self._blocks
-            if window.start < block.seq <= until
-            and (block.seq not in inputs or taken.get(block.seq, until + 1) <= until)
+            if window.start < block.seq <= until and not self._waits(block, until)
         ]
+
+    def _waits(self, block: Block, until: int) -> bool:
+        """Whether it is input, or a file that came with some, which no round up to there has taken."""
+        inputs, taken = self.facts.inputs, self.facts.taken
+        said = block.seq if block.seq in inputs else attachments.said_with(block)
+        return said in inputs and taken.get(said, until + 1) > until
 
     def _reopen(self, opener: Block) -> None:
         match opener.body:

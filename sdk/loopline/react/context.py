@@ -13,7 +13,7 @@ from loopline.clock import Clock
 from loopline.errors import ModelError, ModelOverflow
 from loopline.events import Listen
 from loopline.models import Message, Model, Options, Prompt, Usage, well_formed
-from loopline.models.tokens import estimate
+from loopline.models.tokens import cost, estimate
 from loopline.prompt import (
     NATIVE,
     RENDERER,
@@ -29,7 +29,7 @@ from loopline.prompt import (
     messages_digest,
     placed,
     trace,
-    trace_limit,
+    trace_window,
 )
 from loopline.react.offering import Offer, Offers
 from loopline.react.policies import Policies, chosen_protocol
@@ -40,7 +40,6 @@ from loopline.timeline import (
     Recorder,
     RoundStart,
     UserSteer,
-    Window,
     checkpoint,
     place_for,
 )
@@ -212,9 +211,9 @@ class Context:
         factor = self.view.facts.factor_of(self.model.name)
         fixed = self._offer.fixed + estimate(TRACE_TAIL)
         room = int(self._room / factor) - fixed
-        limit = trace_limit(blocks, room)
-        self._traced = trace(blocks, limit)
-        tokens = sum(estimate(repr(one)) for one in self._traced) + fixed
+        window = trace_window(blocks, room, self.model.abilities.carrying)
+        self._traced = trace(blocks, window)
+        tokens = sum(map(cost, self._traced)) + fixed
         self.tokens = ceil(tokens * factor)
         known = timeline.known_texts
         start = RoundStart(
@@ -233,7 +232,7 @@ class Context:
             purpose=iteration.purpose,
             shows="trace",
             tokens=self.tokens,
-            window=Window(result_limit=limit),
+            window=window,
             system="" if self._offer.system_sha256 in known else self._offer.system,
         )
         await self._recorder.record(start)
@@ -411,7 +410,7 @@ class Context:
         fixed = self._offer.fixed + estimate(prompt.tail)
         shown = self.view.now.tokens
         if self._traced is not None:
-            shown = sum(estimate(repr(one)) for one in self._traced)
+            shown = sum(map(cost, self._traced))
         factor = self.view.facts.factor_of(self.model.name)
         needed_tokens = ceil((shown + fixed) * factor)
         room = self._room

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from loopline.files import Attachment
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -32,7 +33,7 @@ class TurnPayload:
     tenant: str = DEFAULT_TENANT
     project: str = DEFAULT_PROJECT
     user: str = DEFAULT_USER
-    attachments: Sequence[str] = ()
+    attachments: Sequence[Attachment] = ()
 
 
 def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "") -> TurnResult:

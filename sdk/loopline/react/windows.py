@@ -70,6 +70,8 @@ class Windows:
             window = replace(window, result_limit=self.policies.result_characters)
         elif causes:
             window = self._aged(window)
+        if causes:
+            window = replace(window, carrying=self.model.abilities.carrying)
         hidden = view.facts.last_hide
         if hidden > window.hides:
             window, causes = replace(window, hides=hidden), [*causes, "hide"]
@@ -103,13 +105,18 @@ class Windows:
         if before is None:
             return ["start"]
         causes = {
-            "model": before.model != self.model.name,
+            "model": before.model != self.model.name or self._carries_otherwise(),
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
             "instructions": before.system_sha256 != self.offer.system_sha256,
             "tools": before.tools_sha256 != self.offer.tools_sha256,
         }
         return [cause for cause, is_one in causes.items() if is_one]
+
+    def _carries_otherwise(self) -> bool:
+        """Whether the model takes other files than it did."""
+        known, now = self.view.window.carrying, self.model.abilities.carrying
+        return replace(known, tokens=now.tokens) != now
 
     def _aged(self, window: Window) -> Window:
         newest, most = self.recorder.timeline.reactions.newest, self.policies.result_characters

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from hashlib import sha256
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps, well_formed
@@ -18,7 +19,11 @@ from loopline.timeline import (
     ToolResult,
     ToolStarted,
     Unknown,
+    UserAttachment,
+    UserFollowup,
     UserPrompt,
+    UserSteer,
+    attachments,
     body_types,
     decode,
 )
@@ -49,6 +54,7 @@ def read_document(document: JsonObject) -> list[Block]:
     _check_turns(blocks)
     _check_numbers(blocks)
     _check_calls(blocks)
+    _check_attachments(blocks)
     _check_names(read)
     return blocks
 
@@ -187,3 +193,33 @@ def _check_calls(blocks: Sequence[Block]) -> None:
                 continue
         if not known:
             raise DocumentError(f"blocks[{place}]: {block.type} of {call_id!r} is out of place")
+
+
+def _check_attachments(blocks: Sequence[Block]) -> None:
+    """Every attached file came with an input of its turn, and has the bytes that its digest is of."""
+    for place, block in enumerate(blocks):
+        match block.body:
+            case UserAttachment() as file:
+                said = attachments.said_with(block)
+                if not _is_input(blocks, said, block.turn):
+                    raise DocumentError(f"blocks[{place}]: {file.name!r} came with no input")
+                if _digest(file) != file.sha256:
+                    raise DocumentError(
+                        f"blocks[{place}]: {file.name!r} is not what its sha256 says"
+                    )
+            case _:
+                pass
+
+
+def _is_input(blocks: Sequence[Block], seq: int, turn: int) -> bool:
+    if not 1 <= seq <= len(blocks):
+        return False
+    said = blocks[seq - 1]
+    return said.turn == turn and isinstance(said.body, UserPrompt | UserFollowup | UserSteer)
+
+
+def _digest(file: UserAttachment) -> str:
+    try:
+        return sha256(attachments.content(file)).hexdigest()
+    except ValueError:
+        return ""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from difflib import get_close_matches
+from functools import partial
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.knowledge import Passage
@@ -33,13 +34,21 @@ from loopline.refs import (
     spanned,
 )
 from loopline.skills import Skills
-from loopline.timeline import Block, ConversationSummary, Past, Timeline
+from loopline.timeline import (
+    Block,
+    ConversationSummary,
+    Past,
+    Source,
+    Timeline,
+    UserAttachment,
+    attachments,
+)
 
 KnowledgeRead = Callable[[str], Awaitable[Passage]]
 UNLIMITED = 1 << 62
 
 
-Named = BlockRef | CallRef | ArtifactRef | SummaryRef
+Named = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 """The refs of blocks."""
 
 
@@ -102,6 +111,8 @@ class Reader:
         match ref:
             case BlockRef() | CallRef() | ArtifactRef() | SummaryRef():
                 return await self._block(ref, asked, room)
+            case FileRef(area="user.attachments"):
+                return await self._block(ref, asked, room)
             case PlanRef(plan_id=plan_id):
                 return self._plan(ref, plan_id, asked, room)
             case SourcesRef():
@@ -126,7 +137,13 @@ class Reader:
         if block is None:
             raise RefError(_possible(await self.here.whole(), ref))
         text, mime = text_of(block)
-        return fitted(_pinned(block, ref), asked, text, mime, room)
+        item = fitted(_pinned(block, ref), asked, text, mime, room)
+        match block.body:
+            case UserAttachment(name=name) as file:
+                source = Source(url=block.ref, title=name, source_type="attachment")
+                return replace(item, title=name, data=attachments.content(file), source=source)
+            case _:
+                return item
 
     def _plan(self, ref: PlanRef, plan_id: str, asked: str, room: int) -> Item:
         block = self.here.timeline.find(ref)
@@ -196,8 +213,13 @@ class Reader:
         if found is None:
             raise RefError(f"no conversation {ref.conversation!r} of this user")
         item = await replace(self, here=found)._read(ref.ref, asked, room)
-        pinned = ConversationRef(conversation=ref.conversation, ref=parse(item.ref))
-        return replace(item, ref=str(pinned)) if item.found else item
+        if not item.found:
+            return item
+        there = partial(ConversationRef, conversation=ref.conversation)
+        source = item.source
+        if source is not None and source.source_type == "attachment":
+            source = replace(source, url=str(there(ref=parse(source.url))))
+        return replace(item, ref=str(there(ref=parse(item.ref))), source=source)
 
 
 def _possible(timeline: Timeline, ref: Named) -> str:
@@ -224,7 +246,7 @@ def _absent(ref: FileRef | HostedRef) -> str:
 
 def _pinned(block: Block, asked: Named) -> Spanned:
     match block.name, asked:
-        case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef()) as name, _:
+        case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
             return spanned(name, asked.span)
         case _, BlockRef():
             return replace(asked, n=block.n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal
 
@@ -19,7 +19,8 @@ class Item:
     """One ref, read.
 
     `ref` is pinned wherever the name that was `asked` for moves. `message` says what was cut and which
-    ref restores it, or why there is nothing and what was possible.
+    ref restores it, or why there is nothing and what was possible. `data` are the bytes of an attached
+    file, whose `text` is its text form, or a line that says what it is.
     """
 
     ref: str
@@ -31,6 +32,7 @@ class Item:
     message: str = ""
     source: Source | None = None
     keep: bool = False
+    data: bytes = field(default=b"", repr=False)
 
     @property
     def found(self) -> bool:

@@ -24,9 +24,11 @@ from loopline.timeline import (
     Thinking,
     ToolCalled,
     ToolResult,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserSteer,
+    attachments,
     encode,
     summary_text,
 )
@@ -40,6 +42,8 @@ def text_of(block: Block) -> tuple[str, str]:
     match block.body:
         case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
             return text, MARKDOWN
+        case UserAttachment(text=text, mime=mime) as file:
+            return text or attachments.described(file), mime
         case Completion(text=text) | Draft(text=text) | Notes(text=text) | Thinking(text=text):
             return text, MARKDOWN
         case ToolResult(text=text) | Notice(text=text):

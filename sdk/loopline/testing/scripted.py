@@ -11,6 +11,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError, ModelError
 from loopline.models import (
     Abilities,
+    AttachmentLimits,
     JsonObject,
     Price,
     Prompt,
@@ -94,11 +95,13 @@ class AbilityChoices(TypedDict, total=False):
     json_mode: bool
     json_schema: bool
     vision: bool
+    pdf: bool
     thinking: bool
     tail: TailKind
     window: int
     output_limit: int
     price: Price
+    attachments: AttachmentLimits
 
 
 WINDOW = 1_000_000

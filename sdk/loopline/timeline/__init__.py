@@ -1,6 +1,6 @@
 """The conversation: its blocks, the folds over them, and the log that keeps them."""
 
-from loopline.timeline import citations, feedback, kinds, memory_notes, plan
+from loopline.timeline import attachments, citations, feedback, kinds, memory_notes, plan
 from loopline.timeline.blobs import BlobStore, MemoryBlobs
 from loopline.timeline.blocks import (
     NEW_TURN,
@@ -41,6 +41,7 @@ from loopline.timeline.blocks import (
     TurnHeader,
     Unknown,
     UserAnswer,
+    UserAttachment,
     UserFollowup,
     UserInput,
     UserPrompt,
@@ -175,6 +176,7 @@ __all__ = [
     "Unknown",
     "UnsoundBody",
     "UserAnswer",
+    "UserAttachment",
     "UserFollowup",
     "UserInput",
     "UserPrompt",
@@ -184,6 +186,7 @@ __all__ = [
     "Window",
     "admit",
     "as_entry",
+    "attachments",
     "block_object",
     "body_types",
     "check",

@@ -11,7 +11,16 @@ from datetime import datetime
 from typing import Literal
 
 from loopline.models import Echo, Json, JsonObject, Usage
-from loopline.refs import ArtifactRef, BlockRef, CallRef, Ref, SourcesRef, SummaryRef, parse
+from loopline.refs import (
+    ArtifactRef,
+    BlockRef,
+    CallRef,
+    FileRef,
+    Ref,
+    SourcesRef,
+    SummaryRef,
+    parse,
+)
 from loopline.timeline.plan import PlanSnapshot, StepStatus
 from loopline.timeline.shown import (
     Checkpoint,
@@ -94,6 +103,30 @@ class UserSteer:
 
     text: str
     type: Literal["user.steer"] = "user.steer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserAttachment:
+    """A file that came with what the user said, which stands `place` blocks before it.
+
+    `data` is the file in base64, of `size` bytes with that sha256 in hexadecimal. `text` is its text form,
+    empty where it has none; of a PDF it may be the beginning. A text is all in `text`, whose UTF-8 are its
+    bytes, and `data` is empty then. `width` and `height` are those of an image, in pixels, which `moves` if
+    it is an animation; `pages` are those of a PDF.
+    """
+
+    name: str
+    mime: str
+    size: int
+    sha256: str
+    data: str
+    text: str = ""
+    width: int = 0
+    height: int = 0
+    moves: bool = False
+    pages: int = 0
+    place: int = 1
+    type: Literal["user.attachment"] = "user.attachment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,6 +460,7 @@ Body = (
     | UserPrompt
     | UserFollowup
     | UserSteer
+    | UserAttachment
     | UserAnswer
     | UserRecalled
     | RoundStart
@@ -514,6 +548,8 @@ class Block:
                 return CallRef(turn_id=self.turn_id, call_id=call_id, part="result")
             case SourceAdded(sid=sid):
                 return SourcesRef(ranges=((sid, sid),))
+            case UserAttachment(name=name):
+                return FileRef(turn_id=self.turn_id, area="user.attachments", path=name)
             case TextKept(ref=ref):
                 return parse(ref)
             case ArtifactKept(name=name, version=version):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from loopline.timeline.attachments import said_with
 from loopline.timeline.blocks import (
     Block,
     Exit,
@@ -16,6 +17,7 @@ from loopline.timeline.blocks import (
     ToolResult,
     TurnHeader,
     UserAnswer,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserRecalled,
@@ -156,6 +158,7 @@ class _Mattering:
         turns = {block.turn for block in prompts}
         said = {block.seq for block in self._blocks if block.turn in turns and _is_said(block)}
         said |= self._pending.keys()
+        said |= {block.seq for block in self._blocks if said_with(block) in self._pending}
         return said | {block.seq for block in self._blocks if _settles(block, said)}
 
 
@@ -163,7 +166,7 @@ def _is_said(block: Block) -> bool:
     match block.body:
         case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
             return True
-        case Feedback() | Exit():
+        case UserAttachment() | Feedback() | Exit():
             return True
         case _:
             return False

@@ -14,6 +14,7 @@ from loopline.timeline.blocks import (
     Entry,
     Feedback,
     UserAnswer,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserRecalled,
@@ -246,7 +247,7 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
         match entry.body:
             case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
                 pass
-            case Feedback(origin="user"):
+            case UserAttachment() | Feedback(origin="user"):
                 pass
             case body:
                 raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")

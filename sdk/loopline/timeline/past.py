@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loopline.refs import ArtifactRef, BlockRef, CallRef, Ref, SummaryRef
+from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, Ref, SummaryRef
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.timeline import Timeline, turn_number
 
@@ -43,7 +43,11 @@ class Past:
         match ref:
             case BlockRef(turn_id=turn_id) | CallRef(turn_id=turn_id):
                 return await self._with(turn_number(turn_id))
-            case ArtifactRef(turn_id=turn_id) | SummaryRef(turn_id=turn_id):
+            case (
+                ArtifactRef(turn_id=turn_id)
+                | SummaryRef(turn_id=turn_id)
+                | FileRef(turn_id=turn_id)
+            ):
                 return await self._with(turn_number(turn_id))
             case _:
                 return self._timeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loopline.models import TailKind, Usage
+from loopline.models import Carrying, TailKind, Usage
 
 
 def turn_id(turn: int) -> str:
@@ -39,6 +39,8 @@ class Window:
     longer than `result_limit` characters and no other text than `text_limit`. Hides up to the seq
     `hides` are done; feedback up to the seq `feedback` stands in the turns it is about. Of what came up
     to the seq `unbound`, no thinking is sent back and no tail is kept, for what stood before has changed.
+    The model is given attached files as `carrying` allows, but for those up to the seq `files_cleared`,
+    which are only named.
     """
 
     summary: int = 0
@@ -52,6 +54,8 @@ class Window:
     hides: int = 0
     feedback: int = 0
     unbound: int = 0
+    carrying: Carrying = field(default_factory=Carrying)
+    files_cleared: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice, takewhile
 from typing import TypeVar
 
 from loopline.models import Usage
-from loopline.refs import ArtifactRef, BlockRef, CallRef, PlanRef, Ref, SummaryRef
+from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
+from loopline.timeline.attachments import said_with
 from loopline.timeline.blocks import (
     ArtifactKept,
     Block,
@@ -40,6 +42,7 @@ from loopline.timeline.blocks import (
     TurnHeader,
     Unknown,
     UserAnswer,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserRecalled,
@@ -215,6 +218,8 @@ class _Names:
             match block.body:
                 case ToolCalled() | ToolResult() | ArtifactKept():
                     self.blocks[block.ref] = block
+                case UserAttachment():
+                    self.blocks.setdefault(block.ref, block)  # the first of a name keeps it
                 case Plan(snapshot=snapshot):
                     self.plans[snapshot.plan_id] = block
                 case _:
@@ -330,6 +335,13 @@ class Timeline:
             case _:
                 return True
 
+    def attachments(self, seq: int) -> list[Block]:
+        """The files that came with the input at that place."""
+        first = _count(self.blocks, seq)
+        return list(
+            takewhile(lambda block: said_with(block) == seq, islice(self.blocks, first, None))
+        )
+
     def find(self, ref: Ref) -> Block | None:
         """The block that a ref names, its span aside; None when there is none."""
         names = self._names
@@ -348,6 +360,8 @@ class Timeline:
                 kept = version or self.artifacts.get((turn_number(turn_id), name), 0)
                 named = ArtifactRef(turn_id=turn_id, name=name, version=kept)
                 return names.blocks.get(str(named))
+            case FileRef(turn_id=turn_id, area=area, path=path, version=None):
+                return names.blocks.get(str(FileRef(turn_id=turn_id, area=area, path=path)))
             case PlanRef(plan_id=plan_id):
                 return names.plans.get(plan_id)
             case _:

@@ -24,7 +24,7 @@ class ReadTool:
         name="react.read",
         description=(
             "Read anything that has a ref again: ar: blocks, tc: tool calls and results, "
-            "so:sources_pool[1,3-5], sk: skills, ks: knowledge paths; add #L10-L40 for some lines. "
+            "fi: attached files, so:sources_pool[1,3-5], sk: skills, ks: knowledge paths; add #L10-L40 for some lines. "
             "The status comes first, then the texts."
         ),
         parameters={

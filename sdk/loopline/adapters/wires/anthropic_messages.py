@@ -10,6 +10,7 @@ from loopline.adapters.wires.bytes import (
     an_object,
     encoded,
     given_back,
+    is_image,
     joined,
     part,
     tool_name,
@@ -19,6 +20,7 @@ from loopline.adapters.wires.failing import Account, failed_midway, piece
 from loopline.adapters.wires.wired import Coming, WireModel
 from loopline.models import (
     AssistantMessage,
+    Attached,
     Echo,
     Json,
     JsonObject,
@@ -209,9 +211,11 @@ def _content(message: Message) -> Iterator[JsonObject]:
             of = provider_id or call_id
             result: JsonObject = {"type": "tool_result", "tool_use_id": of, "content": text}
             yield result if ok else {**result, "is_error": True}
-        case UserMessage(text=text):
+        case UserMessage(text=text, attachments=attachments):
             if text.strip():
                 yield {"type": "text", "text": text}
+            for attached in attachments:
+                yield from _attached(attached)
         case AssistantMessage(echo=Echo(wire="anthropic") as echo) if blocks := given_back(
             echo, THOUGHTS, partial(_call, message)
         ):
@@ -235,6 +239,18 @@ def _call(message: AssistantMessage, block: JsonObject) -> JsonObject | None:
         if call.provider_id == block.get("id"):
             return {**block, "name": wire_name(call.name), "input": call.arguments}
     return None
+
+
+def _attached(attached: Attached) -> Iterator[JsonObject]:
+    """The line of a file, and the file where it is given."""
+    yield {"type": "text", "text": attached.text}
+    if attached.data:
+        source: JsonObject = {
+            "type": "base64",
+            "media_type": attached.mime,
+            "data": attached.data,
+        }
+        yield {"type": "image" if is_image(attached) else "document", "source": source}
 
 
 class _Coming(Coming):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from loopline.models import Echo, Json, JsonObject, Message, dumps
+from loopline.models import Attached, Echo, Json, JsonObject, Message, dumps
 from loopline.tools import wire_names
 
 
@@ -20,6 +20,16 @@ def part(message: Message, wire: str, make: Callable[[Message], bytes]) -> bytes
     if known is None:
         known = message.wire[wire] = make(message)
     return known
+
+
+def data_url(attached: Attached) -> str:
+    """The file in a URL, as OpenAI takes it."""
+    return f"data:{attached.mime};base64,{attached.data}"
+
+
+def is_image(attached: Attached) -> bool:
+    """Whether the file goes as an image; any other that is given goes as a document."""
+    return attached.mime.startswith("image/")
 
 
 def joined(fields: Iterable[tuple[str, bytes]]) -> bytes:

@@ -8,7 +8,9 @@ from loopline.adapters.wires.bytes import (
     a_count,
     a_list,
     an_object,
+    data_url,
     encoded,
+    is_image,
     joined,
     part,
     tool_name,
@@ -19,6 +21,7 @@ from loopline.adapters.wires.thinking import ThinkTags
 from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
 from loopline.models import (
     AssistantMessage,
+    Attached,
     Echo,
     Json,
     JsonObject,
@@ -139,8 +142,13 @@ def _text_part(message: Message) -> bytes:
 
 def _encoded(message: Message) -> bytes:
     match message:
-        case UserMessage(text=text):
+        case UserMessage(text=text, attachments=()):
             return encoded({"role": "user", "content": text})
+        case UserMessage(text=text, attachments=attachments):
+            parts: list[Json] = [{"type": "text", "text": text}]
+            for attached in attachments:
+                parts.extend(_attached(attached))
+            return encoded({"role": "user", "content": parts})
         case ToolMessage(call_id=call_id, text=text):
             return encoded({"role": "tool", "tool_call_id": call_id, "content": text})
         case AssistantMessage(text=text, calls=calls, echo=echo):
@@ -160,6 +168,17 @@ def _encoded(message: Message) -> bytes:
                     for call in calls
                 ]
             return encoded(said)
+
+
+def _attached(attached: Attached) -> Iterator[JsonObject]:
+    """The line of a file, and the file where it is given; the form is that of "File inputs"."""
+    yield {"type": "text", "text": attached.text}
+    if attached.data and is_image(attached):
+        image: JsonObject = {"url": data_url(attached), "detail": "high"}
+        yield {"type": "image_url", "image_url": image}
+    elif attached.data:
+        file: JsonObject = {"filename": attached.name, "file_data": data_url(attached)}
+        yield {"type": "file", "file": file}
 
 
 def _chunk(data: str, account: Account) -> JsonObject:

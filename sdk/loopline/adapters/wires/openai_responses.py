@@ -8,8 +8,10 @@ from functools import partial
 from loopline.adapters.wires.bytes import (
     a_count,
     an_object,
+    data_url,
     encoded,
     given_back,
+    is_image,
     joined,
     part,
     tool_name,
@@ -19,6 +21,7 @@ from loopline.adapters.wires.failing import Account, failed_midway, piece
 from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
 from loopline.models import (
     AssistantMessage,
+    Attached,
     Echo,
     Json,
     JsonObject,
@@ -116,8 +119,13 @@ def _items(message: Message) -> bytes:
 
 def _written(message: Message) -> Iterator[JsonObject]:
     match message:
-        case UserMessage(text=text):
+        case UserMessage(text=text, attachments=()):
             yield {"role": "user", "content": text}
+        case UserMessage(text=text, attachments=attachments):
+            parts: list[Json] = [{"type": "input_text", "text": text}]
+            for attached in attachments:
+                parts.extend(_attached(attached))
+            yield {"role": "user", "content": parts}
         case ToolMessage(text=text) as result:
             yield _output(result, text)
         case AssistantMessage(echo=Echo(wire="responses") as echo) if items := given_back(
@@ -153,6 +161,19 @@ def _call(message: AssistantMessage, item: JsonObject) -> JsonObject | None:
         if call.provider_id == item.get("call_id"):
             return {**item, "name": wire_name(call.name), "arguments": dumps(call.arguments)}
     return None
+
+
+def _attached(attached: Attached) -> Iterator[JsonObject]:
+    """The line of a file, and the file where it is given."""
+    yield {"type": "input_text", "text": attached.text}
+    if attached.data and is_image(attached):
+        yield {"type": "input_image", "image_url": data_url(attached), "detail": "high"}
+    elif attached.data:
+        yield {
+            "type": "input_file",
+            "filename": attached.name,
+            "file_data": data_url(attached),
+        }
 
 
 class _Coming(Coming):

@@ -1,0 +1,13 @@
+"""Files: what a user attaches, read and checked before anything of it is recorded."""
+
+from loopline.files.attachment import Attachment, AttachmentCaps
+from loopline.files.entering import Given, attachment_of, entered, renamed
+
+__all__ = [
+    "Attachment",
+    "AttachmentCaps",
+    "Given",
+    "attachment_of",
+    "entered",
+    "renamed",
+]

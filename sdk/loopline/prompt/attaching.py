@@ -1,0 +1,173 @@
+"""Attached files as a prompt shows them: given to the model, or by what stands for them.
+
+Which are given is decided in their order, by what came before alone. So a later file never changes what
+became of an earlier one.
+
+What images cost, as read on 2026-11-20, of which the most is taken. Anthropic, "Vision"
+(platform.claude.com/docs): a token for each patch of 28 by 28 pixels, at most 4,784. OpenAI, "Images and
+vision" (developers.openai.com/api/docs), at high detail: patches of 32 by 32 pixels, at most 2,500 at 1.2 tokens
+or 1,536 at up to 2.46, or tiles of 512 pixels a side, no image less than 255 tokens. A page of a PDF costs as
+an image, and its text besides; Anthropic's "PDF support" says 1,500 to 3,000 tokens for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loopline.models import Attached, Carrying
+from loopline.models.tokens import estimate
+from loopline.prompt import clipping
+from loopline.timeline import Block, UserAttachment, Window, attachments
+
+_PATCH = 28
+_PATCH_TOKENS = 2
+_LEAST, _MOST = 300, 4_800
+_PAGE_TOKENS = 3_000
+"""The least that a page is estimated at, for its text may not be known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What files a request gives the model so far; `pixels` are the largest of a side, `size` is in base64."""
+
+    images: int = 0
+    pixels: int = 0
+    pages: int = 0
+    size: int = 0
+
+    def beside(self, file: UserAttachment) -> Load:
+        """The load with one more file."""
+        return Load(
+            images=self.images + attachments.is_image(file),
+            pixels=max(self.pixels, file.width, file.height),
+            pages=self.pages + file.pages,
+            size=self.size + len(file.data),
+        )
+
+
+def can_be_given(file: UserAttachment) -> bool:
+    """Whether there are models that are given such a file itself: an image or a PDF."""
+    return attachments.is_image(file) or file.pages > 0
+
+
+def tokens_of(file: UserAttachment, allowed: Carrying) -> int:
+    """What an image or a PDF costs the model that is given it."""
+    if attachments.is_image(file):
+        patches = -(-file.width // _PATCH) * -(-file.height // _PATCH)
+        return min(max(patches * _PATCH_TOKENS, _LEAST), _MOST)
+    by_text = estimate(file.text) + file.pages * allowed.page_tokens
+    return max(by_text, file.pages * _PAGE_TOKENS)
+
+
+def shown(block: Block, file: UserAttachment, window: Window, load: Load) -> tuple[Attached, Load]:
+    """The file as an epoch shows it, and the load with it."""
+    why = _why_not(block, file, window, load)
+    given = can_be_given(file) and not why
+    line = f"[ATTACHED {block.ref}] {attachments.described(file)}"
+    attached = Attached(
+        ref=block.ref,
+        name=file.name,
+        mime=file.mime,
+        sha256=file.sha256,
+        text="\n".join([line, *_notes(block, file, window, why)]),
+        tokens=tokens_of(file, window.carrying) if given else 0,
+        data=file.data if given else "",
+    )
+    return attached, load.beside(file) if given else load
+
+
+def is_shown_whole(file: UserAttachment, attached: Attached) -> bool:
+    """Whether the file is a text, and all of it is shown."""
+    return bool(file.text) and not file.data and attached.text.endswith(f"\n{file.text}")
+
+
+def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iterator[str]:
+    """Why the file is not given to the model, and its text form."""
+    if not can_be_given(file):
+        named = "Not shown: files of this type are only named."
+        yield _clipped(block, file.text, window) if file.text else named
+    elif _is_old(block, file, window):
+        again = "react.read gives its text." if file.text else "It can be attached again."
+        yield f"Not shown any more: {why}. {again}"
+    elif why and file.text:
+        yield f"Not shown itself: {why}. Its text:"
+        yield _clipped(block, file.text, window)
+    elif why:
+        yield f"Not shown: {why}."
+
+
+def _clipped(block: Block, text: str, window: Window) -> str:
+    limit = min(window.result_limit, window.text_limit or window.result_limit)
+    if block.turn < window.old_before:
+        return clipping.old_text(text, block.ref, min(limit, clipping.TEXT_LIMIT))
+    return clipping.cut(text, limit, block.ref)
+
+
+def _is_old(block: Block, file: UserAttachment, window: Window) -> bool:
+    """Whether an image or a PDF came so long ago that it is only named."""
+    old = block.turn < window.spent_before or block.seq <= window.files_cleared
+    return old and can_be_given(file)
+
+
+def _why_not(block: Block, file: UserAttachment, window: Window, load: Load) -> str:
+    """Why the model is not given the file; empty where it is, or where no model is given such a file."""
+    if _is_old(block, file, window):
+        return "it came some turns ago, or room was needed"
+    if not can_be_given(file):
+        return ""
+    allowed = window.carrying
+    against = _against_image if attachments.is_image(file) else _against_pdf
+    found = [*against(file, allowed, load), *_against_any(file, allowed, load)]
+    return next((words for holds, words in found if holds), "")
+
+
+_Against = list[tuple[bool, str]]
+"""What may speak against giving a file, and whether it does."""
+
+
+def _against_image(file: UserAttachment, allowed: Carrying, load: Load) -> _Against:
+    with_it = load.beside(file)
+    side = allowed.crowd_pixels if with_it.images > allowed.crowd else allowed.pixels
+    return [
+        (not allowed.images, "this model is given no images"),
+        (file.mime not in allowed.image_types, f"this model takes no {file.mime}"),
+        (file.moves and not allowed.moving, "this model takes only images that do not move"),
+        (with_it.images > allowed.images, f"a request has at most {allowed.images} images"),
+        (
+            with_it.pixels > side,
+            f"with so many images each has at most {side} pixels a side"
+            if side < allowed.pixels
+            else f"an image has at most {side} pixels a side",
+        ),
+        (len(file.data) > allowed.image_bytes, _too_large("an image", allowed.image_bytes)),
+    ]
+
+
+def _against_pdf(file: UserAttachment, allowed: Carrying, load: Load) -> _Against:
+    return [
+        (not allowed.pages, "this model is given no PDFs"),
+        (
+            load.beside(file).pages > allowed.pages,
+            f"the PDFs of a request have at most {allowed.pages} pages",
+        ),
+        (len(file.data) > allowed.pdf_bytes, _too_large("a PDF", allowed.pdf_bytes)),
+    ]
+
+
+def _against_any(file: UserAttachment, allowed: Carrying, load: Load) -> _Against:
+    tokens = tokens_of(file, allowed)
+    return [
+        (
+            load.beside(file).size > allowed.request_bytes,
+            _too_large("all files of a request", allowed.request_bytes),
+        ),
+        (
+            tokens > allowed.tokens,
+            f"it would cost about {tokens} tokens, and there is room for {allowed.tokens}",
+        ),
+    ]
+
+
+def _too_large(what: str, most: int) -> str:
+    return f"{what} may have at most {most * 3 // 4} bytes"
