@@ -26,6 +26,7 @@ from loopline.timeline import (
     ToolResult,
     ToolStarted,
     UserAnswer,
+    UserAttachment,
     UserFollowup,
     UserPrompt,
 )
@@ -56,7 +57,7 @@ APPENDS = [
     ("react.exit", 1),
 ]
 """Those of the long turn where it dies: what they keep, and the so-manyth of these."""
-ALONG = {"react.tool.call", "react.notes", "react.plan", "react.plan.ack"}
+ALONG = {"user.attachment", "react.tool.call", "react.notes", "react.plan", "react.plan.ack"}
 """What is kept along with those alone."""
 ELSEWHERE = [
     ("asked for a decision", 3),
@@ -114,6 +115,8 @@ def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:
     said = [block.seq for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)]
     taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
     assert taken == said
+    attached = [(b.seq, b.body.size) for b in blocks if isinstance(b.body, UserAttachment)]
+    assert attached == [(said[0] + 1, len(dying.FILE.data))]
     terms = [block.term for block in blocks if block.term]
     assert terms == sorted(terms)
     assert isinstance(blocks[-1].body, Exit)

@@ -7,10 +7,12 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from loopline import Attachment
 from loopline.models import Json, TailKind, ToolCall
 from loopline.models.tokens import estimate
 from loopline.react import Limits
 from tests.support.lives import Act, Judged, Kind, Life, Said, Shown
+from tests.support.pictures import pdf, png
 
 
 def call(name: str, /, **arguments: Json) -> ToolCall:
@@ -102,6 +104,13 @@ judgements = st.builds(
     st.sampled_from(["ok", "not_ok", "neutral", None]),
     st.sampled_from(["", "too long"]),
 )
+PHOTO, POSTER = Attachment("a b.png", png(90)), Attachment("poster.png", png(1_200, 1_200))
+REPORT = Attachment("report.pdf", pdf("src/heron.py holds 4711.", "So it goes."))
+BOOK = Attachment("book.md", b"# Herons\n" + b"src/heron.py is long. " * 2_000)
+DATA = Attachment("data", b"\0\1")
+files = st.sampled_from(
+    [*[()] * 6, (PHOTO,), (PHOTO, PHOTO, POSTER), (REPORT,), (BOOK, DATA), (POSTER, REPORT)]
+)
 turns: SearchStrategy[Said] = st.builds(
     Said,
     text=st.sampled_from(["go on", "look at src/heron.py", "!", "@5000", "@60000"]),
@@ -114,6 +123,7 @@ turns: SearchStrategy[Said] = st.builds(
     between=st.sampled_from(["", "", "by the way"]),
     reopened=st.sampled_from([False, False, True]),
     dies_after=st.none() | st.none() | st.none() | st.integers(1, 30),
+    files=files,
 )
 
 
@@ -145,6 +155,8 @@ kinds: SearchStrategy[Kind] = st.builds(
     output_limit=st.sampled_from([1_000, 2_000, 4_000]),
     counts=st.sampled_from([None, fives, finer, halves, jumpy]),
     tail=st.sampled_from(TAILS),
+    vision=st.booleans(),
+    pdf=st.booleans(),
 )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from loopline import (
+    Attachment,
     BaseWorkflow,
     Bundle,
     Harness,
@@ -39,6 +40,7 @@ from loopline.timeline import (
     ToolPending,
 )
 
+FILE = Attachment("go.bin", bytes(range(256)) * 200)
 Length = Literal["short", "long"]
 ANSWERS: Mapping[str, Json] = {"approval": True, "question": "blue"}
 """What the user gives to each kind of call that waits."""
@@ -297,7 +299,7 @@ async def live(fate: Fate, doom: Doom) -> str:
                 if turn.exit is not None:
                     return turn.exit.reason
                 if turn.prompt is None:
-                    await talk.say("go")
+                    await talk.say("go", attachments=FILE)
                 else:
                     await talk.resume(_given(list(turn.waiting.values()), set(turn.answers)))
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 from loopline import (
+    Attachment,
     Harness,
     LooplineError,
     ModelError,
@@ -34,6 +35,7 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
+from loopline.models.tokens import cost_of_files
 from loopline.prompt import protocol, tools_text
 from loopline.prompt.rendering import written_out
 from loopline.react import Limits
@@ -41,6 +43,7 @@ from loopline.refs import (
     ArtifactRef,
     BlockRef,
     CallRef,
+    FileRef,
     KnowledgeRef,
     SkillRef,
     SummaryRef,
@@ -106,6 +109,7 @@ class Said:
     between: str = ""
     reopened: bool = False
     dies_after: int | None = None
+    files: tuple[Attachment, ...] = ()
     approves: bool = True
     resumes: bool = True
 
@@ -122,6 +126,8 @@ class Kind:
     output_limit: int = 1_000
     counts: Callable[[str], int] | None = None
     tail: TailKind = "dropped"
+    vision: bool = False
+    pdf: bool = False
 
     @property
     def binds(self) -> bool:
@@ -179,7 +185,11 @@ class LivingModel:
         self._kind = kind
         self.name = kind.name
         self.abilities = Abilities(
-            window=kind.window, output_limit=kind.output_limit, tail=kind.tail
+            window=kind.window,
+            output_limit=kind.output_limit,
+            vision=kind.vision,
+            pdf=kind.pdf,
+            tail=kind.tail,
         )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
@@ -239,7 +249,7 @@ class World:
         assert self.talk is not None
         blocks = await self.talk.blocks()
         start = [one for one in blocks if isinstance(one.body, RoundStart) and one.body.model][-1]
-        reported = kind.counts(whole(prompt)) if kind.counts else 0
+        reported = kind.counts(whole(prompt)) + in_files(prompt) if kind.counts else 0
         self.lived.sent.append(Sent(prompt, start, kind, reported))
         new = [ref for ref in refs_in(prompt) if ref not in self.lived.first]
         self.lived.first.update(await read(self.talk, new))
@@ -281,6 +291,11 @@ def misplaced(prompt: Prompt) -> list[int]:
         and message.echo is not None
         and message.echo.parts != ({"behind": _bound(prompt, prompt.messages[:at])},)
     ]
+
+
+def in_files(prompt: Prompt) -> int:
+    """The tokens of the files that the model is given."""
+    return sum(map(cost_of_files, prompt.messages))
 
 
 def said_by(name: ProtocolName, text: str, calls: tuple[ToolCall, ...]) -> Reply:
@@ -333,7 +348,7 @@ def said_in(arguments: JsonObject) -> JsonObject:
     }
 
 
-_REF = re.compile(r"\b(?:ar|tc|su|sk|ks):[A-Za-z0-9_.%:@#/-]*[A-Za-z0-9_]")
+_REF = re.compile(r"\b(?:ar|tc|su|sk|ks|fi):[A-Za-z0-9_.%:@#/-]*[A-Za-z0-9_]")
 _CUT = re.compile(r"\s*(?:\[TRUNCATED\]|…)|\\n\[TRUNCATED\]")
 
 
@@ -363,7 +378,7 @@ def is_pinned(text: str) -> bool:
             return commit is not None
         case SkillRef(digest=digest):
             return digest is not None
-        case CallRef() | SummaryRef():
+        case CallRef() | SummaryRef() | FileRef():
             return True
         case _:
             return False
@@ -374,7 +389,10 @@ async def read(talk: Talk, refs: Sequence[str]) -> dict[str, tuple[str, str]]:
     if not refs:
         return {}
     reading = await talk.read(refs)
-    return {item.asked: (item.status, sha256(item.text.encode()).hexdigest()) for item in reading}
+    return {
+        item.asked: (item.status, sha256(item.text.encode() + item.data).hexdigest())
+        for item in reading
+    }
 
 
 def live(life: Life, store: str = "memory:") -> Lived:
@@ -450,14 +468,14 @@ async def _before(world: World, talk: Talk, said: Said) -> None:
     for one in said.judged:
         await talk.feedback(f"turn_{max(turns - one.back, 1)}", one.reaction, text=one.text)
     if said.between:
-        await talk.followup(said.between)
+        await talk.followup(said.between, attachments=said.files[:1])
 
 
 async def _turn(world: World, talk: Talk, said: Said) -> None:
     limits: Limits = {**world.lived.life.limits}
     if said.protocol != "native":
         limits["protocol"] = said.protocol
-    await _hear(world, talk, talk.stream(spoken(said.text), **limits))
+    await _hear(world, talk, talk.stream(spoken(said.text), attachments=said.files, **limits))
     while said.resumes and (values := await _given(talk, said)):
         await _hear(world, talk, talk.stream_resume(values, **limits))
 

@@ -30,8 +30,14 @@ def cost(message: Message, written: str = "") -> int:
             return 0  # the provider has forgotten it
         case AssistantMessage(calls=calls, echo=Echo() as echo):
             return estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
-        case UserMessage(attachments=attachments):
-            files = sum(attached.tokens for attached in attachments)
-            return estimate(written or repr(message)) + files
         case _:
-            return estimate(written or repr(message))
+            return estimate(written or repr(message)) + cost_of_files(message)
+
+
+def cost_of_files(message: Message) -> int:
+    """What the files cost that the model is given with a message."""
+    match message:
+        case UserMessage(attachments=attachments):
+            return sum(attached.tokens for attached in attachments)
+        case _:
+            return 0
