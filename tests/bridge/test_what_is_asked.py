@@ -182,10 +182,3 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
     assert "tool_choice" not in plain
     asked_for = heard.asked[2].model_request_parameters
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
-
-
-async def test_thinking_that_would_have_to_come_back_is_not_asked_for() -> None:
-    hard = replace(PROMPT, options=Options(reasoning_effort="high"))
-    async with anthropic_like(ant.Says("Tea.")) as peer, bridged_at(peer, "messages") as model:
-        await asked(model, hard)
-    assert peer.requests[0].body["thinking"] == {"type": "disabled"}

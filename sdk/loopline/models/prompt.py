@@ -192,6 +192,17 @@ class Prompt:
     cache_points: tuple[int, ...] = ()
     cache_key: str = ""
 
+    @property
+    def breaks_off(self) -> bool:
+        """Whether the model would have to go on with calls whose thinking is gone."""
+        for message in reversed(self.messages):
+            match message:
+                case AssistantMessage(calls=calls, echo=echo):
+                    return bool(calls) and echo is None
+                case UserMessage() | ToolMessage():
+                    pass
+        return False
+
     def __str__(self) -> str:
         parts = [self.system, *map(str, self.tools), *map(str, self.messages), self.tail]
         return "\n\n".join(part for part in parts if part)

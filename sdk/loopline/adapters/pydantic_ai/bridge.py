@@ -12,7 +12,13 @@ from pydantic_ai.settings import merge_model_settings
 
 from loopline.adapters.pydantic_ai.failing import FAULTS, Asker, failure
 from loopline.adapters.pydantic_ai.hearing import Hearing
-from loopline.adapters.pydantic_ai.knowing import abilities_of, facts_of, keeping_of, marks_of
+from loopline.adapters.pydantic_ai.knowing import (
+    abilities_of,
+    facts_of,
+    keeping_of,
+    marks_of,
+    thinking_field_of,
+)
 from loopline.adapters.pydantic_ai.saying import (
     CacheMarks,
     messages_of,
@@ -36,12 +42,12 @@ class BridgedModel:
         """`name` is what it is called here; the secrets are what no error may show."""
         self.name = name
         self.facts: ModelFacts = facts_of(model)
-        self.abilities: Abilities = abilities_of(self.facts)
+        self.abilities: Abilities = abilities_of(model, self.facts)
         self._model = model
         self._marks: CacheMarks = marks_of(model)
         self._keeping = keeping_of(model)
         self._asker = Asker(name, _key_of(model), (*secrets, *_keys(model)))
-        self._thinks = self.facts.thinking != "signed"
+        self._thinking_field = thinking_field_of(model)
         self._entered = False
 
     def __repr__(self) -> str:
@@ -54,7 +60,7 @@ class BridgedModel:
             ModelError: it could not be asked, or broke off.
         """
         names = names_in(prompt)
-        hearing = Hearing(self.name, names)
+        hearing = Hearing(self.name, names, self._thinking_field)
         try:
             await self._enter()
             async with model_request_stream(
@@ -86,19 +92,18 @@ class BridgedModel:
     def _settings(self, prompt: Prompt, names: WireNames) -> ModelSettings | None:
         """What the model was made with goes before what is usual here, and the request before both."""
         usual = merge_model_settings(self._usual(), self._model.settings)
+        by_budget = self.facts.thinking_by == "budget"
         kept = merge_model_settings(usual, self._keeping if prompt.cache_points else None)
-        return merge_model_settings(kept, settings_of(prompt, names, thinks=self._thinks))
+        return merge_model_settings(kept, settings_of(prompt, names, by_budget=by_budget))
 
     def _usual(self) -> ModelSettings:
-        """It is asked once, and not for ever; thinking that has to come back is not asked for."""
+        """It is asked once, and not for ever."""
         unsupported = self._model.unsupported_settings
         usual = ModelSettings(request_timeout=TOTAL_SECONDS)
         if "max_retries" not in unsupported:
             usual["max_retries"] = 0
         if "timeout" not in unsupported:
             usual["timeout"] = READ_SECONDS
-        if not self._thinks:
-            usual["thinking"] = False
         return usual
 
 

@@ -17,6 +17,7 @@ from pydantic_ai import (
 )
 from pydantic_ai.usage import RequestUsage
 
+from loopline.adapters.pydantic_ai.echoing import echo_of
 from loopline.errors import ModelOverloaded, ModelStreamBroken
 from loopline.models import (
     BrokenJson,
@@ -34,9 +35,10 @@ from loopline.tools import WireNames
 class Hearing:
     """A reply on its way; what was told on the way is what the reply has."""
 
-    def __init__(self, model: str, names: WireNames) -> None:
+    def __init__(self, model: str, names: WireNames, thinking_field: str) -> None:
         self._model = model
         self._names = names
+        self._thinking_field = thinking_field
         self._text: list[str] = []
         self._thoughts: list[str] = []
 
@@ -75,6 +77,7 @@ class Hearing:
             text="".join(self._text) or _refusal(response),
             calls=calls,
             thinking="".join(self._thoughts),
+            echo=echo_of(response, self._thinking_field),
             problem="" if stop == "length" else problem,
             stop_reason=stop,
             usage=_usage(response.usage),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pydantic_ai import ModelSettings
 from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.profiles import ModelProfile
 
 from loopline.adapters.pydantic_ai.saying import CacheMarks
@@ -38,17 +39,37 @@ def facts_of(model: Model) -> ModelFacts:
     )
 
 
-def abilities_of(known: ModelFacts) -> Abilities:
-    """What the loop may count on."""
+def abilities_of(model: Model, known: ModelFacts) -> Abilities:
+    """What the loop may count on.
+
+    There is no way here to say that a tail is cleared, nor to have it inside a result.
+    """
     return Abilities(
         tool_call=known.tool_call,
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
         thinking=known.thinking != "none",
+        tail="kept" if _is_bound(model) else "dropped",
         window=known.window,
         output_limit=known.output_limit,
         price=None if known.rates is None else known.rates.price(),
     )
+
+
+def _is_bound(model: Model) -> bool:
+    """Whether its thinking is bound to all that stands before it."""
+    if isinstance(model, FallbackModel):
+        return any(map(_is_bound, model.models))
+    said: Mapping[str, object] = profile_of(model)
+    binds = bool(said.get("anthropic_binds_thinking_blocks"))
+    return binds or facts(model.model_id).tail in ("kept", "cleared")
+
+
+def thinking_field_of(model: Model) -> str:
+    """What plain thinking is called that a model takes back; empty where it takes none."""
+    said: Mapping[str, object] = profile_of(model)
+    is_taken = said.get("openai_chat_send_back_thinking_parts") == "field"
+    return str(said.get("openai_chat_thinking_field") or "") if is_taken else ""
 
 
 class Keeping(ModelSettings, total=False):

@@ -24,9 +24,18 @@ from pydantic_ai import (
 )
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP as BUDGETS
 from pydantic_ai.settings import ThinkingLevel
 
-from loopline.models import AssistantMessage, Prompt, ToolMessage, ToolSpec, UserMessage
+from loopline.adapters.pydantic_ai.echoing import parts_of
+from loopline.models import (
+    AssistantMessage,
+    Echo,
+    Prompt,
+    ToolMessage,
+    ToolSpec,
+    UserMessage,
+)
 from loopline.tools import WireNames, wire_names
 
 CacheMarks = Literal["none", "with words", "anywhere"]
@@ -66,6 +75,14 @@ def user_content(message: UserMessage) -> list[UserContent]:
 
 def assistant_parts(message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
     """What a message of the model consists of."""
+    match message.echo:
+        case Echo(wire="pydantic-ai") as echo if parts := parts_of(echo, message, names):
+            return parts
+        case _:
+            return _written(message, names)
+
+
+def _written(message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
     said: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
     calls = [
         ToolCallPart(names.wire(call.name), call.arguments, call.call_id) for call in message.calls
@@ -77,7 +94,7 @@ def _tool_part(message: ToolMessage, names: WireNames) -> ToolReturnPart:
     return ToolReturnPart(
         names.wire(message.name),
         message.text,
-        message.call_id,
+        message.provider_id or message.call_id,
         outcome="success" if message.ok else "failed",
     )
 
@@ -182,8 +199,11 @@ def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
     )
 
 
-def settings_of(prompt: Prompt, names: WireNames, *, thinks: bool) -> ModelSettings:
-    """What this request asks for; what it leaves open stays with the model."""
+def settings_of(prompt: Prompt, names: WireNames, *, by_budget: bool) -> ModelSettings:
+    """What this request asks for; what it leaves open stays with the model.
+
+    `by_budget` says that a model thinks by a number of tokens, and only when it is asked to.
+    """
     options, settings = prompt.options, ModelSettings()
     if options.output_limit is not None:
         settings["max_tokens"] = options.output_limit
@@ -191,6 +211,23 @@ def settings_of(prompt: Prompt, names: WireNames, *, thinks: bool) -> ModelSetti
         settings["tool_choice"] = [names.wire(options.force_tool)]
     elif prompt.tools and not options.allow_calls:
         settings["tool_choice"] = "none"
-    if thinks and options.reasoning_effort in _THINKING:
-        settings["thinking"] = _THINKING[options.reasoning_effort]
+    level = _THINKING.get(options.reasoning_effort)
+    if by_budget:
+        settings["thinking"] = _within_budget(prompt, level)
+    elif level is not None:
+        settings["thinking"] = level
     return settings
+
+
+def _within_budget(prompt: Prompt, level: ThinkingLevel | None) -> ThinkingLevel:
+    """The hardest thinking up to this that leaves room for the reply.
+
+    A forced call excludes it, and so do calls without theirs.
+    """
+    if not level or prompt.options.force_tool or prompt.breaks_off:
+        return False
+    room = prompt.options.output_limit or BUDGETS["max"] + 1
+    fitting: list[ThinkingLevel] = [
+        one for one, budget in BUDGETS.items() if budget <= BUDGETS[level] and budget < room
+    ]
+    return max(fitting, key=lambda one: BUDGETS[one], default=False)

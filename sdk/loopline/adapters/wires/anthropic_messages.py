@@ -134,7 +134,7 @@ class AnthropicMessages(WireModel):
     def _budget(self, prompt: Prompt, most: int) -> int:
         """The tokens to think with, 0 for none: a forced call excludes it, and so do calls without theirs."""
         asked = prompt.options.reasoning_effort
-        if asked in ("", "none") or prompt.options.force_tool or _breaks_off(prompt):
+        if asked in ("", "none") or prompt.options.force_tool or prompt.breaks_off:
             return 0
         budget = min(BUDGETS.get(asked, BUDGETS["high"]), most - LEAST_BUDGET)
         return budget if budget >= LEAST_BUDGET else 0
@@ -182,17 +182,6 @@ def _role(message: Message) -> bytes:
             return b'"role":"system","clear_at":"next_user_message"'
         case UserMessage() | ToolMessage():
             return b'"role":"user"'
-
-
-def _breaks_off(prompt: Prompt) -> bool:
-    """Whether the model would have to go on with calls whose thinking is gone."""
-    for message in reversed(prompt.messages):
-        match message:
-            case AssistantMessage(calls=calls, echo=echo):
-                return bool(calls) and echo is None
-            case UserMessage() | ToolMessage():
-                pass
-    return False
 
 
 def _marked(blocks: bytes) -> bytes:

@@ -1,0 +1,274 @@
+"""Thinking by way of pydantic-ai: it goes back as it came, and is asked for as the model takes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI
+from pydantic_ai import (
+    BinaryImage,
+    FilePart,
+    ModelMessage,
+    ModelResponse,
+    ModelResponsePart,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.function import (
+    AgentInfo,
+    DeltaThinkingCalls,
+    DeltaThinkingPart,
+    DeltaToolCall,
+    DeltaToolCalls,
+    FunctionModel,
+)
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.deepseek import DeepSeekProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from loopline.adapters.pydantic_ai.bridge import BridgedModel
+from loopline.adapters.pydantic_ai.echoing import echo_of, parts_of
+from loopline.models import AssistantMessage, Options, ToolCall
+from loopline.testing import FakeClock
+from loopline.timeline import Decision, Exit, RoundStart, Thinking
+from loopline.tools import wire_names
+from tests.bridge.bridging import asking, bridged_at
+from tests.support.peers import anthropic_says as ant
+from tests.support.peers import openai_says as oai
+from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.openai_like import openai_like
+from tests.support.peers.said import Call
+from tests.support.peers.signing import signing
+from tests.support.peers.wire import Peer
+from tests.support.workbench import at_work, bodies, workbench
+from tests.wires.asking import asked
+from tests.wires.flat import KEY
+from tests.wires.test_requests import PROMPT
+from tests.wires.test_tails import calls, extend_one_another, talked, thoughts
+
+OPUS = "claude-opus-5-5"
+COUNT = Call("w__count", '{"number": 7}', "call_1")
+LOOKED = oai.Says("I look.", (COUNT,), reasoning="Hm.")
+
+
+def thinking_replies(turns: int, rounds: int) -> list[ant.Says]:
+    """Replies that all think before the text, and often behind it."""
+    drawn, said = Random(1), list[ant.Says]()
+    for turn in range(turns):
+        for number in range(turn * rounds, (turn + 1) * rounds):
+            made = [replace(one, id=f"{number}_{one.id}") for one in calls(drawn, turn)]
+            more = (*thoughts(drawn, number), *made)
+            first = ant.Thinking(f"Hm {number}.")
+            said.append(ant.Says(f" note {number} ", thinking=(first,), more=more))
+        said.append(ant.Says(f"Done {turn}.", thinking=(ant.Thinking("Well."),)))
+    return said
+
+
+async def test_rounds_that_all_think_are_taken_by_a_server_that_checks_each_thought() -> None:
+    clock, drawn = FakeClock(), Random(1)
+    async with (
+        signing(*thinking_replies(6, 6), minimum=0, clock=clock) as peer,
+        bridged_at(peer, "messages", OPUS) as model,
+    ):
+        model.abilities = replace(model.abilities, window=32_000, output_limit=2_000)
+        bundle = workbench(keep_recent_turns=3, keep_recent_intact_turns=1)
+        async with at_work(model, bundle, clock=clock) as talk:
+            await talked(talk, drawn, clock)
+            begun, ends = await bodies(talk, RoundStart), await bodies(talk, Exit)
+    assert {one.reason for one in ends} == {"complete"}
+    assert len(begun) == len(peer.requests) > 30  # none was refused, and none sent twice
+    assert any(one.opened_by for one in begun[1:])
+    assert sum(b'"signature"' in one.raw for one in peer.requests) > 20
+    extend_one_another(peer.requests, begun, tails=0)
+
+
+async def test_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> None:
+    first = ant.Says(
+        " I look. ",
+        thinking=(ant.Thinking("Hm.", "c2ln"), ant.Redacted("c2VhbA==")),
+        more=(ant.Thinking("", "bW9yZQ=="), COUNT),
+    )
+    said = (first, ant.Says("It is 7."))
+    async with (
+        anthropic_like(*said) as peer,
+        bridged_at(peer, "messages", OPUS) as model,
+        at_work(model) as talk,
+    ):
+        await talk.say("go")
+        (thought,) = await bodies(talk, Thinking)
+    body: Any = peer.requests[1].body
+    asked_for, assistant, result = body["messages"]
+    assert [one["text"][:8] for one in asked_for["content"]] == ["[ar:turn", "ANNOUNCE"]
+    assert assistant["content"] == [
+        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "c2VhbA=="},
+        {"type": "text", "text": " I look. "},
+        {"type": "thinking", "thinking": "", "signature": "bW9yZQ=="},
+        {"type": "tool_use", "id": "call_1", "name": "w__count", "input": {"number": 7}},
+    ]
+    assert result["content"][0]["tool_use_id"] == "call_1"
+    assert thought.text == "Hm."
+
+
+async def test_reasoning_of_openai_goes_back_encrypted_and_outlives_the_tail() -> None:
+    said = (LOOKED, oai.Says("It is 7."))
+    async with (
+        openai_like(*said) as peer,
+        bridged_at(peer, "responses", "gpt-5.5") as model,
+        at_work(model) as talk,
+    ):
+        await talk.say("go")
+    body: Any = peer.requests[1].body
+    assert [one.get("type", "said") for one in body["input"]] == [
+        *["said", "reasoning", "message", "function_call", "function_call_output", "said"]
+    ]
+    _, thought, _, call, output, tail = body["input"]
+    assert (thought["encrypted_content"], thought["summary"][0]["text"]) == ("SG0u", "Hm.")
+    assert call["call_id"] == output["call_id"] == "call_1"
+    assert tail["content"].startswith("ANNOUNCE")
+    assert body["reasoning"]["context"] == "all_turns"  # else it would end with the tail
+
+
+def _chatting(client: AsyncOpenAI, vendor: str) -> OpenAIChatModel:
+    if vendor == "deepseek":
+        return OpenAIChatModel("deepseek-v4-pro", provider=DeepSeekProvider(openai_client=client))
+    return OpenAIChatModel("gpt-5", provider=OpenAIProvider(openai_client=client))
+
+
+@pytest.mark.parametrize("vendor", ["deepseek", "openai"])
+async def test_plain_thinking_goes_back_only_to_servers_that_take_it(vendor: str) -> None:
+    async with (
+        openai_like(LOOKED, oai.Says("It is 7.")) as peer,
+        AsyncOpenAI(base_url=f"{peer.url}/v1", api_key=KEY) as client,
+        at_work(BridgedModel("m", _chatting(client, vendor))) as talk,
+    ):
+        await talk.say("go")
+        decisions = await bodies(talk, Decision)
+    body: Any = peer.requests[1].body
+    back = [one.get("reasoning_content") for one in body["messages"] if one["role"] == "assistant"]
+    assert back == (["Hm."] if vendor == "deepseek" else [None])
+    assert (decisions[0].echo is None) == (vendor == "openai")
+    assert b"<think" not in peer.requests[1].raw
+
+
+async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:
+    cut = ant.Says(
+        *("", ()),
+        thinking=(ant.Thinking("Well."), ant.Thinking("Hm", "")),
+        more=(ant.Text("Half"),),
+        stop="max_tokens",
+    )
+    said = (cut, ant.Says(" an answer."))
+    async with (
+        anthropic_like(*said) as peer,
+        bridged_at(peer, "messages", OPUS) as model,
+        at_work(model) as talk,
+    ):
+        result = await talk.say("go")
+    assert result.answer == "Half an answer."
+    assert b'"thinking":"Well."' in peer.requests[1].raw
+    assert b"Hm" not in peer.requests[1].raw
+
+
+async def test_a_model_that_is_a_function_gets_its_thinking_back_in_its_place() -> None:
+    heard: list[list[ModelMessage]] = []
+
+    async def thoughtful(
+        messages: list[ModelMessage], info: AgentInfo
+    ) -> AsyncIterator[str | DeltaToolCalls | DeltaThinkingCalls]:
+        heard.append(messages)
+        if len(messages) > 1:
+            yield "It is 7."
+            return
+        yield {0: DeltaThinkingPart(content="Hm.", signature="c2ln")}
+        yield "I look."
+        yield {2: DeltaThinkingPart(content="So.", signature="bW9yZQ==")}
+        yield {3: DeltaToolCall("w__count", '{"number": 7}', tool_call_id="call_1")}
+
+    async with at_work(BridgedModel("m", FunctionModel(stream_function=thoughtful))) as talk:
+        await talk.say("go")
+    assert [(part.part_kind, getattr(part, "content", None)) for part in heard[1][1].parts] == [
+        *[("thinking", "Hm."), ("text", "I look."), ("thinking", "So."), ("tool-call", None)]
+    ]
+
+
+def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_out() -> None:
+    details = {"thought_signature": "c2ln", "unset": None}
+    parts: list[ModelResponsePart] = [
+        ThinkingPart("Hm.", id="rs_1", signature="seal", provider_name="p"),
+        ThinkingPart("And so.", id="rs_1", provider_name="p"),
+        TextPart(
+            "I look.", id="msg_1", provider_name="p", provider_details={"phase": "commentary"}
+        ),
+        FilePart(BinaryImage(b"\xff\x00", media_type="image/png")),
+        ToolCallPart("w__count", {"number": 7}, "a", provider_name="p", provider_details=details),
+    ]
+    never = ToolCallPart("w__count", '{"num', "b")
+    echo = echo_of(ModelResponse([*parts, never]), "")
+    assert echo is not None
+    call = ToolCall(name="w.count", arguments={"number": 7}, call_id="c1", provider_id="a")
+    message = AssistantMessage(text="", calls=(call,))
+    stored = replace(echo, parts=tuple(json.loads(json.dumps(echo.parts))))
+    assert parts_of(stored, message, wire_names(["w.count"])) == parts
+    assert "number" not in str(echo)
+
+
+@pytest.mark.parametrize(
+    ("wire", "model", "tail"),
+    [
+        ("messages", OPUS, "kept"),
+        ("openrouter", "anthropic/claude-opus-5.5", "kept"),
+        ("messages", "claude-sonnet-5", "dropped"),
+        ("responses", "gpt-5.5", "dropped"),
+    ],
+)
+def test_the_tail_stays_where_thinking_is_bound_to_it(wire: str, model: str, tail: str) -> None:
+    made = asking(Peer(), wire, model)
+    assert BridgedModel("m", made).abilities.tail == tail
+    assert BridgedModel("m", FallbackModel(asking(Peer(), "chat"), made)).abilities.tail == tail
+
+
+HARD = Options(reasoning_effort="high", output_limit=20_000)
+EFFORTS = [
+    (OPUS, Options(), None, None),
+    (OPUS, HARD, {"type": "adaptive"}, {"effort": "high"}),
+    ("claude-sonnet-5", Options(reasoning_effort="none"), {"type": "disabled"}, None),
+    ("claude-haiku-4-5", Options(), None, None),
+    ("claude-haiku-4-5", HARD, {"type": "enabled", "budget_tokens": 16_384}, None),
+    (
+        "claude-haiku-4-5",
+        replace(HARD, output_limit=16_000),
+        {"type": "enabled", "budget_tokens": 10_000},
+        None,
+    ),
+    ("claude-haiku-4-5", replace(HARD, force_tool="w.look"), None, None),
+]
+
+
+@pytest.mark.parametrize(("model", "options", "thinking", "output"), EFFORTS)
+async def test_an_effort_is_asked_for_as_the_model_takes_it(
+    model: str, options: Options, thinking: object, output: object
+) -> None:
+    async with (
+        anthropic_like(ant.Says("Tea.")) as peer,
+        bridged_at(peer, "messages", model) as bridged,
+    ):
+        await asked(bridged, replace(PROMPT, options=options, messages=PROMPT.messages[:1]))
+    body = peer.requests[0].body
+    assert (body.get("thinking"), body.get("output_config")) == (thinking, output)
+
+
+async def test_no_budget_is_asked_for_behind_calls_whose_thinking_is_gone() -> None:
+    async with (
+        anthropic_like(ant.Says("Tea.")) as peer,
+        bridged_at(peer, "messages", "claude-haiku-4-5") as model,
+    ):
+        await asked(model, replace(PROMPT, options=HARD, messages=PROMPT.messages[:4]))
+    assert "thinking" not in peer.requests[0].body
