@@ -19,11 +19,13 @@ from pydantic_ai import (
     UserPromptPart,
 )
 
-from loopline.adapters.wires.bytes import a_list
+from loopline.adapters.wires.bytes import a_list, an_object
+from loopline.adapters.wires.wired import schema_of
 from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
+from loopline.models.forms import form
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.bridge.bridging import Listener, bridged_at
+from tests.bridge.bridging import CLASSES, Listener, bridged_at
 from tests.support.peers import anthropic_says as ant
 from tests.support.peers import openai_says as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -182,3 +184,33 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
     assert "tool_choice" not in plain
     asked_for = heard.asked[2].model_request_parameters
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
+
+
+FORM = form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})
+FORMED = {
+    "chat": ("response_format", {"type": "json_schema", "json_schema": schema_of(FORM)}),
+    "responses": ("text", {"format": {"type": "json_schema", **schema_of(FORM)}}),
+    "messages": ("output_config", {"format": {"type": "json_schema", "schema": FORM.schema}}),
+}
+
+
+@pytest.mark.parametrize("wire", CLASSES)
+async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
+    server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
+    async with server as peer, bridged_at(peer, wire) as model:
+        await asked(model, replace(PROMPT, options=Options(json_form=FORM)))
+        assert model.abilities.json_schema
+    field, said = FORMED[wire]
+    assert peer.requests[0].body[field] == said
+
+
+@pytest.mark.parametrize("wire", CLASSES)
+async def test_a_form_that_leaves_something_open_is_any_object(wire: str) -> None:
+    server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
+    loose = Options(json_form=replace(FORM, strict=False))
+    async with server as peer, bridged_at(peer, wire) as model:
+        await asked(model, replace(PROMPT, options=loose))
+    body = peer.requests[0].body
+    held = [body.get("response_format"), an_object(body.get("text")).get("format")]
+    assert ({"type": "json_object"} in held) == (wire != "messages")
+    assert "output_config" not in body

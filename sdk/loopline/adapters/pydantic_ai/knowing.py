@@ -48,6 +48,8 @@ def abilities_of(model: Model, known: ModelFacts) -> Abilities:
         tool_call=known.tool_call,
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
+        json_schema=known.json_schema
+        and profile_of(model).get("supports_json_schema_output", False),
         thinking=known.thinking != "none",
         tail="kept" if _is_bound(model) else "dropped",
         window=known.window,

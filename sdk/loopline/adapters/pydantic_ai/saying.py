@@ -31,6 +31,7 @@ from loopline.adapters.pydantic_ai.echoing import parts_of
 from loopline.models import (
     AssistantMessage,
     Echo,
+    JsonForm,
     Prompt,
     ToolMessage,
     ToolSpec,
@@ -175,19 +176,27 @@ def messages_of(prompt: Prompt, names: WireNames, marks: CacheMarks) -> list[Mod
 
 
 def parameters_of(prompt: Prompt, names: WireNames) -> ModelRequestParameters:
-    """The system text, what may be called, and whether the text is to be an object."""
+    """The system text, what may be called, and what form the text is to have."""
     given = ModelRequestParameters(
         function_tools=[_tool(tool, names) for tool in prompt.tools],
         instruction_parts=[InstructionPart(prompt.system)] if prompt.system else [],
     )
-    if not prompt.options.json_object:
-        return given
-    return replace(
-        given,
-        output_mode="prompted",
-        output_object=OutputObjectDefinition({"type": "object"}),
-        prompted_output_template=False,  # which object is said by the prompt itself
-    )
+    match prompt.options.json_form:
+        case JsonForm(name=name, schema=schema, strict=True):
+            return replace(
+                given,
+                output_mode="native",
+                output_object=OutputObjectDefinition(schema, name=name, strict=True),
+            )
+        case None if not prompt.options.json_object:
+            return given
+        case _:  # providers differ in what they make of a schema that leaves something open
+            return replace(
+                given,
+                output_mode="prompted",
+                output_object=OutputObjectDefinition({"type": "object"}),
+                prompted_output_template=False,  # which object is said by the prompt itself
+            )
 
 
 def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
