@@ -11,13 +11,24 @@ from typing import TypeVar
 import jsonschema
 import pytest
 
+import loopline
 from loopline import Harness, TurnResult
 from loopline.conversations import Talk
 from loopline.errors import ModelOverflow, ModelStreamBroken, ModelTimedOut, ModelUnreachable
-from loopline.models import JsonObject, Options, Prompt, Reply, ToolSpec, UserMessage
+from loopline.models import (
+    ClosingModel,
+    JsonObject,
+    ModelFacts,
+    Options,
+    Prompt,
+    Reply,
+    ToolSpec,
+    UserMessage,
+    structured_llm_call,
+)
+from loopline.models.forms import form
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
-from tests.peers.clients import openai_at
 from tests.peers.results import PATIENT, of_reply, ours, theirs
 from tests.support.peers.llama_cpp import Llama, llama
 from tests.support.workbench import bodies, workbench
@@ -110,17 +121,22 @@ async def test_the_vendors_client_reads_the_same(served: Llama) -> None:
         )
 
 
-async def test_the_vendors_client_is_held_to_a_schema(served: Llama) -> None:
-    async with openai_at(served.peer) as client:
-        completion = await client.chat.completions.create(
-            model="m",
-            messages=[{"role": "user", "content": "Tea?"}],
-            response_format={
-                "type": "json_schema",
-                "json_schema": {"name": "tea", "schema": dict(SCHEMA), "strict": True},
-            },
-        )
-    jsonschema.validate(json.loads(completion.choices[0].message.content or ""), SCHEMA)
+async def test_a_text_is_held_to_a_form(served: Llama) -> None:
+    options = Options(json_form=form("tea", SCHEMA))
+    (reply,) = await told(served, asking("Tea?", options=options))
+    jsonschema.validate(json.loads(reply.text), SCHEMA)
+
+
+async def test_a_structured_call_fits_at_once(served: Llama) -> None:
+    known = ModelFacts(json_schema=True)
+    model = loopline.model(
+        "openai:m", base_url=f"{served.peer.url}/v1", facts=known, timeouts=PATIENT
+    )
+    result = await structured_llm_call(model, asking("Tea?"), SCHEMA)
+    assert isinstance(model, ClosingModel)
+    await model.close(failed=False)
+    jsonschema.validate(result.required(), SCHEMA)
+    assert [(one.level, one.problem) for one in result.attempts] == [("json_mode", "")]
 
 
 async def test_a_prompt_that_is_too_long_names_the_window(served: Llama) -> None:
