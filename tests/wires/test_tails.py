@@ -158,3 +158,54 @@ async def test_a_server_that_takes_no_user_behind_a_result_gets_all_of_it_inside
     assert len(begun) == len(peer.requests) == TURNS * 9
     assert made
     extend_one_another(peer.requests, begun, tails=1)
+
+
+HELD = workbench(min_rounds=2)
+
+
+@pytest.mark.parametrize("tail", ["kept", "cleared"])
+async def test_an_answer_that_is_held_leaves_a_prompt_that_is_taken(tail: TailKind) -> None:
+    said: list[Behaviour[ant.Says]] = [
+        ant.Says("Brief.", thinking=(ant.Thinking("Hm."),)),
+        ant.Says("Done.", thinking=(ant.Thinking("So."),)),
+        ant.Says("Yes."),
+    ]
+    async with signing(*said, minimum=0) as peer:
+        model = claude(peer.url, "claude-a", tail)
+        async with at_work(model, HELD) as talk:
+            answers = [(await talk.say(text)).answer for text in ("go", "And?")]
+    assert answers[0] == "Done."
+    assert len(peer.requests) >= 3
+
+
+@pytest.mark.parametrize("stop", ["end_turn", "max_tokens"])
+async def test_a_reply_of_white_space_leaves_a_prompt_that_is_taken(stop: ant.Stop) -> None:
+    said: list[Behaviour[ant.Says]] = [
+        ant.Says(" \n", thinking=(ant.Thinking("Hm."),), stop=stop),
+        ant.Says("Done."),
+        ant.Says("Yes."),
+    ]
+    async with signing(*said, minimum=0) as peer:
+        model = claude(peer.url, "claude-a", "cleared")
+        async with at_work(model) as talk:
+            answers = [(await talk.say(text)).answer for text in ("go", "And?")]
+    assert answers == ["Done.", "Yes."]
+
+
+@pytest.mark.parametrize("ids", [("t1", "t1"), ("", "")])
+async def test_calls_whose_ids_are_not_their_own_go_back_under_ours(ids: tuple[str, str]) -> None:
+    twice = tuple(Call("w__count", f'{{"number": {n}}}', one) for n, one in enumerate(ids))
+    said: list[Behaviour[ant.Says]] = [
+        ant.Says("", twice, thinking=(ant.Thinking("Hm."),)),
+        ant.Says("Done."),
+    ]
+    async with signing(*said, minimum=0) as peer:
+        model = claude(peer.url, "claude-a", "cleared")
+        async with at_work(model) as talk:
+            result = await talk.say("go")
+    assert (result.answer, len(peer.requests)) == ("Done.", 2)
+    assert [one in peer.requests[1].raw for one in (b'"c1"', b'"c2"', b'"t1"')] == [
+        True,
+        True,
+        False,
+    ]

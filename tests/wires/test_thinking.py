@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from loopline.models import Abilities, ModelFacts, Options, Prompt, UserMessage, facts
-from loopline.timeline import Decision, Thinking
+from loopline.models import (
+    Abilities,
+    AssistantMessage,
+    Echo,
+    ModelFacts,
+    Options,
+    Prompt,
+    UserMessage,
+    facts,
+)
+from loopline.models.tokens import cost
+from loopline.timeline import Decision, RangeSummary, RoundStart, SystemMessage, Thinking
 from tests.support.peers import anthropic_says as ant
 from tests.support.peers import openai_says as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -91,6 +101,48 @@ async def test_plain_thinking_goes_back_only_to_servers_that_take_it(family: str
     body: Any = peer.requests[1].body
     back = [one.get("reasoning_content") for one in body["messages"] if one["role"] == "assistant"]
     assert back == (["Hm."] if known.thinking_field else [None])
+
+
+async def test_plain_thinking_outlives_an_epoch_for_it_is_bound_to_nothing() -> None:
+    known = facts("deepseek:deepseek-v4-pro")
+    said: list[Behaviour[oai.Says]] = [
+        oai.Says("I look.", (COUNT,), reasoning="Hm."),
+        oai.Says(
+            "", (Call("react__hide", _hide("tc:turn_1.c1.result"), "call_2"),), reasoning="So."
+        ),
+        oai.Says("It is 7."),
+    ]
+    async with openai_like(*said) as peer:
+        model = wired("chat", f"{peer.url}/v1", facts=known)
+        async with at_work(model) as talk:
+            await talk.say("go")
+            epochs = {one.epoch for one in await bodies(talk, RoundStart)}
+    body: Any = peer.requests[2].body
+    back = [one["reasoning_content"] for one in body["messages"] if one["role"] == "assistant"]
+    assert (back, epochs) == (["Hm.", "So."], {1, 2})
+
+
+async def test_the_first_that_goes_to_make_room_is_thinking() -> None:
+    deep = ant.Thinking("Hm. " * 1_500)
+    said = [
+        ant.Says("", (Call("w__count", '{"number": 1}', f"toolu_{n}"),), (deep,)) for n in range(9)
+    ]
+    async with anthropic_like(*said, ant.Says("Done.")) as peer:
+        abilities = Abilities(tail=OPUS.tail, window=12_000, output_limit=1_000)
+        async with at_work(wired("messages", peer.url, abilities, OPUS)) as talk:
+            result = await talk.say("go")
+            told = await bodies(talk, SystemMessage)
+            summed = await bodies(talk, RangeSummary)
+    assert (result.answer, len(peer.requests), summed) == ("Done.", 10, [])
+    assert told
+    assert all("thought in earlier rounds is no longer shown" in one.text for one in told)
+
+
+def test_a_reply_that_goes_back_as_it_came_is_counted_once() -> None:
+    text = "What it said. " * 50
+    echo = Echo(wire="anthropic", parts=({"type": "text", "text": text},))
+    plain, echoed = AssistantMessage(text=text), AssistantMessage(text=text, echo=echo)
+    assert cost(echoed) == pytest.approx(cost(plain), rel=0.1)
 
 
 async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:

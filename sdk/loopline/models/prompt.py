@@ -95,11 +95,13 @@ class Echo:
     """A reply with thinking as its provider wrote it, which wants it back unchanged.
 
     `wire` is the way it came, and the only one it goes back. `parts` are content blocks or items in
-    their order; those that are calls lack what the calls say already.
+    their order; those that are calls lack what the calls say already. What is `bound` goes back only
+    behind what it came behind.
     """
 
     wire: str
     parts: tuple[JsonObject, ...]
+    bound: bool = True
 
     def __str__(self) -> str:
         return "\n".join(map(repr, self.parts))

@@ -6,7 +6,7 @@ call has its result, so that no call is ever shown without one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -101,6 +101,7 @@ class Rendering:
         self._round: _Round | None = None
         self._asked: Block | None = None
         self._echo: Echo | None = None
+        self._ids = set[str]()
         self._answered = False
         self._load = attaching.Load()
         self._digest = sha256()
@@ -221,10 +222,11 @@ class Rendering:
 
     def _decide(self, block: Block, decision: Decision) -> None:
         asked, self._asked = self._asked, None
-        is_bound = asked is not None and block.seq > self.window.unbound
-        if asked is not None and is_bound:
+        is_new = block.seq > self.window.unbound
+        if asked is not None and is_new:
             self._keep_tail(asked)
-        self._echo = decision.echo if is_bound else None
+        echo = decision.echo if asked is not None else None
+        self._echo = echo if echo is None or is_new or not echo.bound else None
         self._round = _Round(decision.calls) if decision.calls else None
         if decision.raw:
             said = AssistantMessage(text=self._text(block, decision.raw))
@@ -299,6 +301,8 @@ class Rendering:
         calls = [self._call(block, call) for block, call in current.calls]
         for block, _ in current.calls:
             self._places.setdefault(block.ref, len(self.messages))
+        if not self._are_new([call.provider_id for call in calls]):
+            self._echo = None  # no result could be told from another
         said = self._echoed(self._protocol.called(current.notes, calls))
         self._add(said, current.calls[0][0].ref)
         for _, call in current.calls:
@@ -308,6 +312,12 @@ class Rendering:
                 came = replace(came, provider_id=call.provider_id)
             self._add(self._protocol.result(came), block.ref)
         self._round = None
+
+    def _are_new(self, ids: Sequence[str]) -> bool:
+        """Whether calls may go back under these ids, which none has had before; then they are taken."""
+        fresh = set(ids) - self._ids - {""}
+        self._ids |= fresh if self._echo is not None else set()
+        return len(fresh) == len(ids)
 
     def _tell(self, block: Block) -> None:
         match block.body:

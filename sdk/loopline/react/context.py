@@ -309,9 +309,7 @@ class Context:
         )
         window, causes = await self._windows.choose(budget)
         if self._recorder.turn.overflowed:
-            causes = [*causes, "overflow"]
-        if set(causes) - {"start"}:
-            window = replace(window, unbound=self.view.seq)
+            window, causes = replace(window, unbound=self.view.seq), [*causes, "overflow"]
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.now

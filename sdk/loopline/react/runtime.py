@@ -61,6 +61,8 @@ from loopline.timeline import (
     plan,
 )
 
+NOTHING = "(nothing)"
+"""What stands for a reply without a word."""
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
 GivenUp = tuple[SwitchCause, str, Usage]
@@ -411,7 +413,7 @@ class React:
     async def _record_malformed(
         self, reply: Reply, raw: str, problem: str, notes: str = ""
     ) -> None:
-        decision = self._decision(reply, raw=raw or "(nothing)")
+        decision = self._decision(reply, raw=raw if raw.strip() else NOTHING)
         notice = Notice(code="malformed_reply", text=problem)
         await self._recorder.record(decision, *_thoughts(reply), *self._acks(notes), notice)
 
@@ -542,7 +544,7 @@ def _continued(turn: Turn) -> str:
     """The beginnings of a reply that was cut off, so far."""
     texts = list[str]()
     for decision in reversed(turn.decisions):
-        if decision.stop_reason != "length" or not decision.raw:
+        if decision.stop_reason != "length" or decision.raw in ("", NOTHING):
             break
         texts.insert(0, decision.raw)
     return "".join(texts)

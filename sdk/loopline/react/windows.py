@@ -9,7 +9,7 @@ from datetime import timedelta
 from loopline.clock import Clock, elapsed_ms
 from loopline.errors import ModelError
 from loopline.events import Delta, Listen
-from loopline.models import Model, Options, Prompt, Reply, TextDelta, well_formed
+from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
     RENDERER,
@@ -18,6 +18,7 @@ from loopline.prompt import (
     Answer,
     Budget,
     Covered,
+    Cut,
     DecisionProtocol,
     Rendering,
     View,
@@ -47,6 +48,8 @@ from loopline.timeline import (
 PRUNE_BUFFER_SECONDS = 10
 """So long before the provider's cache is cold it counts as cold."""
 SUMMARY_OUTPUT_LIMIT = 1_600
+THINKING_ROOM = 8_000
+"""What a model that thinks may write more for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,21 +67,7 @@ class Windows:
 
     async def choose(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
-        view = self.view
-        window, causes = view.window, self._changes()
-        if causes == ["start"]:
-            window = replace(window, result_limit=self.policies.result_characters)
-        elif causes:
-            window = self._aged(window)
-        if causes:
-            window = replace(window, carrying=self.model.abilities.carrying)
-        hidden = view.facts.last_hide
-        if hidden > window.hides:
-            window, causes = replace(window, hides=hidden), [*causes, "hide"]
-        if self._cold() and not causes:
-            pruned = self._aged(window)
-            if self._is_worth_it(pruned):
-                window, causes = pruned, ["prune"]
+        view, (window, causes) = self.view, self._changed()
         now = view.now if window == view.window else view.under(window)
         if budget.over(now, TRIGGER):
             smaller = await self._compacted(window, budget)
@@ -88,10 +77,28 @@ class Windows:
             await self._tell_pruned(window)
         return window, causes
 
+    def _changed(self) -> tuple[Window, list[str]]:
+        """The window that goes with what has changed, and what has."""
+        window, causes = self.view.window, self._changes()
+        if causes == ["start"]:
+            window = replace(window, result_limit=self.policies.result_characters)
+        elif causes:
+            window = self._aged(window)
+        if causes:
+            window = replace(window, carrying=self.model.abilities.carrying)
+        hidden = self.view.facts.last_hide
+        if hidden > window.hides:
+            window, causes = replace(window, hides=hidden), [*causes, "hide"]
+        if self._cold() and not causes:
+            pruned = self._aged(window)
+            if self._is_worth_it(pruned):
+                window, causes = pruned, ["prune"]
+        return (window if causes in ([], ["start"]) else self._unbound(window)), causes
+
     async def _tell_pruned(self, window: Window) -> None:
         """Say that something is no longer shown, if so: feedback alone takes nothing away."""
         before = self.view.window
-        alike = replace(window, feedback=before.feedback)
+        alike = replace(window, feedback=before.feedback, unbound=before.unbound)
         if self.view.under(alike).tokens < self.view.now.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
@@ -128,6 +135,10 @@ class Windows:
             newest,
         )
 
+    def _unbound(self, window: Window) -> Window:
+        """The window in another prompt than before, behind which no thinking so far belongs."""
+        return replace(window, unbound=self.view.seq)
+
     def _cold(self) -> bool:
         """Whether the provider has forgotten the prompt of the round before."""
         last = self.recorder.timeline.last_asked
@@ -145,12 +156,14 @@ class Windows:
 
     async def _compacted(self, given: Window, budget: Budget) -> Window:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
-        view, window = self.view, self._aged(given)
+        view, window = self.view, self._unbound(self._aged(given))
         before = budget.cost(view.now)
         self.listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
         smaller, enough = lightened(view, window, budget)
         if enough:
             named = "what older calls gave is now only named: each line says which ref restores it"
+            if view.under(smaller).tokens == view.under(self._unbound(given)).tokens:
+                named = "what was thought in earlier rounds is no longer shown"
             await self._tell([self._made_room(before, view.under(smaller), budget, named)])
             return smaller
         summed = await self._summed_up(window, budget, before)
@@ -181,7 +194,8 @@ class Windows:
         cut = covered.cut
         usual = "general" if cut.opens_turn else "react_iteration"
         hint = hint_named(self.policies.summary_hint or usual)
-        written = await self._written(now, cut.messages, instructions(hint), budget)
+        asked = instructions(hint)
+        written = await self._written(self._to_sum_up(window, cut, asked, budget), asked)
         summary = replace(
             summarized(covered, written, hint, timeline),
             messages_before=len(now.messages),
@@ -193,6 +207,20 @@ class Windows:
         await self._tell([*told, self._made_room(before, None, budget, named)])
         recorded = view.facts.newest_summary
         return replace(window, summary=recorded.seq if recorded else 0, start=cut.seq)
+
+    def _to_sum_up(
+        self, window: Window, cut: Cut, asked: str, budget: Budget
+    ) -> Sequence[Message] | None:
+        """The messages before a cut, with their thinking as the provider's cache has them, else without.
+
+        None when they are longer than the model's window.
+        """
+        thinking = replace(window, unbound=self.view.window.unbound)
+        for shown in (self.view.under(thinking), self.view.under(window)):
+            for one in shown.cuts:
+                if one.seq == cut.seq and budget.holds(shown.cost(one.messages) + estimate(asked)):
+                    return shown.messages[: one.messages]
+        return None
 
     def _to_cover(self, window: Window, now: Rendering, budget: Budget) -> Covered | None:
         """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
@@ -222,23 +250,25 @@ class Windows:
             room=room,
         )
 
-    async def _written(self, now: Rendering, messages: int, asked: str, budget: Budget) -> Written:
-        """What the model writes for a summary of so many messages.
+    async def _written(self, messages: Sequence[Message] | None, asked: str) -> Written:
+        """What the model writes for a summary of these messages.
 
         They are the beginning of the last request, so that most of it is read from the provider's cache.
         """
-        if not budget.holds(now.cost(messages) + estimate(asked)):
+        if messages is None:
             return Written(why="what is to be summed up is longer than the model's window")
+        abilities = self.model.abilities
+        longest = SUMMARY_OUTPUT_LIMIT + (THINKING_ROOM if abilities.thinking else 0)
         prompt = Prompt(
             system=self.offer.system,
             tools=self.offer.specs,
-            messages=tuple(now.messages[:messages]),
+            messages=tuple(messages),
             tail=asked,
-            tail_kind="inside" if self.model.abilities.tail == "inside" else "dropped",
+            tail_kind="inside" if abilities.tail == "inside" else "dropped",
             options=Options(
                 allow_calls=False,
                 reasoning_effort=self.policies.reasoning_effort or "",
-                output_limit=min(SUMMARY_OUTPUT_LIMIT, self.model.abilities.output_limit),
+                output_limit=min(longest, abilities.output_limit),
             ),
             purpose="summary",
         )
@@ -255,7 +285,7 @@ class Windows:
             text=text,
             elapsed_ms=elapsed_ms(self.clock, start),
             usage=reply.usage,
-            cost=self.model.abilities.cost(reply.usage),
+            cost=abilities.cost(reply.usage),
             why="" if text else "the model wrote no summary",
         )
 

@@ -44,6 +44,8 @@ LEAST_BUDGET = 1_024
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 MARKERS = 4
 """So many `cache_control` markers a request may carry."""
+_ASSISTANT, _USER = b'"role":"assistant"', b'"role":"user"'
+_SYSTEM = b'"role":"system","clear_at":"next_user_message"'
 _DROPPED: JsonObject = {"prefix_mismatch_behavior": "drop_block"}
 _MARK = b',"cache_control":{"type":"ephemeral"}}'
 _STOPS: Mapping[str, StopReason] = {
@@ -166,6 +168,8 @@ def _messages(prompt: Prompt) -> bytes:
         if not blocks:
             continue
         role = _role(message)
+        if role == _SYSTEM and not (turns and turns[-1][0] == _USER):
+            role = _USER  # what the system says stands behind the user's side and nowhere else
         if not turns or turns[-1][0] != role:
             turns.append((role, []))
         turns[-1][1].append(_marked(blocks) if number in points else blocks)
@@ -177,11 +181,11 @@ def _role(message: Message) -> bytes:
     """Who says it; what passes is said by the system, until the user's side says more."""
     match message:
         case AssistantMessage():
-            return b'"role":"assistant"'
+            return _ASSISTANT
         case UserMessage(passing=True):
-            return b'"role":"system","clear_at":"next_user_message"'
+            return _SYSTEM
         case UserMessage() | ToolMessage():
-            return b'"role":"user"'
+            return _USER
 
 
 def _marked(blocks: bytes) -> bytes:

@@ -223,7 +223,7 @@ class _Coming(Coming):
         """The thinking, where the server wants it back."""
         if not self._thinking_field or not self.thoughts:
             return None
-        return Echo(wire=WIRE, parts=({self._thinking_field: self.thoughts},))
+        return Echo(wire=WIRE, parts=({self._thinking_field: self.thoughts},), bound=False)
 
     @property
     def stop_reason(self) -> StopReason | None:
