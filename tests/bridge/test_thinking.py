@@ -154,7 +154,8 @@ async def test_plain_thinking_goes_back_only_to_servers_that_take_it(vendor: str
     body: Any = peer.requests[1].body
     back = [one.get("reasoning_content") for one in body["messages"] if one["role"] == "assistant"]
     assert back == (["Hm."] if vendor == "deepseek" else [None])
-    assert (decisions[0].echo is None) == (vendor == "openai")
+    echo = decisions[0].echo
+    assert (echo is not None and not echo.bound) == (vendor == "deepseek")
     assert b"<think" not in peer.requests[1].raw
 
 

@@ -29,7 +29,8 @@ def echo_of(response: ModelResponse, thinking_field: str) -> Echo | None:
     written: list[JsonObject] = _PARTS.dump_python(
         [*_whole(response, wanted)], mode="json", exclude_none=True
     )
-    return Echo(wire=WIRE, parts=tuple(map(_without_call, written)))
+    bound = any(isinstance(part, ThinkingPart) and part.signature for part in wanted)
+    return Echo(wire=WIRE, parts=tuple(map(_without_call, written)), bound=bound)
 
 
 def parts_of(echo: Echo, message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
