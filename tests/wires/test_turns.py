@@ -134,6 +134,19 @@ async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
     assert ("reset", 1) in [(one.type, one.attempt) for one in events if isinstance(one, Delta)]
 
 
+async def test_what_is_void_is_named_by_the_attempt_that_was_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with openai_like(CUT, oai.Says("I look.", LOOK), oai.Says("It is 7.")) as peer:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
+        async with Harness.open(
+            workbench(), store="memory:", model="openai:m", clock=FakeClock()
+        ) as harness:
+            events = [event async for event in harness.conversation("c").stream("How many?")]
+    told = [(one.type, one.attempt) for one in events if isinstance(one, Delta)]
+    assert [attempt for kind, attempt in told if kind == "reset"] == [1, 2]
+
+
 async def test_an_overflow_is_made_smaller_and_never_sent_the_same_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

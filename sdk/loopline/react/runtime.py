@@ -117,6 +117,7 @@ class React:
         self._policies = policies
         self._seams = seams or Seams()
         self._nudges: Sequence[Nudge] = (*nudges_of(policies), *self._seams.nudges)
+        self._heard: Hearing | None = None
 
     @property
     def state(self) -> ReactStateV2:
@@ -175,7 +176,7 @@ class React:
         except ModelError as error:
             return await self._without_model(error)
         except Struck:  # the next step sees why
-            self._listen(Delta(type="reset", channel="answer"))
+            self._void()
             return None
         return await self._route(state, reply, strikes)
 
@@ -300,7 +301,7 @@ class React:
             await self._hand_over(place, *given_up)
 
     async def _hand_over(self, place: int, why: SwitchCause, said: str, usage: Usage) -> None:
-        self._listen(Delta(type="reset", channel="answer"))
+        self._void()
         switched = ModelSwitched(
             model=self._context.model.name,
             to=self._models[place].name,
@@ -317,12 +318,18 @@ class React:
         speaks = purpose == "answer" or not self._policies.synthesizes
         prompt = self._context.prompt(purpose, longer=state.cut_off)
         hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
+        self._heard = hear
         patience = Patience(
             clock=self._clock, retries=self._policies.model_retries, again=hear.again
         )
         reply = await ask(self._context.model, prompt, hear, patience)
         hear.close()
         return reply
+
+    def _void(self) -> None:
+        """What was heard of the reply is not the answer."""
+        attempt = self._heard.attempt if self._heard is not None else 1
+        self._listen(Delta(type="reset", channel="answer", attempt=attempt))
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> Ended | None:
         recorder = self._recorder
@@ -338,13 +345,13 @@ class React:
         ]
         plans = any(call.name == "react.plan" for call in calls)
         acks = [] if plans else self._acks(notes)
-        self._listen(Delta(type="reset", channel="answer"))
+        self._void()
         await recorder.record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
         await self._actor.act(numbered)
         return self._paused()
 
     async def _hold(self, reply: Reply, notes: str, draft: Draft, told: list[Notice]) -> None:
-        self._listen(Delta(type="reset", channel="answer"))
+        self._void()
         decided = self._decided(reply, notes, 0)
         await self._recorder.record(*decided, *self._acks(notes), draft, *told)
 
@@ -369,7 +376,7 @@ class React:
             told = Notice(code="model_error", text=well_formed(str(error)))
             return await self._drafted(reason, told) or await self._without_model(error)
         except Struck:
-            self._listen(Delta(type="reset", channel="answer"))
+            self._void()
             return None
         if reply.stop_reason == "refusal":
             decided = self._decided(reply, "", 0, answer=True)
@@ -388,7 +395,7 @@ class React:
         draft = self._recorder.turn.draft
         if draft is None:
             return None
-        self._listen(Delta(type="reset", channel="answer"))
+        self._void()
         body = self._completion(draft.text, "draft", reason)
         await self._recorder.record(*before, body)
         return Ended(body.reason, body.error)
@@ -469,7 +476,7 @@ class React:
             return await self._forced(reason, strikes)
         collected: Collected = "partial" if way == "partial" else "summary"
         body = fallback(recorder.timeline, recorder.turn, reason, way=collected)
-        self._listen(Delta(type="reset", channel="answer"))
+        self._void()
         await recorder.record(body)
         return Ended(body.reason, body.error)
 
@@ -483,7 +490,7 @@ class React:
         except ModelError as error:
             return await self._without_model(error)
         except Struck:
-            self._listen(Delta(type="reset", channel="answer"))
+            self._void()
             body = fallback(recorder.timeline, recorder.turn, reason)
             await recorder.record(body)
             return Ended(body.reason, body.error)
@@ -492,7 +499,7 @@ class React:
         decided, marks = self._without_marks(self._decoded(reply))
         answer = _said(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
-            self._listen(Delta(type="reset", channel="answer"))
+            self._void()
             body = fallback(recorder.timeline, recorder.turn, reason)
             return await self._close(reply, body, marks, answer=True)
         body = self._completion(answer, "forced", reason)
@@ -505,7 +512,7 @@ class React:
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
         recorder = self._recorder
-        self._listen(Delta(type="reset", channel="answer"))
+        self._void()
         said = well_formed(str(error))
         notice = Notice(code="model_error", text=said)
         body = fallback(recorder.timeline, recorder.turn, "error", said)

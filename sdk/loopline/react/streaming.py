@@ -71,7 +71,7 @@ class Hearing:
     """What listeners hear of one reply while it is written, by its protocol.
 
     With `is_answer` False nothing of it is the answer: what would be is heard as thinking. Half a JSON
-    object is nothing to hear.
+    object is nothing to hear. `attempt` is the number of the request that is heard, from 1.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Hearing:
     ) -> None:
         self._resolved = Resolved(listen, pool)
         self._protocol: ProtocolName = protocol
-        self._attempt = 1
+        self.attempt: int = 1
         self._answer = "answer" if is_answer else "thinking"
         self._splitter: Splitter | None = _splitter(protocol)
 
@@ -97,7 +97,7 @@ class Hearing:
         self._resolved(Delta(type="reset", channel="answer", attempt=attempt))
         said = f"{error}; asked again in {seconds:.1f} s"
         self._resolved(Delta(type="progress", channel="model", text=said, attempt=attempt))
-        self._attempt, self._splitter = attempt + 1, _splitter(self._protocol)
+        self.attempt, self._splitter = attempt + 1, _splitter(self._protocol)
 
     def close(self) -> None:
         """The reply is whole."""
@@ -112,7 +112,7 @@ class Hearing:
 
     def _tell(self, channel: str, text: str) -> None:
         if text:
-            self._resolved(Delta(type="delta", channel=channel, text=text, attempt=self._attempt))
+            self._resolved(Delta(type="delta", channel=channel, text=text, attempt=self.attempt))
 
 
 _CHANNELS = {"": "notes", "tool_call": "tool", "agent_call": "tool", "code": "tool"}
