@@ -14,6 +14,7 @@ from loopline.models import (
     ModelFacts,
     Options,
     Prompt,
+    ToolCall,
     UserMessage,
     facts,
 )
@@ -143,6 +144,36 @@ def test_a_reply_that_goes_back_as_it_came_is_counted_once() -> None:
     echo = Echo(wire="anthropic", parts=({"type": "text", "text": text},))
     plain, echoed = AssistantMessage(text=text), AssistantMessage(text=text, echo=echo)
     assert cost(echoed) == pytest.approx(cost(plain), rel=0.1)
+
+
+@pytest.mark.parametrize("tail", ["dropped", "inside"])
+def test_a_call_without_thinking_says_so_to_a_server_that_refuses_its_absence(tail: Any) -> None:
+    called = AssistantMessage(text="", calls=(ToolCall(name="w.count", arguments={}),))
+    prompt = Prompt(
+        system="",
+        messages=(UserMessage(text="go"), AssistantMessage(text="Yes?"), called),
+        tail_kind=tail,
+    )
+    for known, field in [(facts("deepseek:deepseek-v4-pro"), ""), (ModelFacts(), None)]:
+        body = json.loads(wired("chat", facts=known).body(prompt))
+        _, said, asked = body["messages"]
+        assert (said.get("reasoning_content"), asked.get("reasoning_content")) == (None, field)
+
+
+@pytest.mark.parametrize(
+    ("effort", "sent"),
+    [
+        ("", (None, None)),
+        ("none", ({"type": "disabled"}, None)),
+        ("medium", (None, "medium")),
+    ],
+)
+def test_deepseek_takes_efforts_and_has_another_word_for_none(effort: str, sent: object) -> None:
+    prompt = Prompt(
+        system="", messages=(UserMessage(text="go"),), options=Options(reasoning_effort=effort)
+    )
+    body = json.loads(wired("chat", facts=facts("deepseek:deepseek-v4-pro")).body(prompt))
+    assert (body.get("thinking"), body.get("reasoning_effort")) == sent
 
 
 async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:

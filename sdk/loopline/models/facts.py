@@ -20,7 +20,8 @@ the 5.1 and 5.5 models, thinking is bound to the conversation before it; all of 
 refuse a forced call. What only other platforms still offer is kept for them.
 
 Groq: console.groq.com/docs/models. DeepSeek: "Models & Pricing" and "Thinking Mode" at
-api-docs.deepseek.com; the price is that of peak hours, half of it at others. OpenRouter: the pages
+api-docs.deepseek.com; the price is that of peak hours, half of it at others, and an effort in
+between is taken for the next above (`medium` for `high`). OpenRouter: the pages
 of the models and "Model migrations" at openrouter.ai; a model costs what its maker asks. Ollama:
 "Context length" and "OpenAI compatibility" at docs.ollama.com; the window is the server's default
 below 24 GiB of video memory, whatever the model could do, for what is longer is cut silently.
@@ -249,7 +250,7 @@ _DEEPSEEK = replace(
     thinking_by="effort",
     thinking_field="reasoning_content",
     thinking_off="disabled",
-    efforts=("low", "high", "max"),
+    efforts=("minimal", *_TO_MAX),
     temperature="unthinking",
 )
 _DEEPSEEK_FLASH = replace(_DEEPSEEK, vision=True, rates=_rates(0.3, 1.2, 0.006))
@@ -262,6 +263,7 @@ def _routed(facts: ModelFacts) -> ModelFacts:
     return replace(
         facts,
         api="chat",
+        thinking_off="none" if facts.thinking_off == "none" else "",
         output_parameter="max_tokens",
         thinking_field="",
         tail="dropped",

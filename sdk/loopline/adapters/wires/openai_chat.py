@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from loopline.adapters.wires.bytes import (
     a_count,
@@ -61,7 +62,8 @@ class OpenAiChat(WireModel):
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it travels."""
-        messages = _inside(prompt) if prompt.tail_kind == "inside" else _messages(prompt)
+        made = _inside if prompt.tail_kind == "inside" else _messages
+        messages = made(prompt, self.facts.thinking_field)
         if prompt.system:
             messages.insert(0, encoded({"role": "system", "content": prompt.system}))
         fields = [("model", encoded(self.model)), ("messages", b"[%s]" % b",".join(messages))]
@@ -90,7 +92,9 @@ class OpenAiChat(WireModel):
             yield self.facts.output_parameter, options.output_limit
         if self.facts.cache_key and prompt.cache_key:
             yield "prompt_cache_key", prompt.cache_key
-        if effort := self.effort(prompt):
+        if self.facts.thinking_off == "disabled" and options.reasoning_effort == "none":
+            yield "thinking", {"type": "disabled"}
+        elif effort := self.effort(prompt):
             yield "reasoning_effort", effort
 
 
@@ -103,14 +107,14 @@ def _tool(spec: ToolSpec) -> bytes:
     return encoded({"type": "function", "function": function})
 
 
-def _messages(prompt: Prompt) -> list[bytes]:
-    messages = [part(message, WIRE, _encoded) for message in prompt.messages]
+def _messages(prompt: Prompt, thinking_field: str) -> list[bytes]:
+    messages = [_whole(message, thinking_field) for message in prompt.messages]
     if prompt.tail:
         messages.append(encoded({"role": "user", "content": prompt.tail}))
     return messages
 
 
-def _inside(prompt: Prompt) -> list[bytes]:
+def _inside(prompt: Prompt, thinking_field: str) -> list[bytes]:
     """The messages for a server that takes nothing of the user's behind a result.
 
     What is said from the user's side goes into the message before, as a further text of it.
@@ -119,7 +123,7 @@ def _inside(prompt: Prompt) -> list[bytes]:
     for message in prompt.messages:
         match message:
             case AssistantMessage():
-                written.append((part(message, WIRE, _encoded), []))
+                written.append((_whole(message, thinking_field), []))
             case ToolMessage(call_id=call_id):
                 head = b'{"role":"tool","tool_call_id":%s,"content":[' % encoded(call_id)
                 written.append((head, [part(message, WIRE_INSIDE, _text_part)]))
@@ -140,7 +144,14 @@ def _text_part(message: Message) -> bytes:
     return encoded({"type": "text", "text": message.text})
 
 
-def _encoded(message: Message) -> bytes:
+def _whole(message: Message, thinking_field: str) -> bytes:
+    """The bytes of a message, which are other ones where thinking has a field."""
+    wire = f"{WIRE}.{thinking_field}" if thinking_field else WIRE
+    return part(message, wire, partial(_encoded, thinking_field))
+
+
+def _encoded(thinking_field: str, message: Message) -> bytes:
+    """A message; one with calls has a field of thinking even for none, since its absence is refused."""
     match message:
         case UserMessage(text=text, attachments=()):
             return encoded({"role": "user", "content": text})
@@ -153,6 +164,8 @@ def _encoded(message: Message) -> bytes:
             return encoded({"role": "tool", "tool_call_id": call_id, "content": text})
         case AssistantMessage(text=text, calls=calls, echo=echo):
             said: JsonObject = {"role": "assistant", "content": text or None}
+            if thinking_field and calls:
+                said[thinking_field] = ""
             for thought in echo.parts if echo is not None and echo.wire == WIRE else ():
                 said.update(thought)
             if calls:
