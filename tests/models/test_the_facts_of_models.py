@@ -92,9 +92,10 @@ def test_a_longer_prompt_costs_more_and_fits_the_window(row: ModelFacts) -> None
 
 @every_row
 def test_a_tail_stays_where_thinking_is_bound_to_what_stands_before_it(row: ModelFacts) -> None:
-    assert row.tail in {"signed": ("dropped", "cleared"), "summarized": ("dropped", "inside")}.get(
-        row.thinking, ("dropped",)
-    )
+    assert row.tail in {
+        "signed": ("dropped", "kept", "cleared"),
+        "summarized": ("dropped", "inside"),
+    }.get(row.thinking, ("dropped",))
 
 
 def test_openai_takes_as_a_prompt_what_its_errors_name() -> None:
@@ -161,11 +162,25 @@ def test_writing_costs_what_the_cache_of_the_model_says(family: str, price: floa
         ("openrouter:anthropic/claude-sonnet-5.5", "openrouter:"),
         ("ollama:gpt-oss:20b", "ollama:gpt-oss"),
         ("ollama:qwen3.5:9b", "ollama:"),
+        ("openrouter:deepseek/deepseek-v4-pro", "openrouter:deepseek/"),
         ("groq:", "groq:"),
     ],
 )
 def test_the_longest_family_that_is_the_same_model_is_found(name: str, family: str) -> None:
     assert facts(name) is FAMILIES[family]
+
+
+@pytest.mark.parametrize("name", ["openai:ft:gpt-4o-2024-08-06:org::abc", "openai:ft:gpt-9:o::x"])
+def test_a_tuned_model_is_known_by_its_base_but_for_its_price(name: str) -> None:
+    base = facts("openai:" + name.split(":")[2])
+    assert facts(name) == replace(base, rates=None)
+
+
+def test_of_an_unknown_model_thinking_goes_back_in_a_way_that_is_safe_whatever_it_does() -> None:
+    assert facts("anthropic:claude-opus-9").tail == "kept"
+    assert facts("openai:gpt-9").thinking == "none"
+    for name in ["deepseek:deepseek-v9", "openrouter:deepseek/deepseek-v9"]:
+        assert facts(name).thinking_field == "reasoning_content"
 
 
 @pytest.mark.parametrize("name", ["", "gpt-5", "claude-opus-5", "acme:gpt-5", ":gpt-5", "openai"])

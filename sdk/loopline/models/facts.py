@@ -16,13 +16,14 @@ Anthropic: "Models overview", the overview and "What's new" of each model, "Effo
 platform.claude.com/docs; which take a JSON Schema, by the pages of Google Cloud and Amazon Bedrock. Writing costs 1.25 or 2 times the input. The price
 of reading Sonnet 5.5 is that of 2026-10-07 on. Claude Haiku 5.5 costs five times as much in a
 prompt of more than 100,000 tokens. From Claude Opus 4.7 on, sampling parameters are refused. In
-the 5.1 and 5.5 models, thinking is bound to the conversation before it; all of them but Haiku
-refuse a forced call. What only other platforms still offer is kept for them.
+the 5.1, 5.2 and 5.5 models, thinking is bound to the conversation before it, and so it may be in
+models that are not known; all of them but Haiku refuse a forced call. What only other platforms still offer is kept for them.
 
 Groq: console.groq.com/docs/models. DeepSeek: "Models & Pricing" and "Thinking Mode" at
-api-docs.deepseek.com; the price is that of peak hours, half of it at others, and an effort in
-between is taken for the next above (`medium` for `high`). OpenRouter: the pages
-of the models and "Model migrations" at openrouter.ai; a model costs what its maker asks. Ollama:
+api-docs.deepseek.com; the price is that of peak hours, half of it at others. It counts
+`minimal` as `low`, `medium` and `xhigh` as `high`. OpenRouter: the pages
+of the models, "Model migrations" and "Reasoning tokens" at openrouter.ai; a model costs what its
+maker asks, and plain thinking is taken back as `reasoning_content`. Ollama:
 "Context length" and "OpenAI compatibility" at docs.ollama.com; the window is the server's default
 below 24 GiB of video memory, whatever the model could do, for what is longer is cut silently.
 Which of its models think is said by Spring AI's reference.
@@ -66,13 +67,7 @@ _TO_MAX: tuple[Effort, ...] = (*_TO_XHIGH, "max")
 _NONE_TO_MAX: tuple[Effort, ...] = ("none", *_TO_MAX)
 _MEDIUM_TO_XHIGH: tuple[Effort, ...] = ("medium", "high", "xhigh")
 
-_OPENAI = ModelFacts(
-    api="responses",
-    output_parameter="max_output_tokens",
-    thinking="summarized",
-    tail="inside",
-    cache_key=True,
-)
+_OPENAI = ModelFacts(api="responses", output_parameter="max_output_tokens", cache_key=True)
 _PLAIN = ModelFacts(
     window=128_000,
     output_limit=16_384,
@@ -193,10 +188,13 @@ _CLAUDE_5 = replace(_CLAUDE_4_6, output_limit=128_000, temperature="never", effo
 _FABLE_5 = replace(_CLAUDE_5, thinking_off="", rates=_claude(10, 50))
 _BOUND = replace(_CLAUDE_5, tool_choice=False, thinking_off="", tail="cleared")
 _FABLE_5_1 = replace(_BOUND, rates=_claude(10, 50, 0.025))
+_FABLE_5_2 = replace(_BOUND, rates=_claude(8, 40, 0.025))
 _HAIKU_5_5 = _claude(0.1, 0.5)
 
 _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
-    "": _ANTHROPIC,
+    "": replace(_ANTHROPIC, tail="kept"),
+    "claude-fable-5-2": _FABLE_5_2,
+    "claude-mythos-5-2": _FABLE_5_2,
     "claude-fable-5-1": _FABLE_5_1,
     "claude-mythos-5-1": _FABLE_5_1,
     "claude-fable-5": _FABLE_5,
@@ -230,6 +228,7 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
 }
 
 _OPEN = ModelFacts(temperature="always")
+_OPEN_THINKING = replace(_OPEN, thinking="plain", thinking_field="reasoning_content")
 _GPT_OSS = replace(
     _OPEN,
     window=131_072,
@@ -242,13 +241,11 @@ _GPT_OSS = replace(
     efforts=_LOW_TO_HIGH,
 )
 _DEEPSEEK = replace(
-    _OPEN,
+    _OPEN_THINKING,
     window=1_000_000,
     output_limit=384_000,
     json_mode=True,
-    thinking="plain",
     thinking_by="effort",
-    thinking_field="reasoning_content",
     thinking_off="disabled",
     efforts=("minimal", *_TO_MAX),
     temperature="unthinking",
@@ -278,7 +275,7 @@ _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
         "openai/gpt-oss-20b": replace(_GPT_OSS, rates=_rates(0.075, 0.3, 0.0375)),
     },
     "deepseek": {
-        "": _OPEN,
+        "": _OPEN_THINKING,
         "deepseek-flash": _DEEPSEEK_FLASH,
         "deepseek-v4-flash": _DEEPSEEK_FLASH,
         "deepseek-v4-pro": replace(_DEEPSEEK, rates=_rates(1.32, 3.96, 0.044)),
@@ -287,6 +284,7 @@ _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
         "": _OPEN,
         "anthropic/claude-opus-5.5": _routed(_ANTHROPIC_ROWS["claude-opus-5-5"]),
         "anthropic/claude-sonnet-5": _routed(_ANTHROPIC_ROWS["claude-sonnet-5"]),
+        "deepseek/": _OPEN_THINKING,
         "openai/gpt-6-astra": _routed(_OPENAI_ROWS["gpt-6-astra"]),
         "openai/gpt-6-sol": _routed(_OPENAI_ROWS["gpt-6-sol"]),
         "openai/gpt-6-luna": _routed(_OPENAI_ROWS["gpt-6-luna"]),
@@ -315,12 +313,19 @@ FAMILIES: Mapping[str, ModelFacts] = MappingProxyType(
 else OpenAI has."""
 
 
+_OPENAI_NAME = "openai:"
+_TUNED = "openai:ft:"
+
+
 def facts(name: str) -> ModelFacts:
     """What is known of a model by its model string, such as `anthropic:claude-opus-5-5`.
 
     The longest family that the name begins with is found, so that a dated id is known by its
-    family. It never raises: of what is not in the table the least is promised. Whoever knows better
-    lays it over with `dataclasses.replace`.
+    family. One that was tuned (`openai:ft:gpt-4o:…`) is known by its base, but for its price. It
+    never raises: of what is not in the table the least is promised. Whoever knows better lays it
+    over with `dataclasses.replace`.
     """
-    known = [family for family in FAMILIES if belongs(name, family)]
-    return FAMILIES[max(known, key=len)] if known else UNKNOWN
+    base = name.replace(_TUNED, _OPENAI_NAME, 1) if name.startswith(_TUNED) else name
+    families = [family for family in FAMILIES if belongs(base, family)]
+    known = FAMILIES[max(families, key=len)] if families else UNKNOWN
+    return known if base == name or known.rates is None else replace(known, rates=None)

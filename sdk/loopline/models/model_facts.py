@@ -140,7 +140,8 @@ such as `-6` or `.1` names another model, of which nothing is known."""
 def belongs(name: str, family: str) -> bool:
     """Whether the table speaks of this model where it speaks of this family.
 
-    A family that is a provider alone, such as `openai:`, holds everything the provider has.
+    A family that is a provider alone, such as `openai:`, holds everything the provider has; one that
+    ends with a slash, everything of a maker.
     """
-    rest = name.removeprefix(family)
-    return name.startswith(family) and (family.endswith(":") or _SAME_MODEL.match(rest) is not None)
+    rest, is_whole = name.removeprefix(family), family.endswith((":", "/"))
+    return name.startswith(family) and (is_whole or _SAME_MODEL.match(rest) is not None)
