@@ -131,6 +131,8 @@ def _million(rates: Rates, efforts: tuple[Effort, ...], base: ModelFacts = _MILL
     )
 
 
+_GPT_5_6 = _million(_written(4, 20, 0.4), _NONE_TO_MAX)
+
 _OPENAI_ROWS: Mapping[str, ModelFacts] = {
     "": _OPENAI,
     "gpt-6.2-astra": _million(_written(8, 40, 0.4), _TO_MAX),
@@ -140,7 +142,8 @@ _OPENAI_ROWS: Mapping[str, ModelFacts] = {
     "gpt-6-astra": _million(_written(10, 50, 1), _TO_MAX),
     "gpt-6-sol": _million(_written(2, 10, 0.2), _NONE_TO_MAX),
     "gpt-6-luna": _million(_written(0.1, 0.5, 0.01), _NONE_TO_MAX),
-    "gpt-5.6": _million(_written(4, 20, 0.4), _NONE_TO_MAX),
+    "gpt-5.6": _GPT_5_6,
+    "gpt-5.6-sol": _GPT_5_6,
     "gpt-5.6-terra": _million(_written(2, 12, 0.2), _NONE_TO_MAX),
     "gpt-5.6-luna": _million(_written(0.2, 1.2, 0.02), _NONE_TO_MAX),
     "gpt-5.5": _million(_rates(5, 30, 0.5), ("none", *_TO_XHIGH)),

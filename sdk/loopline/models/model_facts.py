@@ -132,9 +132,9 @@ class ModelFacts:
 UNKNOWN = ModelFacts()
 """A model of a provider that is not in the table."""
 
-_SAME_MODEL = re.compile(r"$|[:@\[]|-(?!\d{1,2}(?!\d))", re.ASCII)
-"""What may follow a family in the name of one of its models: a date, a variant, a tag. A version
-such as `-6` or `.1` names another model, of which nothing is known."""
+_SAME_MODEL = re.compile(r"$|[:@\[]|-(\d{4}-\d\d-\d\d|\d{8}|\d{4}|latest)($|[:@\[])", re.ASCII)
+"""What may follow a family in the name of one of its models: a date, `-latest`, a tag. A version such
+as `-6` or `.1`, or a kind such as `-mini`, names another model, of which nothing is known."""
 
 
 def belongs(name: str, family: str) -> bool:
