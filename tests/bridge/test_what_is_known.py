@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.models.test import TestModel
@@ -10,7 +12,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from loopline.adapters.pydantic_ai.bridge import BridgedModel
 from loopline.adapters.pydantic_ai.knowing import facts_of
-from loopline.models import UNKNOWN, Rates, facts
+from loopline.models import UNKNOWN, Rates, Usage, facts
 
 
 def _openai(name: str) -> OpenAIChatModel:
@@ -21,6 +23,14 @@ def test_a_family_of_the_table_is_known_by_it() -> None:
     known = facts_of(_openai("gpt-5.5"))
     assert known is facts("openai:gpt-5.5")
     assert isinstance(known.rates, Rates)
+
+
+def test_a_long_prompt_costs_what_its_family_says() -> None:
+    long = Usage(input_tokens=500_000, output_tokens=10_000)
+    price = facts("openai:gpt-6-sol").price
+    assert price is not None
+    cost = BridgedModel("mine", _openai("gpt-6-sol")).abilities.cost(long)
+    assert cost == price.of(long) != replace(price, long=None).of(long)
 
 
 def test_another_is_known_by_its_profile_and_has_no_price() -> None:

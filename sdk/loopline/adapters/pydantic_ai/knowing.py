@@ -54,7 +54,7 @@ def abilities_of(model: Model, known: ModelFacts) -> Abilities:
         tail="kept" if _is_bound(model) else "dropped",
         window=known.window,
         output_limit=known.output_limit,
-        price=None if known.rates is None else known.rates.price(),
+        price=known.price,
     )
 
 
