@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -13,11 +14,13 @@ from pydantic_ai import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    ModelSettings,
     TextPart,
     ToolCallPart,
     ToolReturnPart,
     UserPromptPart,
 )
+from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
 from loopline.adapters.wires.bytes import a_list, an_object
 from loopline.adapters.wires.wired import schema_of
@@ -184,6 +187,24 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
     assert "tool_choice" not in plain
     asked_for = heard.asked[2].model_request_parameters
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
+
+
+STORED = [
+    ("responses", None, False),
+    ("responses", OpenAIResponsesModelSettings(openai_store=True), True),
+    ("responses", OpenAIResponsesModelSettings(openai_conversation_id="conv_1"), None),
+    ("chat", None, None),
+]
+
+
+@pytest.mark.parametrize(("wire", "settings", "stored"), STORED)
+async def test_openai_is_told_to_store_no_response_unless_the_model_was_made_to(
+    wire: str, settings: ModelSettings | None, stored: bool | None
+) -> None:
+    opened = partial(bridged_at, wire=wire, settings=settings)
+    async with openai_like(oai.Says("Tea.")) as peer, opened(peer) as model:
+        await asked(model, PROMPT)
+    assert peer.requests[0].body.get("store") is stored
 
 
 FORM = form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})

@@ -17,6 +17,7 @@ from loopline.adapters.pydantic_ai.knowing import (
     facts_of,
     keeping_of,
     marks_of,
+    stores_unasked,
     thinking_field_of,
 )
 from loopline.adapters.pydantic_ai.saying import (
@@ -33,6 +34,12 @@ READ_SECONDS = 180.0
 """How long a piece of a reply is waited for."""
 TOTAL_SECONDS = 1_800.0
 """How long a whole reply may take."""
+
+
+class Usual(ModelSettings, total=False):
+    """Settings where neither the model nor the request has others."""
+
+    openai_store: bool
 
 
 class BridgedModel:
@@ -96,10 +103,12 @@ class BridgedModel:
         kept = merge_model_settings(usual, self._keeping if prompt.cache_points else None)
         return merge_model_settings(kept, settings_of(prompt, names, by_budget=by_budget))
 
-    def _usual(self) -> ModelSettings:
-        """It is asked once, and not for ever."""
+    def _usual(self) -> Usual:
+        """It is asked once, not for ever, and nothing of it is stored."""
         unsupported = self._model.unsupported_settings
-        usual = ModelSettings(request_timeout=TOTAL_SECONDS)
+        usual = Usual(request_timeout=TOTAL_SECONDS)
+        if stores_unasked(self._model):
+            usual["openai_store"] = False
         if "max_retries" not in unsupported:
             usual["max_retries"] = 0
         if "timeout" not in unsupported:

@@ -74,6 +74,19 @@ def thinking_field_of(model: Model) -> str:
     return str(said.get("openai_chat_thinking_field") or "") if is_taken else ""
 
 
+_NEEDS_STORED = {"openai_background", "openai_conversation_id", "openai_previous_response_id"}
+"""Settings with which a request needs what was stored."""
+
+
+def stores_unasked(model: Model) -> bool:
+    """Whether its provider stores each response that it is not told to forget.
+
+    OpenAI does so behind one class, which is told by its name: its package may not be installed.
+    """
+    responses = any(one.__name__ == "OpenAIResponsesModel" for one in type(model).__mro__)
+    return responses and not _NEEDS_STORED & set(model.settings or ())
+
+
 class Keeping(ModelSettings, total=False):
     """Settings of single providers by which the system text is kept in their caches."""
 
