@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from pydantic_ai import (
 )
 from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
+from loopline import Attachment
 from loopline.adapters.wires.bytes import a_list, an_object
 from loopline.adapters.wires.wired import schema_of
 from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
@@ -33,6 +35,7 @@ from tests.support.peers import anthropic_says as ant
 from tests.support.peers import openai_says as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.openai_like import openai_like
+from tests.support.pictures import pdf, png
 from tests.support.workbench import at_work
 from tests.wires.asking import asked
 from tests.wires.flat import markers, parts
@@ -187,6 +190,44 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
     assert "tool_choice" not in plain
     asked_for = heard.asked[2].model_request_parameters
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
+
+
+KINDS = {
+    "chat": ["text", "text", "image_url", "text", "file"],
+    "responses": ["input_text", "input_text", "input_image", "input_text", "input_file"],
+    "messages": ["text", "text", "image", "text", "document"],
+}
+
+
+@pytest.mark.parametrize("wire", CLASSES)
+async def test_files_go_behind_what_was_said_to_a_family_that_is_known_to_take_them(
+    wire: str,
+) -> None:
+    image, document = png(30), pdf("Tea is 4711.")
+    files = [Attachment("tea.png", image), Attachment("plan.pdf", document)]
+    server = anthropic_like(ant.Says(".")) if wire == "messages" else openai_like(oai.Says("."))
+    async with server as peer, bridged_at(peer, wire) as model, at_work(model) as talk:
+        await talk.say("Look.", attachments=files)
+    body = peer.requests[0].body
+    said = [an_object(one) for one in a_list(body.get("messages") or body.get("input"))]
+    content = [part for one in said if one["role"] == "user" for part in a_list(one["content"])]
+    kinds = [an_object(part)["type"] for part in content]
+    assert kinds[: len(KINDS[wire])] == KINDS[wire]
+    raw = peer.requests[0].raw
+    assert (b64encode(image) in raw, b64encode(document) in raw) == (True, True)
+    assert b"Tea is 4711." not in raw
+
+
+async def test_of_files_an_unknown_model_gets_the_texts() -> None:
+    files = [Attachment("tea.png", png(30)), Attachment("plan.pdf", pdf("Tea is 4711."))]
+    async with (
+        openai_like(oai.Says("Seen.")) as peer,
+        bridged_at(peer, "chat", "some-model") as model,
+        at_work(model) as talk,
+    ):
+        await talk.say("Look.", attachments=files)
+    raw = peer.requests[0].raw
+    assert (b"Tea is 4711." in raw, b"base64" in raw) == (True, False)
 
 
 STORED = [

@@ -40,6 +40,7 @@ def test_another_is_known_by_its_profile_and_has_no_price() -> None:
     abilities = BridgedModel("mine", TestModel(profile=profile)).abilities
     assert (abilities.window, abilities.tool_call, abilities.json_mode) == (64_000, False, True)
     assert abilities.price is None
+    assert (abilities.vision, abilities.pdf) == (False, False)  # a profile assumes them
 
 
 def test_models_that_ask_one_another_promise_the_least() -> None:

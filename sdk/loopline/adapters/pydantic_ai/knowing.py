@@ -10,7 +10,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.profiles import ModelProfile
 
 from loopline.adapters.pydantic_ai.saying import CacheMarks
-from loopline.models import FAMILIES, UNKNOWN, Abilities, ModelFacts, facts
+from loopline.models import ATTACHMENTS, FAMILIES, UNKNOWN, Abilities, ModelFacts, facts
 
 
 def profile_of(model: Model) -> ModelProfile:
@@ -22,7 +22,10 @@ def profile_of(model: Model) -> ModelProfile:
 
 
 def facts_of(model: Model) -> ModelFacts:
-    """What is known of a model; of what neither table nor profile has, the least is promised."""
+    """What is known of a model; of what neither table nor profile has, the least is promised.
+
+    Whether it takes files a profile does not say for sure: it assumes so of any model.
+    """
     known = facts(model.model_id)
     if known is not UNKNOWN and known is not FAMILIES.get(f"{model.system}:"):
         return known
@@ -33,8 +36,6 @@ def facts_of(model: Model) -> ModelFacts:
         tool_choice=profile.get("supports_forced_tool_choice", False),
         json_mode=profile.get("supports_json_object_output", False),
         json_schema=profile.get("supports_json_schema_output", False),
-        vision=profile.get("supports_image_input", False),
-        pdf=profile.get("supports_document_input", False),
         thinking="plain" if profile.get("supports_thinking", False) else "none",
     )
 
@@ -50,11 +51,14 @@ def abilities_of(model: Model, known: ModelFacts) -> Abilities:
         json_mode=known.json_mode,
         json_schema=known.json_schema
         and profile_of(model).get("supports_json_schema_output", False),
+        vision=known.vision,
+        pdf=known.pdf,
         thinking=known.thinking != "none",
         tail="kept" if _is_bound(model) else "dropped",
         window=known.window,
         output_limit=known.output_limit,
         price=known.price,
+        attachments=ATTACHMENTS["openai" if model.system == "openai" else "anthropic"],
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
 from pydantic_ai import (
+    BinaryContent,
     CachePoint,
     InstructionPart,
     ModelMessage,
@@ -30,6 +32,7 @@ from pydantic_ai.settings import ThinkingLevel
 from loopline.adapters.pydantic_ai.echoing import parts_of
 from loopline.models import (
     AssistantMessage,
+    Attached,
     Echo,
     JsonForm,
     Prompt,
@@ -70,8 +73,19 @@ def _called(prompt: Prompt) -> Iterator[str]:
 
 
 def user_content(message: UserMessage) -> list[UserContent]:
-    """What a message of the user consists of; a text of nothing is nothing."""
-    return [message.text] if message.text.strip() else []
+    """What a message of the user consists of: its text, its files; a text of nothing is nothing."""
+    said: list[UserContent] = [message.text] if message.text.strip() else []
+    for attached in message.attachments:
+        said.extend(_attached(attached))
+    return said
+
+
+def _attached(attached: Attached) -> Iterator[UserContent]:
+    """The line of a file, and the file where it is given; images are looked at closely."""
+    yield attached.text
+    if attached.data:
+        content = b64decode(attached.data)
+        yield BinaryContent(content, media_type=attached.mime, vendor_metadata={"detail": "high"})
 
 
 def assistant_parts(message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
