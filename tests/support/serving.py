@@ -30,22 +30,21 @@ async def last_event_id(reader: asyncio.StreamReader) -> str:
 
 
 @asynccontextmanager
-async def serving(stream: Stream, cuts: Mapping[int, int]) -> AsyncGenerator[Served, None]:
-    """Serve it on this machine; the n-th connection is cut in the middle of its piece number `cuts[n]`."""
+async def serving(stream: Stream, cuts: Mapping[int, bytes]) -> AsyncGenerator[Served, None]:
+    """Serve it on this machine; the n-th connection is cut in the middle of its record of the id `cuts[n]`."""
     served = Served()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         served.asked.append(await last_event_id(reader))
-        cut = cuts.get(len(served.asked), -1)
+        cut = cuts.get(len(served.asked))
         writer.write(HEAD)
         async with aclosing(stream(served.asked[-1])) as pieces:
-            at = 0
             async for piece in pieces:
-                at += 1
+                is_cut = cut is not None and piece.startswith(b"id: %s\n" % cut)
                 served.sent.append(piece)
-                writer.write(piece[: len(piece) // 2] if at == cut else piece)
+                writer.write(piece[: len(piece) // 2] if is_cut else piece)
                 await writer.drain()
-                if at == cut:
+                if is_cut:
                     break
         writer.close()
 
