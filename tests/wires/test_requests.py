@@ -221,6 +221,11 @@ LOOKED = Prompt(
 )
 
 
+def test_files_go_inside_with_what_they_came_with() -> None:
+    inside = sent("chat", replace(LOOKED, tail="", tail_kind="inside"))["messages"][1]
+    assert inside == sent("chat", LOOKED)["messages"][1]
+
+
 def test_chat_completions_carry_files_as_their_page_has_it() -> None:
     assert sent("chat", LOOKED)["messages"][1]["content"] == [
         {"type": "text", "text": "Look."},

@@ -146,6 +146,14 @@ def test_a_reply_that_goes_back_as_it_came_is_counted_once() -> None:
     assert cost(echoed) == pytest.approx(cost(plain), rel=0.1)
 
 
+def test_plain_thinking_of_one_model_is_not_for_another_that_takes_none() -> None:
+    echo = Echo(wire="openai", parts=({"reasoning_content": "Hm."},), bound=False)
+    prompt = Prompt(system="", messages=(AssistantMessage(text="Yes?", echo=echo),))
+    for known, thought in [(facts("deepseek:deepseek-v4-pro"), "Hm."), (ModelFacts(), None)]:
+        (said,) = json.loads(wired("chat", facts=known).body(prompt))["messages"]
+        assert said.get("reasoning_content") == thought
+
+
 @pytest.mark.parametrize("tail", ["dropped", "inside"])
 def test_a_call_without_thinking_says_so_to_a_server_that_refuses_its_absence(tail: Any) -> None:
     called = AssistantMessage(text="", calls=(ToolCall(name="w.count", arguments={}),))

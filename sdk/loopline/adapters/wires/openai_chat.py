@@ -126,11 +126,11 @@ def _inside(prompt: Prompt, thinking_field: str) -> list[bytes]:
                 written.append((_whole(message, thinking_field), []))
             case ToolMessage(call_id=call_id):
                 head = b'{"role":"tool","tool_call_id":%s,"content":[' % encoded(call_id)
-                written.append((head, [part(message, WIRE_INSIDE, _text_part)]))
+                written.append((head, [part(message, WIRE_INSIDE, _content)]))
             case UserMessage():
-                _say(written, part(message, WIRE_INSIDE, _text_part))
+                _say(written, part(message, WIRE_INSIDE, _content))
     if prompt.tail:
-        _say(written, _text_part(UserMessage(text=prompt.tail)))
+        _say(written, _content(UserMessage(text=prompt.tail)))
     return [head + b",".join(texts) + b"]}" if texts else head for head, texts in written]
 
 
@@ -140,8 +140,12 @@ def _say(written: list[tuple[bytes, list[bytes]]], text: bytes) -> None:
     written[-1][1].append(text)
 
 
-def _text_part(message: Message) -> bytes:
-    return encoded({"type": "text", "text": message.text})
+def _content(message: Message) -> bytes:
+    """The parts of what is said or came, with commas between them."""
+    parts: list[Json] = [{"type": "text", "text": message.text}]
+    for attached in message.attachments if isinstance(message, UserMessage) else ():
+        parts.extend(_attached(attached))
+    return b",".join(map(encoded, parts))
 
 
 def _whole(message: Message, thinking_field: str) -> bytes:
@@ -155,19 +159,16 @@ def _encoded(thinking_field: str, message: Message) -> bytes:
     match message:
         case UserMessage(text=text, attachments=()):
             return encoded({"role": "user", "content": text})
-        case UserMessage(text=text, attachments=attachments):
-            parts: list[Json] = [{"type": "text", "text": text}]
-            for attached in attachments:
-                parts.extend(_attached(attached))
-            return encoded({"role": "user", "content": parts})
+        case UserMessage():
+            return b'{"role":"user","content":[%s]}' % _content(message)
         case ToolMessage(call_id=call_id, text=text):
             return encoded({"role": "tool", "tool_call_id": call_id, "content": text})
         case AssistantMessage(text=text, calls=calls, echo=echo):
             said: JsonObject = {"role": "assistant", "content": text or None}
             if thinking_field and calls:
                 said[thinking_field] = ""
-            for thought in echo.parts if echo is not None and echo.wire == WIRE else ():
-                said.update(thought)
+            if thinking_field and echo is not None and echo.wire == WIRE:
+                said.update(echo.parts[0])
             if calls:
                 said["tool_calls"] = [
                     {
