@@ -6,9 +6,14 @@ import asyncio
 from dataclasses import replace
 
 from tests.doors.command import Loopline
+from tests.support.peers import anthropic_says as ant
 from tests.support.peers import openai_says as oai
+from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.behaviours import Status
 from tests.support.peers.openai_like import openai_like
+from tests.support.peers.said import Call
+
+SEALED = ant.Thinking("Hm.", "c2ln")
 
 
 async def test_a_bundle_is_asked_with_a_model_over_a_wire(tea: Loopline) -> None:
@@ -35,6 +40,26 @@ def test_without_a_key_nothing_is_asked(tea: Loopline) -> None:
 def test_a_model_that_there_is_not_is_refused_with_what_one_begins_with(tea: Loopline) -> None:
     ran = tea("run", "guide", "Which tea?", "--model", "gpt-5")
     assert (ran.code, "openai:" in ran.err) == (2, True)
+
+
+async def test_a_prompt_is_shown_with_the_thinking_and_the_tail_that_were_sent(
+    tea: Loopline,
+) -> None:
+    said = (
+        ant.Says("I look.", (Call("react__read", '{"paths": []}', "toolu_1"),), (SEALED,)),
+        ant.Says("Green tea, I should say."),
+    )
+    async with anthropic_like(*said) as peer:
+        at = replace(
+            tea, settings={"ANTHROPIC_BASE_URL": peer.url, "ANTHROPIC_API_KEY": "sk-ant-1"}
+        )
+        model = "anthropic:claude-opus-5-5"
+        ran = await asyncio.to_thread(at, "run", "guide", "Which tea?", "--model", model)
+    shown = tea("prompt")
+    assert ran.code == 0
+    assert 'as it came: {"type":"thinking","thinking":"Hm.","signature":"c2ln"}' in shown.out
+    assert "── 2 tail of before ar:turn_1.react.round.start.1" in shown.out
+    assert "── tail, cleared" in shown.out
 
 
 async def test_a_bundle_is_asked_with_a_model_by_way_of_pydantic_ai(tea: Loopline) -> None:

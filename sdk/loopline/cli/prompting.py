@@ -110,7 +110,7 @@ def _pieces(request: Request) -> Iterator[Text]:
         yield Text(visible(_written(message)))
         if place + 1 in points:
             yield _marked(points[place + 1])
-    yield _rule("tail")
+    yield _rule(f"tail, {request.begun.tail_kind}")
     yield Text(visible(request.begun.tail))
 
 
@@ -128,15 +128,18 @@ def _role(message: Message) -> str:
             return "assistant"
         case ToolMessage(name=name):
             return f"tool {name}"
-        case _:
+        case UserMessage(passing=True):
+            return "tail of before"
+        case UserMessage():
             return "user"
 
 
 def _written(message: Message) -> str:
     match message:
-        case AssistantMessage(text=text, calls=calls):
+        case AssistantMessage(text=text, calls=calls, echo=echo):
             made = [f"{call.call_id} {call.name} {dumps(call.arguments)}" for call in calls]
-            return "\n".join([*([text] if text else []), *made])
+            back = [f"as it came: {dumps(part)}" for part in echo.parts] if echo else []
+            return "\n".join([*back, *([text] if text and not back else []), *made])
         case UserMessage(text=text, attachments=attachments):
             return "\n".join([text, *map(str, attachments)])
         case ToolMessage(text=text):
@@ -167,4 +170,5 @@ def _document(request: Request) -> JsonObject:
         "messages": messages,
         "cache_points": points,
         "tail": request.begun.tail,
+        "tail_kind": request.begun.tail_kind,
     }
