@@ -15,6 +15,7 @@ from loopline.models import (
     Options,
     Prompt,
     ToolCall,
+    ToolSpec,
     UserMessage,
     facts,
 )
@@ -29,6 +30,7 @@ from tests.support.peers.said import Call
 from tests.support.workbench import at_work, bodies, workbench
 from tests.wires.flat import wired
 
+SUMMARIZED = {"type": "adaptive", "display": "summarized"}
 COUNT = Call("w__count", '{"number": 7}', "toolu_1")
 OPUS = facts("anthropic:claude-opus-5-5")
 
@@ -219,6 +221,10 @@ async def test_an_epoch_drops_the_thinking_before_it() -> None:
         ("claude-opus-4-6", "", None, None),
         ("claude-opus-4-6", "high", {"type": "adaptive"}, {"effort": "high"}),
         ("claude-opus-4-6", "none", {"type": "disabled"}, None),
+        ("claude-opus-4-8", "", None, None),
+        ("claude-opus-4-8", "high", SUMMARIZED, {"effort": "high"}),
+        ("claude-fable-5", "", SUMMARIZED, None),
+        ("claude-sonnet-5-5", "none", {"type": "between_tools"}, None),
         ("claude-sonnet-4-5", "", {"type": "disabled"}, None),
         ("claude-sonnet-4-5", "low", {"type": "enabled", "budget_tokens": 4_096}, None),
     ],
@@ -231,6 +237,26 @@ def test_an_effort_is_asked_for_as_the_model_takes_it(
     model = wired("messages", facts=facts(f"anthropic:{family}"))
     body = json.loads(model.body(prompt))
     assert (body.get("thinking"), body.get("output_config")) == (thinking, output)
+
+
+@pytest.mark.parametrize(
+    ("family", "thinking"),
+    [
+        ("claude-sonnet-4-5", {"type": "disabled"}),
+        ("claude-opus-4-6", {"type": "disabled"}),
+        ("claude-opus-4-7", {"type": "disabled"}),
+        ("claude-opus-5", SUMMARIZED),
+    ],
+)
+def test_a_forced_call_is_made_without_thinking_where_the_two_exclude_each_other(
+    family: str, thinking: object
+) -> None:
+    options = Options(reasoning_effort="high", output_limit=20_000, force_tool="w.count")
+    spec = ToolSpec(name="w.count", description="Counts.", parameters={"type": "object"})
+    prompt = Prompt(system="", tools=(spec,), messages=(UserMessage(text="go"),), options=options)
+    body = json.loads(wired("messages", facts=facts(f"anthropic:{family}")).body(prompt))
+    assert body["tool_choice"] == {"type": "tool", "name": "w__count"}
+    assert body["thinking"] == thinking
 
 
 def _hide(path: str) -> str:

@@ -15,9 +15,12 @@ follow from what OpenAI says of GPT-6 Astra and from the common factor for writi
 Anthropic: "Models overview", the overview and "What's new" of each model, "Effort" and "Pricing" at
 platform.claude.com/docs; which take a JSON Schema, by the pages of Google Cloud and Amazon Bedrock. Writing costs 1.25 or 2 times the input. The price
 of reading Sonnet 5.5 is that of 2026-10-07 on. Claude Haiku 5.5 costs five times as much in a
-prompt of more than 100,000 tokens. From Claude Opus 4.7 on, sampling parameters are refused. In
-the 5.1, 5.2 and 5.5 models, thinking is bound to the conversation before it, and so it may be in
-models that are not known; all of them but Haiku refuse a forced call. What only other platforms still offer is kept for them.
+prompt of more than 100,000 tokens. From Claude Opus 4.7 on, sampling parameters are refused, and
+the text of thinking comes only where `display` asks for it; from the models 5 on, thinking is on
+where nothing is said. Up to Claude Opus 4.7 it excludes a forced call (langchain-aws 1141), and 4.8
+is spared the two at once as well. In the 5.1, 5.2 and 5.5 models, thinking is bound to the
+conversation before it, and so it may be in models that are not known; all of them but Haiku refuse
+a forced call. What only other platforms still offer is kept for them.
 
 Groq: console.groq.com/docs/models. DeepSeek: "Models & Pricing" and "Thinking Mode" at
 api-docs.deepseek.com; the price is that of peak hours, half of it at others. It counts
@@ -187,7 +190,14 @@ _BUDGET_SCHEMA = replace(_BUDGET, json_schema=True)
 _CLAUDE_4_6 = replace(
     _BUDGET_SCHEMA, window=1_000_000, thinking_by="adaptive", efforts=(*_LOW_TO_HIGH, "max")
 )
-_CLAUDE_5 = replace(_CLAUDE_4_6, output_limit=128_000, temperature="never", efforts=_TO_MAX)
+_CLAUDE_4_7 = replace(
+    _CLAUDE_4_6,
+    output_limit=128_000,
+    thinking_display="summarized",
+    temperature="never",
+    efforts=_TO_MAX,
+)
+_CLAUDE_5 = replace(_CLAUDE_4_7, thinking_by="unasked")
 _FABLE_5 = replace(_CLAUDE_5, thinking_off="", rates=_claude(10, 50))
 _BOUND = replace(_CLAUDE_5, tool_choice=False, thinking_off="", tail="cleared")
 _FABLE_5_1 = replace(_BOUND, rates=_claude(10, 50, 0.025))
@@ -207,8 +217,8 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
     ),
     "claude-opus-5-5": replace(_BOUND, rates=_claude(4, 20, 0.05)),
     "claude-opus-5": replace(_CLAUDE_5, rates=_claude(5, 25)),
-    "claude-opus-4-8": replace(_CLAUDE_5, rates=_claude(5, 25)),
-    "claude-opus-4-7": replace(_CLAUDE_5, rates=_claude(5, 25)),
+    "claude-opus-4-8": replace(_CLAUDE_4_7, rates=_claude(5, 25)),
+    "claude-opus-4-7": replace(_CLAUDE_4_7, rates=_claude(5, 25)),
     "claude-opus-4-6": replace(_CLAUDE_4_6, output_limit=128_000, rates=_claude(5, 25)),
     "claude-opus-4-5": replace(_BUDGET_SCHEMA, efforts=_LOW_TO_HIGH, rates=_claude(5, 25)),
     "claude-opus-4-1": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),

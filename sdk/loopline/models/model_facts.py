@@ -75,11 +75,12 @@ class ModelFacts:
     Attributes:
         window: What prompt and output may have together. OpenAI takes no more as a prompt than
             the window less the output limit.
-        tool_choice: It can be made to call a tool. Where thinking is asked for by a budget, it
-            must be off for that.
+        tool_choice: It can be made to call a tool. Where thinking is asked for by a budget or
+            `adaptive`, it is turned off for that.
         json_mode: It can be held to some JSON object.
         json_schema: It can be held to a JSON Schema.
         thinking_by: What asks for thinking: a budget in tokens, `adaptive`, an effort, or nothing.
+            `unasked` is adaptive too, and on where nothing is said.
         thinking_off: The value that turns thinking off: the effort `none`, or a `thinking.type`.
             Empty where it cannot be turned off, or there is none.
         efforts: The efforts that are taken, from the least. Any other is refused.
@@ -89,6 +90,8 @@ class ModelFacts:
         output_parameter: How a request names the most that may be written.
         thinking_field: What plain thinking is called in a message that takes it back; empty where
             none does, or where it comes back otherwise.
+        thinking_display: What asks for the text of its thinking where that is left out; empty where it
+            comes by itself, or cannot be had.
         tail: Where the volatile end of a prompt may stand. `kept` and `cleared` mean that a later
             request must repeat it: thinking is bound to everything before it.
         cache_key: It takes a key that requests with the same beginning share.
@@ -105,13 +108,14 @@ class ModelFacts:
     vision: bool = False
     pdf: bool = False
     thinking: Thinking = "none"
-    thinking_by: Literal["nothing", "budget", "adaptive", "effort"] = "nothing"
+    thinking_by: Literal["nothing", "budget", "adaptive", "unasked", "effort"] = "nothing"
     thinking_off: Literal["", "none", "disabled", "between_tools"] = ""
     efforts: tuple[Effort, ...] = ()
     temperature: Literal["always", "unthinking", "never"] = "never"
     api: Api = "chat"
     output_parameter: OutputParameter = "max_tokens"
     thinking_field: Literal["", "reasoning_content"] = ""
+    thinking_display: Literal["", "summarized"] = ""
     tail: TailKind = "dropped"
     cache_key: bool = False
     rates: Rates | None = None

@@ -115,14 +115,21 @@ class AnthropicMessages(WireModel):
         """Whether and how hard to think; nothing where that is the model's to decide."""
         facts, asked = self.facts, prompt.options.reasoning_effort
         budget = self._budget(prompt, most) if facts.thinking_by == "budget" else None
-        if facts.thinking_off and (asked == "none" or budget == 0):
+        is_barred = facts.thinking_by == "adaptive" and bool(prompt.options.force_tool)
+        if facts.thinking_off and (asked == "none" or budget == 0 or is_barred):
             yield "thinking", {"type": facts.thinking_off}
         elif budget:
             yield "thinking", {"type": "enabled", "budget_tokens": budget}
         elif self._is_bound:
-            yield "thinking", {"type": "adaptive", "block_binding": _DROPPED}
-        elif facts.thinking_by == "adaptive" and asked:
-            yield "thinking", {"type": "adaptive"}
+            yield "thinking", {**self._adaptive, "block_binding": _DROPPED}
+        elif facts.thinking_by == "unasked" or (facts.thinking_by == "adaptive" and asked):
+            yield "thinking", self._adaptive
+
+    @property
+    def _adaptive(self) -> JsonObject:
+        """Thinking that is the model's to measure, with its text where that must be asked for."""
+        display = self.facts.thinking_display
+        return {"type": "adaptive", **({"display": display} if display else {})}
 
     def _output(self, prompt: Prompt) -> JsonObject:
         """How hard to work on the output, and the form it is to have."""
