@@ -156,6 +156,15 @@ def test_a_text_is_held_to_a_form_in_the_words_of_the_wire(wire: str) -> None:
     assert sent(wire, prompt)[field][inner] == (said or flat)
 
 
+def test_responses_that_are_to_be_json_have_the_system_text_where_the_word_is_looked_for() -> None:
+    prompt = Prompt(system="Answer in JSON.", messages=SAID[:1], options=Options(json_object=True))
+    body = sent("responses", prompt)
+    assert body["text"] == {"format": {"type": "json_object"}}
+    assert "instructions" not in body
+    assert body["input"][0] == {"role": "developer", "content": "Answer in JSON."}
+    assert body["input"][1]["role"] == "user"
+
+
 def test_a_form_that_is_not_strict_is_not_for_messages() -> None:
     loose = Options(json_form=replace(FORM, strict=False))
     body = sent("messages", Prompt(system="", messages=SAID[:1], options=loose))

@@ -70,7 +70,9 @@ class OpenAiResponses(WireModel):
                 case _:
                     items.append(encoded({"role": "user", "content": prompt.tail}))
         fields = [("model", encoded(self.model))]
-        if prompt.system:
+        if prompt.system and _is_any_json(prompt):
+            items.insert(0, encoded({"role": "developer", "content": prompt.system}))
+        elif prompt.system:
             fields.append(("instructions", encoded(prompt.system)))
         if prompt.tools:
             fields.append(("tools", self.tools(prompt.tools)))
@@ -92,12 +94,17 @@ class OpenAiResponses(WireModel):
             yield "tool_choice", "none"
         if options.json_form is not None:
             yield "text", {"format": {"type": "json_schema", **schema_of(options.json_form)}}
-        elif options.json_object:
+        elif _is_any_json(prompt):
             yield "text", {"format": {"type": "json_object"}}
         if options.output_limit is not None:
             yield "max_output_tokens", options.output_limit
         if effort := self.effort(prompt):
             yield "reasoning", {"effort": effort, "summary": "auto"}
+
+
+def _is_any_json(prompt: Prompt) -> bool:
+    """Whether it is held to some JSON object, which is refused where only instructions speak of JSON."""
+    return prompt.options.json_object and prompt.options.json_form is None
 
 
 def _tool(spec: ToolSpec) -> bytes:
