@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import loopline
 from loopline.errors import ModelError
-from loopline.harness.deciders import chooser
+from loopline.harness.deciders import Models, chooser
 from loopline.models import ModelRegistry
 from loopline.testing import ScriptedModel
 
@@ -50,6 +53,50 @@ def test_nothing_at_all_is_refused() -> None:
         ModelRegistry({})
     with pytest.raises(ModelError, match="one at least for the role 'fast'"):
         ModelRegistry({"general": (ONE,), "fast": ()})
+
+
+@pytest.mark.parametrize("given", [5, [None], {"general": 5}, {"fast": [ONE, None]}])
+def test_a_choice_of_what_is_no_model_is_refused(given: Any) -> None:
+    with pytest.raises(ModelError, match="is no model: give a model string"):
+        chooser(given)
+    with pytest.raises(ModelError, match="is no model: give a model string"):
+        chooser(lambda: given)()
+
+
+@pytest.mark.parametrize("given", ["offline", ("offline",), ONE, 5])
+def test_a_registry_of_what_is_no_chain_is_refused(given: Any) -> None:
+    with pytest.raises(ModelError, match="is no chain of models for the role 'general'"):
+        ModelRegistry({"general": given})
+
+
+def test_a_workflow_that_wants_what_is_no_model_is_refused() -> None:
+    stray: Any = 5
+    with pytest.raises(ModelError, match="is no chain of models"):
+        REGISTRY.chain(stray)
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ("offline, fast=offline", {"general": ["offline"], "fast": ["offline"]}),
+        ([ONE, "offline"], {"general": ["one", "offline"]}),
+        ({"fast": QUICK, "general": (ONE,)}, {"fast": ["quick"], "general": ["one"]}),
+        (REGISTRY, {"fast": ["quick"], "general": ["one", "two"]}),
+    ],
+    ids=["strings", "a list", "roles", "a registry"],
+)
+def test_a_function_may_give_whatever_may_be_chosen(
+    given: Models, names: dict[str, list[str]]
+) -> None:
+    registry = chooser(lambda: given)()
+    found = {role: [one.name for one in chain] for role, chain in registry.roles.items()}
+    assert found == names
+
+
+def test_offline_is_made_in_code_too_and_has_nothing_to_be_told() -> None:
+    assert loopline.model("offline").name == "offline"
+    with pytest.raises(ModelError, match="offline asks nobody"):
+        loopline.model("offline", base_url="http://localhost:8000/v1")
 
 
 def test_a_role_is_written_before_its_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,15 +6,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from loopline.errors import ModelError
 from loopline.harness.bridge import Bridge, ForeignModel, goes_elsewhere
 from loopline.harness.wires import Wires
-from loopline.models import GENERAL, Model, ModelRegistry, chain_of
+from loopline.models import GENERAL, OFFLINE, Model, ModelRegistry
 
-DEFAULT_MODEL = "offline"
 Given = Model | ForeignModel
 Several = str | Given | Sequence[str | Given]
-ModelMaker = Callable[[], Given | Sequence[Given] | ModelRegistry]
-Chosen = Several | Mapping[str, Several] | ModelRegistry | ModelMaker
+Models = Several | Mapping[str, Several] | ModelRegistry
+ModelMaker = Callable[[], Models]
+Chosen = Models | ModelMaker
 ModelChoice = Chosen | None
 
 
@@ -25,17 +26,12 @@ def chooser(choice: ModelChoice, wires: Wires | None = None) -> Callable[[], Mod
     there is none.
 
     Raises:
-        ModelError: a model string that does not work here, or none at all.
+        ModelError: a model string that does not work here, what is no model, or none at all.
     """
-    chosen = _given(choice)
-    if isinstance(chosen, ModelRegistry):
-        return partial(_same, chosen)
-    if callable(chosen):
-        return partial(_made, chosen, Bridge())
-    by_role = _by_role(chosen)
-    named = _Named(wires or Wires(os.environ))
-    registry = ModelRegistry({role: named.chain(several) for role, several in by_role.items()})
-    return partial(_same, registry)
+    chosen, known = _given(choice), _Known(wires or Wires(os.environ))
+    if not isinstance(chosen, ModelRegistry) and callable(chosen):
+        return partial(_made, chosen, known)
+    return partial(_same, known.registry(chosen))
 
 
 def names(choice: ModelChoice) -> Sequence[str]:
@@ -55,7 +51,7 @@ def names(choice: ModelChoice) -> Sequence[str]:
 
 def _given(choice: ModelChoice) -> Chosen:
     """The choice; by the environment, where there is none."""
-    return os.environ.get("LOOPLINE_MODEL") or DEFAULT_MODEL if choice is None else choice
+    return os.environ.get("LOOPLINE_MODEL") or OFFLINE if choice is None else choice
 
 
 def _each(several: Several) -> Sequence[str | Given]:
@@ -68,12 +64,8 @@ def _same(registry: ModelRegistry) -> ModelRegistry:
     return registry
 
 
-def _made(make: ModelMaker, bridge: Bridge) -> ModelRegistry:
-    made = make()
-    if isinstance(made, ModelRegistry):
-        return made
-    several: Sequence[Given] = made if isinstance(made, Sequence) else (made,)
-    return ModelRegistry({GENERAL: chain_of([_ours(one, bridge) for one in several])})
+def _made(make: ModelMaker, known: _Known) -> ModelRegistry:
+    return known.registry(make())
 
 
 def _by_role(chosen: Several | Mapping[str, Several]) -> Mapping[str, Several]:
@@ -95,24 +87,36 @@ def _read(written: str) -> Mapping[str, list[str]]:
     return by_role
 
 
-def _ours(model: Given, bridge: Bridge) -> Model:
-    return bridge.of(model) if isinstance(model, ForeignModel) else model
-
-
-class _Named:
-    """Models by their strings: a string is one model, however often it is named."""
+class _Known:
+    """Models as they are chosen: a string is one model, however often it is named."""
 
     def __init__(self, wires: Wires) -> None:
         self._wires = wires
         self._bridge = Bridge()
         self._known: dict[str, Model] = {}
 
-    def chain(self, several: Several) -> tuple[Model, ...]:
-        """The models of a role."""
-        return tuple(
-            self._named(one) if isinstance(one, str) else _ours(one, self._bridge)
-            for one in _each(several)
-        )
+    def registry(self, chosen: Models) -> ModelRegistry:
+        """The models by their roles."""
+        if isinstance(chosen, ModelRegistry):
+            return chosen
+        by_role = _by_role(chosen)
+        return ModelRegistry({role: self._chain(several) for role, several in by_role.items()})
+
+    def _chain(self, several: Several) -> tuple[Model, ...]:
+        return tuple(map(self._model, _each(several)))
+
+    def _model(self, given: object) -> Model:
+        match given:
+            case str():
+                return self._named(given)
+            case ForeignModel():
+                return self._bridge.of(given)
+            case Model():
+                return given
+            case _:
+                raise ModelError(
+                    f"{type(given).__name__} is no model: give a model string, a model, or several"
+                )
 
     def _named(self, name: str) -> Model:
         if name not in self._known:
@@ -120,10 +124,4 @@ class _Named:
         return self._known[name]
 
     def _new(self, name: str) -> Model:
-        if goes_elsewhere(name):
-            return self._bridge.named(name)
-        if name != DEFAULT_MODEL:
-            return self._wires.model(name)
-        from loopline.adapters.offline import OfflineModel
-
-        return OfflineModel()
+        return self._bridge.named(name) if goes_elsewhere(name) else self._wires.model(name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from loopline.errors import ModelAccessError, ModelError
 from loopline.models import (
     ATTACHMENTS,
+    OFFLINE,
     Abilities,
     Model,
     ModelFacts,
@@ -56,7 +57,10 @@ class Wires:
         Raises:
             ModelError: there is no such provider, or its key is not set.
         """
-        vendor, said = vendor_of(name), said or Given()
+        said = said or Given()
+        if name == OFFLINE:
+            return _offline(said)
+        vendor = vendor_of(name)
         given = _base_url(name, vendor, self._environment, said)
         needs_key = self._needs_keys and not given
         variable, key = _key(name, vendor, self._environment, said, required=needs_key)
@@ -99,6 +103,14 @@ def model(
     """
     said = Given(base_url=base_url or "", api_key=api_key or "", facts=facts, timeouts=timeouts)
     return Wires(os.environ).model(name, said)
+
+
+def _offline(said: Given) -> Model:
+    if said != Given():
+        raise ModelError("offline asks nobody: it has no base_url, api_key, facts or timeouts")
+    from loopline.adapters.offline import OfflineModel
+
+    return OfflineModel()
 
 
 def _base_url(name: str, vendor: Vendor, environment: Mapping[str, str], said: Given) -> str:

@@ -67,7 +67,7 @@ from loopline.models.structured import (
     structured_llm_call,
 )
 from loopline.models.timeouts import Timeouts
-from loopline.models.vendors import BRIDGED, VENDORS, Vendor, Wire, vendor_of
+from loopline.models.vendors import BRIDGED, OFFLINE, VENDORS, Vendor, Wire, vendor_of
 
 __all__ = [
     "ATTACHMENTS",
@@ -75,6 +75,7 @@ __all__ = [
     "FAMILIES",
     "FAST",
     "GENERAL",
+    "OFFLINE",
     "REFUSALS",
     "UNKNOWN",
     "VENDORS",

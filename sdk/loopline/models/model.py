@@ -87,6 +87,7 @@ class Abilities:
         return None if self.price is None else self.price.of(usage)
 
 
+@runtime_checkable
 class Model(Protocol):
     """Anything that can carry a prompt one step further."""
 

@@ -22,7 +22,7 @@ class ModelRegistry:
     """Chains of models by their roles, such as `general`, `fast` and `reasoning`, in their order.
 
     Raises:
-        ModelError: there is no role, or one has no model.
+        ModelError: there is no role, or one has no chain of models.
     """
 
     roles: Mapping[str, Chain]
@@ -79,16 +79,18 @@ def chain_of(models: Model | Sequence[Model]) -> Chain:
     """The chain of these models.
 
     Raises:
-        ModelError: there is none.
+        ModelError: there is none, or something else is among them.
     """
-    match models:
-        case Sequence():
-            return _checked(tuple(models))
-        case _:
-            return (models,)
+    return _checked(tuple(models) if isinstance(models, Sequence) else (models,))
 
 
 def _checked(chain: Chain, where: str = "") -> Chain:
     if not chain:
         raise ModelError(f"a chain of models needs one at least{where}")
+    if not _is_chain(chain):
+        raise ModelError(f"{chain!r} is no chain of models{where}: give models in a tuple")
     return chain
+
+
+def _is_chain(given: object) -> bool:
+    return isinstance(given, Sequence) and all(isinstance(one, Model) for one in given)

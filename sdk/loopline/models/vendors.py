@@ -76,6 +76,8 @@ VENDORS: Mapping[str, Vendor] = MappingProxyType({vendor.name: vendor for vendor
 """The providers by their names."""
 
 
+OFFLINE = "offline"
+"""The model string of the reader that is no language model and asks nobody."""
 BRIDGED = "pydantic-ai:"
 """What a model string begins with that goes to pydantic-ai, whoever its provider is."""
 
@@ -89,5 +91,5 @@ def vendor_of(name: str) -> Vendor:
     provider, colon, model = name.partition(":")
     if not colon or not model or provider not in VENDORS:
         known = ", ".join(f"{vendor}:" for vendor in VENDORS)
-        raise ModelError(f"no model {name!r}: write offline, or begin it with {known}")
+        raise ModelError(f"no model {name!r}: write {OFFLINE}, or begin it with {known}")
     return VENDORS[provider]
