@@ -56,6 +56,21 @@ def test_a_run_is_replayed_without_its_server_and_any_setting(recorded: Loopline
     assert "sk-secret" not in (recorded.folder / "talk.jsonl").read_text("utf-8")
 
 
+@pytest.mark.parametrize("model", ["openai:gpt-4o", "openai:gpt-5.5"])
+async def test_a_replay_needs_no_conversation_of_the_recorded_name(
+    model: str, tea: Loopline
+) -> None:
+    words = ("run", "guide", QUESTION, "--model", model, "--record", "talk.jsonl")
+    async with openai_like(oai.Says("Three minutes.")) as peer:
+        await asyncio.to_thread(at(tea, peer), *words)
+    ran = await asyncio.to_thread(tea, "run", "guide", QUESTION, "--replay", "talk.jsonl")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "Three minutes.")
+    assert tea.blocks("tea_guide-2")
+    other = await asyncio.to_thread(tea, "run", "guide", "And now?", "--replay", "talk.jsonl")
+    assert (other.code, "differs first at prompt_cache_key" in other.err) == (1, False)
+    assert "prompt_cache_key" in peer.requests[0].body
+
+
 def test_a_replay_of_another_question_says_where_it_differs(recorded: Loopline) -> None:
     question = "How long is black tea steeped?"
     ran = recorded("run", "guide", question, "--replay", "talk.jsonl", "-c", "other")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +40,7 @@ _KINDS: Final[tuple[type[httpx2.TransportError], ...]] = (
     httpx2.LocalProtocolError,
     httpx2.RemoteProtocolError,
 )
+_CACHE_KEY = re.compile(rb',"prompt_cache_key":"[0-9a-f]*"')
 ERRORS: Final[Mapping[str, type[httpx2.TransportError]]] = {one.__name__: one for one in _KINDS}
 
 
@@ -59,8 +62,9 @@ class Replay:
         for line in lines:
             match line:
                 case Request():
-                    self._requests.append(line)
-                    self._left[_key(line)].append(line)
+                    recorded = _comparable(line)
+                    self._requests.append(recorded)
+                    self._left[_key(recorded)].append(recorded)
                     times[line.number - 1] = line.times
                 case Response():
                     self._responses[line.number] = line
@@ -95,9 +99,10 @@ class Replay:
         Raises:
             CassetteError: nothing is recorded; the message names the nearest request, and where it differs.
         """
-        left = self._left.get(_key(request))
+        now = _comparable(request)
+        left = self._left.get(_key(now))
         if left is None:
-            raise CassetteError(self._missed(request))
+            raise CassetteError(self._missed(now))
         if not left:
             raise CassetteError(
                 f"{self._file}: this request was recorded less often than it is made now"
@@ -125,6 +130,11 @@ _Key = tuple[str, tuple[tuple[str, str], ...], bytes]
 
 def _key(request: Request) -> _Key:
     return request.url, tuple(sorted(request.headers.items())), request.content
+
+
+def _comparable(request: Request) -> Request:
+    """The request without the key of its cache, which follows from the conversation's name."""
+    return replace(request, content=_CACHE_KEY.sub(b"", request.content))
 
 
 class _Replayed(httpx2.AsyncBaseTransport):
