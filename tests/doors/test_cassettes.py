@@ -10,7 +10,7 @@ import pytest
 from tests.doors.bundles import QUESTION, TEA
 from tests.doors.command import Loopline, finish, wait_for
 from tests.support.peers import openai_says as oai
-from tests.support.peers.behaviours import Silence
+from tests.support.peers.behaviours import Fault, Silence, Status
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.said import Call
 from tests.support.peers.wire import Peer
@@ -18,6 +18,8 @@ from tests.support.repository import commit
 
 SEARCHED = Call("react__search_knowledge", '{"query": "green tea"}', "call_1")
 READ = Call("react__read", '{"paths": ["so:sources_pool[1]", "ar:turn_1.user.prompt"]}', "call_2")
+
+TOKEN = "token-of-mine-4711"
 
 RECORD = ("run", "guide", QUESTION, "--model", "openai:m", "--record", "talk.jsonl")
 
@@ -69,6 +71,19 @@ async def test_a_replay_needs_no_conversation_of_the_recorded_name(
     other = await asyncio.to_thread(tea, "run", "guide", "And now?", "--replay", "talk.jsonl")
     assert (other.code, "differs first at prompt_cache_key" in other.err) == (1, False)
     assert "prompt_cache_key" in peer.requests[0].body
+
+
+async def test_what_the_query_of_a_base_url_says_is_not_in_the_file(tea: Loopline) -> None:
+    refused = Status(400, fault=Fault(message=f"{TOKEN} has expired"))
+    async with openai_like(refused) as peer:
+        url = f"{peer.url}/v1?api-version=preview&code={TOKEN}"
+        asking = replace(tea, settings={"OPENAI_BASE_URL": url})
+        ran = await asyncio.to_thread(asking, *RECORD)
+    assert TOKEN in peer.requests[0].path
+    kept = (tea.folder / "talk.jsonl").read_text("utf-8")
+    assert ("?api-version=preview&code=" in kept, TOKEN in kept) == (True, False)
+    again = await asyncio.to_thread(tea, "run", "guide", QUESTION, "--replay", "talk.jsonl")
+    assert (again.out, TOKEN in again.out) == (ran.out, False)
 
 
 def test_a_replay_of_another_question_says_where_it_differs(recorded: Loopline) -> None:

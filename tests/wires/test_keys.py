@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from urllib.parse import quote
 
 import pytest
 from hpack import Encoder
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from loopline.adapters.wires.failing import Account, failed_midway, failure, piece
 from loopline.errors import ModelError
 from loopline.models import dumps
+from loopline.models.urls import secrets_in, without_secrets
 from tests.support.peers import openai_says as oai
 from tests.support.peers.behaviours import BrokenOff, Fault, Status
 from tests.support.peers.openai_like import openai_like
@@ -74,6 +76,39 @@ async def test_a_key_that_a_server_sends_back_is_in_no_error(
             await asked(model)
     assert "…" in str(raised.value)
     assert leaks(repr(raised.value), KEY) == []
+
+
+QUERIES = [
+    ("code=sk%2Ba%2Fb%3Dc-secret-of-mine", ODD_KEY),
+    (f"api-version=2&code={ODD_KEY}", ODD_KEY),
+    (f"v=1&{KEY}", KEY),
+]
+
+
+@pytest.mark.parametrize(("query", "secret"), QUERIES)
+def test_a_query_of_a_base_url_that_a_server_repeats_is_in_no_error(
+    query: str, secret: str
+) -> None:
+    account = Account("x:m", "", "", "openai", secrets_in(f"https://a.b/v1?{query}"))
+    for said in (query, f"{secret} is no key", f"is this one: {secret[:-2]}"):
+        told = str(failure(404, {}, said, account))
+        assert ("…" in told, leaks(told, secret)) == (True, [])
+        assert leaks(told, quote(secret, safe="")) == []
+    assert leaks(repr(account), secret) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "bare"),
+    [
+        ("http://me:pass@a.b:8/v1", "http://a.b:8/v1"),
+        ("http://a.b/v1?api-version=2&key=x=y", "http://a.b/v1?api-version=2&key="),
+        ("http://a.b/v1?secret-of-mine", "http://a.b/v1"),
+        ("http://a.b/v1", "http://a.b/v1"),
+    ],
+)
+def test_a_url_is_kept_without_who_asks_and_what_its_query_says(url: str, bare: str) -> None:
+    assert without_secrets(url) == bare
+    assert without_secrets(without_secrets(url)) == without_secrets(url)
 
 
 async def test_a_key_is_in_no_log_however_much_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -88,6 +88,14 @@ async def test_a_query_of_a_base_url_stays_behind_the_path_and_is_not_shown() ->
     assert repr(model) == f"<openai:m at {peer.url}/v1/chat/completions>"
 
 
+async def test_what_a_query_of_a_base_url_says_is_in_no_error_and_no_repr() -> None:
+    async with openai_like(oai.Says("Tea.")) as peer:
+        model = loopline.model("openai:m", base_url=f"{peer.url}/nowhere?code={KEY}")
+        error = (await said_by(model)).error
+    assert KEY in peer.requests[0].path
+    assert (KEY in error, "code=…" in error, KEY in repr(model)) == (False, True, False)
+
+
 @pytest.mark.parametrize("url", ["localhost:8000/v1", "/v1", "ftp://localhost"])
 def test_a_base_url_that_is_none_is_told_before_anything_is_asked(
     url: str, monkeypatch: pytest.MonkeyPatch

@@ -8,9 +8,12 @@ from typing import Protocol, runtime_checkable
 
 from loopline.errors import ModelError
 from loopline.models import BRIDGED, VENDORS, Model
+from loopline.models.urls import secrets_in
 
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
 """How the variables end whose values no error may show."""
+_URL = "_BASE_URL"
+"""How those end in whose queries there may be such a value."""
 
 
 @runtime_checkable
@@ -70,4 +73,6 @@ class Bridge:
 
 
 def _secrets() -> tuple[str, ...]:
-    return tuple(value for name, value in os.environ.items() if name.endswith(_SECRET))
+    keys = (value for name, value in os.environ.items() if name.endswith(_SECRET))
+    urls = (value for name, value in os.environ.items() if name.endswith(_URL))
+    return (*keys, *(secret for url in urls for secret in secrets_in(url)))

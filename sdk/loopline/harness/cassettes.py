@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,10 @@ from loopline.clock import Clock, SystemClock
 from loopline.harness.deciders import ModelChoice, chooser, names
 from loopline.harness.wires import Wires
 from loopline.models import VENDORS, ModelRegistry
+from loopline.models.urls import without_secrets
 
 if TYPE_CHECKING:
     from loopline.adapters.wires.cassettes import Recording, Replay
-
-_WHO = re.compile(r"//[^/@]*@")
-"""The user and password of a URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +92,4 @@ def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str,
     """The base URLs that are set for these models, by their variables."""
     providers = {name.rpartition("=")[2].partition(":")[0] for name in named}
     variables = [VENDORS[one].url_variable for one in VENDORS if one in providers]
-    return {one: _WHO.sub("//", environment[one]) for one in variables if environment.get(one)}
+    return {one: without_secrets(environment[one]) for one in variables if environment.get(one)}

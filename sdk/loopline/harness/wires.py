@@ -20,6 +20,7 @@ from loopline.models import (
     vendor_of,
 )
 from loopline.models.facts import FAMILIES
+from loopline.models.urls import secrets_in
 
 if TYPE_CHECKING:
     from loopline.adapters.wires.http import Http, MakeClient
@@ -76,7 +77,7 @@ class Wires:
             name,
             model=name.partition(":")[2],
             url=given or vendor.base_url,
-            account=Account(name, variable, key, vendor.wire),
+            account=Account(name, variable, key, vendor.wire, secrets_in(given)),
             facts=known,
             abilities=_abilities(known, vendor),
             http=self._http,

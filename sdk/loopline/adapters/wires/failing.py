@@ -48,17 +48,19 @@ _ADVICE: Mapping[Meaning, str] = {
 class Account:
     """Who asks: the model's name for people, what its key is set by, the key, and its server's wire.
 
-    The key is never shown.
+    The key is never shown, and neither are the `secrets` of the base URL.
     """
 
     model: str
     variable: str
     key: str = field(repr=False)
     wire: Wire
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def without_key(self, text: str) -> str:
-        """The text, in which the key can not be read: not as a URL has it, nor half of it at the end."""
-        for written in {self.key, quote(self.key, safe="")} - {""}:
+        """The text, in which no secret can be read: not as a URL has it, nor half of it at the end."""
+        secrets = (self.key, *self.secrets)
+        for written in {*secrets, *(quote(one, safe="") for one in secrets)} - {""}:
             text = re.sub(re.escape(written), "…", text, flags=re.IGNORECASE)
             halves = (written[:size] for size in range(len(written) - 1, _TELLING, -1))
             half = next((one for one in halves if text.lower().endswith(one.lower())), "")

@@ -28,6 +28,7 @@ from loopline.adapters.wires.cassettes.lines import (
 from loopline.adapters.wires.cassettes.secrets import Secrets
 from loopline.clock import Clock
 from loopline.errors import CassetteError
+from loopline.models.urls import without_secrets
 
 
 class Recording:
@@ -113,7 +114,7 @@ def asked(request: httpx2.Request, keys: Secrets) -> Request:
     """A request as a cassette has it."""
     (content,) = keys.hidden_in((request.content,))
     return Request(
-        url=keys.hidden(str(request.url.copy_with(userinfo=b""))),
+        url=keys.hidden(without_secrets(str(request.url))),
         headers=secrets.sent(request.headers),
         content=content,
     )
@@ -127,7 +128,7 @@ class _Recorded(httpx2.AsyncBaseTransport):
         self._recording = recording
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        keys = Secrets.of(request.headers)
+        keys = Secrets.of(request.headers, str(request.url))
         request.headers["accept-encoding"] = "identity"  # so that the cassette can be read
         number = await self._recording.asked(asked(request, keys))
         came = _Coming(self._recording, Response(number=number, end=LEFT), keys)

@@ -144,7 +144,7 @@ class _Replayed(httpx2.AsyncBaseTransport):
         self._replay = replay
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        came = self._replay.response(asked(request, Secrets.of(request.headers)))
+        came = self._replay.response(asked(request, Secrets.of(request.headers, str(request.url))))
         if not came.status:
             raise _error(came)
         return httpx2.Response(came.status, headers=came.headers, stream=_Played(came))

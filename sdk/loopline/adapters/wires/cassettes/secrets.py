@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from loopline.models.urls import SHORTEST, secrets_in
+
 SENT: Final = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-type"})
 RECEIVED: Final = frozenset(
     {"content-encoding", "content-type", "location", "request-id", "retry-after", "retry-after-ms"}
@@ -16,8 +18,6 @@ CLIENTS: Final = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
 )
 """What any client sends: it is not kept, and no secret."""
-SHORTEST = 8
-"""The characters a key has at least; a shorter one, as for a server of one's own, hides nothing."""
 HIDDEN = "…"
 
 
@@ -28,11 +28,11 @@ class Secrets:
     texts: tuple[str, ...]
 
     @classmethod
-    def of(cls, headers: Mapping[str, str]) -> Secrets:
-        """The keys among the headers of a request."""
+    def of(cls, headers: Mapping[str, str], url: str) -> Secrets:
+        """The keys among the headers of a request, of eight characters or more, and those in its URL."""
         others = {name: value for name, value in headers.items() if name not in SENT | CLIENTS}
         keys = (value.rpartition(" ")[2] for value in others.values())
-        return cls(tuple(key for key in keys if len(key) >= SHORTEST))
+        return cls((*(key for key in keys if len(key) >= SHORTEST), *secrets_in(url)))
 
     def hidden(self, text: str) -> str:
         """The text without them."""
