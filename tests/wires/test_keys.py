@@ -103,7 +103,8 @@ def test_a_query_of_a_base_url_that_a_server_repeats_is_in_no_error(
         ("http://me:pass@a.b:8/v1", "http://a.b:8/v1"),
         ("http://a.b/v1?api-version=2&key=x=y", "http://a.b/v1?api-version=2&key="),
         ("http://a.b/v1?secret-of-mine", "http://a.b/v1"),
-        ("http://a.b/v1", "http://a.b/v1"),
+        ("http://me:p@ss@a.b/v1@2", "http://a.b/v1@2"),
+        ("http://[a.b/v1", "http://[a.b/v1"),
     ],
 )
 def test_a_url_is_kept_without_who_asks_and_what_its_query_says(url: str, bare: str) -> None:

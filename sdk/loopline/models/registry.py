@@ -87,10 +87,14 @@ def chain_of(models: Model | Sequence[Model]) -> Chain:
 def _checked(chain: Chain, where: str = "") -> Chain:
     if not chain:
         raise ModelError(f"a chain of models needs one at least{where}")
-    if not _is_chain(chain):
+    if not (_is_sequence(chain) and _are_models(chain)):
         raise ModelError(f"{chain!r} is no chain of models{where}: give models in a tuple")
     return chain
 
 
-def _is_chain(given: object) -> bool:
-    return isinstance(given, Sequence) and all(isinstance(one, Model) for one in given)
+def _is_sequence(given: object) -> bool:
+    return isinstance(given, Sequence)
+
+
+def _are_models(given: Sequence[object]) -> bool:
+    return all(isinstance(one, Model) for one in given)
