@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic_ai.models.test import TestModel
 
-from loopline import Block, Harness
+import loopline
+from loopline import BaseWorkflow, Block, Bundle, Harness, TurnPayload, TurnResult
 from loopline.errors import CassetteError, ModelError
-from loopline.testing import Cassette, FakeClock
+from loopline.harness.deciders import Models
+from loopline.models import ModelRegistry
+from loopline.testing import Cassette, FakeClock, ScriptedModel
 from tests.support.peers import openai_says as oai
 from tests.support.peers.behaviours import Behaviour, Cut, Status
 from tests.support.peers.openai_like import openai_like
@@ -109,3 +115,49 @@ async def test_a_model_that_needs_a_key_leaves_no_file_without_it(tmp_path: Path
             ):
                 pass
     assert not in_it(tmp_path)
+
+
+PAST_IT: dict[str, Callable[[], Models]] = {
+    "a string of another's": lambda: "pydantic-ai:test",
+    "one in a chain": lambda: ["offline", ScriptedModel(["Tea."])],
+    "made in code": lambda: loopline.model("openai:m", base_url="http://localhost:1/v1"),
+    "made by another": TestModel,
+    "a registry": lambda: ModelRegistry({"general": (ScriptedModel(["Tea."]),)}),
+}
+
+
+@pytest.mark.parametrize("which", PAST_IT)
+@pytest.mark.parametrize("mode", ["record", "replay"])
+async def test_a_model_that_would_be_asked_past_the_cassette_is_refused(
+    mode: Literal["record", "replay"], which: str, tmp_path: Path
+) -> None:
+    file, make = tmp_path / "talk.jsonl", PAST_IT[which]
+    if mode == "replay":
+        await talked("memory:", Cassette(file, mode="record"), "How many?")  # by offline
+    cassette = Cassette(file, mode=mode)
+    with pytest.raises(CassetteError, match="would be asked past the cassette"):
+        async with Harness.open(workbench(), store="memory:", model=make(), cassette=cassette):
+            pass
+    assert (in_it(tmp_path) == []) == (mode == "record")
+    opened = Harness.open(workbench(), store="memory:", model=lambda: make(), cassette=cassette)
+    async with opened as harness:
+        with pytest.raises(CassetteError, match="would be asked past the cassette"):
+            await harness.conversation("c").say("How many?")
+
+
+async def test_a_model_that_a_workflow_brings_is_not_asked_past_the_cassette(
+    tmp_path: Path,
+) -> None:
+    stray = ScriptedModel(["Tea."])
+
+    class Own(BaseWorkflow):
+        async def process(self, payload: TurnPayload) -> TurnResult:
+            react = await self.build_react(model=stray)
+            return await react.run(payload)
+
+    cassette = Cassette(tmp_path / "talk.jsonl", mode="record")
+    own = Bundle(id="own", workflow=Own)
+    async with Harness.open(own, store="memory:", cassette=cassette) as harness:
+        with pytest.raises(CassetteError, match="scripted would be asked past the cassette"):
+            await harness.conversation("c").say("How many?")
+    assert stray.requests == []

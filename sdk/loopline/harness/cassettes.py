@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loopline.clock import Clock, SystemClock
+from loopline.errors import CassetteError
 from loopline.harness.deciders import ModelChoice, chooser, names
 from loopline.harness.wires import Wires
-from loopline.models import VENDORS, ModelRegistry
+from loopline.models import VENDORS, Chain, Model, ModelRegistry
 from loopline.models.urls import without_secrets
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Cassette:
     """A file of what models at a provider were asked over HTTP and what came, to the byte.
 
-    The models are those that strings name. To `record` makes the file, which must not be there yet. To `replay` has it answer in place of the
+    The models are those that strings name, and no other may be asked. To `record` makes the file, which must not be there yet. To `replay` has it answer in place of the
     network, without keys; a request that it does not hold is a `CassetteError`.
     """
 
@@ -56,7 +57,8 @@ async def inserted(cassette: Cassette, model: ModelChoice, clock: Clock | None) 
     """A cassette to record in or to replay: by the recorded chain and clock, where none are given.
 
     Raises:
-        CassetteError: the file that is to be replayed is not there, or is no cassette.
+        CassetteError: the file that is to be replayed is not there, or is no cassette; or a model would
+            be asked past it.
         ModelError: a model string that does not work here.
     """
     file = Path(cassette.file)
@@ -74,7 +76,7 @@ def _recording(file: Path, model: ModelChoice, clock: Clock) -> Inserted:
     named = names(model)
     tape = Recording(file, clock, named, _settings(named, os.environ))
     wires = Wires(os.environ, lambda: tape.client(pooled()))
-    return Inserted(chooser(model, wires), tape.clock, tape)
+    return Inserted(_taped(model, wires), tape.clock, tape)
 
 
 def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> Inserted:
@@ -85,7 +87,39 @@ def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> Inserted:
     others = {name: value for name, value in os.environ.items() if name not in bases}
     wires = Wires({**others, **tape.settings}, tape.client, needs_keys=False)
     choice = (",".join(tape.models) or None) if model is None else model
-    return Inserted(chooser(choice, wires), clock or tape.clock, tape)
+    return Inserted(_taped(choice, wires), clock or tape.clock, tape)
+
+
+@dataclass(frozen=True)
+class _Taped(ModelRegistry):
+    """Models that are all asked by way of a cassette, those that a workflow brings too."""
+
+    wires: Wires
+
+    def __post_init__(self) -> None:
+        ModelRegistry.__post_init__(self)
+        self._check(self.models)
+
+    def chain(self, wanted: Model | Sequence[Model] | str | None = None) -> Chain:
+        found = ModelRegistry.chain(self, wanted)
+        self._check(found)
+        return found
+
+    def _check(self, models: Sequence[Model]) -> None:
+        for model in models:
+            if not self.wires.has_made(model):
+                raise CassetteError(
+                    f"{model.name} would be asked past the cassette, which has only models of "
+                    f"strings that begin with {', '.join(f'{one}:' for one in VENDORS)}"
+                )
+
+
+def _taped(choice: ModelChoice, wires: Wires) -> Callable[[], ModelRegistry]:
+    """What gives the models of a run; they are looked at here already, unless a function makes them."""
+    choose = chooser(choice, wires)
+    if not callable(choice):
+        _Taped(choose().roles, wires)
+    return lambda: _Taped(choose().roles, wires)
 
 
 def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -51,6 +51,11 @@ class Wires:
         self._make = make
         self._needs_keys = needs_keys
         self._http: Http | None = None
+        self._made: list[Model] = []
+
+    def has_made(self, model: Model) -> bool:
+        """Whether this is one of its models."""
+        return any(model is one for one in self._made)
 
     def model(self, name: str, said: Given | None = None) -> Model:
         """The model of that string; its key and base URL are from the environment, where nobody says.
@@ -59,9 +64,11 @@ class Wires:
             ModelError: there is no such provider, or its key is not set.
         """
         said = said or Given()
-        if name == OFFLINE:
-            return _offline(said)
-        vendor = vendor_of(name)
+        made = _offline(said) if name == OFFLINE else self._wired(name, vendor_of(name), said)
+        self._made.append(made)
+        return made
+
+    def _wired(self, name: str, vendor: Vendor, said: Given) -> Model:
         given = _base_url(name, vendor, self._environment, said)
         needs_key = self._needs_keys and not given
         variable, key = _key(name, vendor, self._environment, said, required=needs_key)
