@@ -23,10 +23,10 @@ conversation before it, and so it may be in models that are not known; all of th
 a forced call. What only other platforms still offer is kept for them.
 
 Groq: console.groq.com/docs/models. DeepSeek: "Models & Pricing" and "Thinking Mode" at
-api-docs.deepseek.com; the price is that of peak hours, half of it at others. It counts
-`minimal` as `low`, `medium` and `xhigh` as `high`. OpenRouter: the pages
-of the models, "Model migrations" and "Reasoning tokens" at openrouter.ai; a model costs what its
-maker asks, and plain thinking is taken back as `reasoning_content`. Ollama:
+api-docs.deepseek.com; the price is that of peak hours, half of it at others, and `minimal` counts as
+`low`, `medium` and `xhigh` as `high`. OpenRouter: the pages of the models, "Model migrations" and
+"Reasoning tokens" at openrouter.ai; a model costs what its maker asks, and plain thinking is taken
+back as `reasoning_content`. Ollama:
 "Context length" and "OpenAI compatibility" at docs.ollama.com; the window is the server's default
 below 24 GiB of video memory, whatever the model could do, for what is longer is cut silently.
 Which of its models think is said by Spring AI's reference.
@@ -326,8 +326,7 @@ FAMILIES: Mapping[str, ModelFacts] = MappingProxyType(
 else OpenAI has."""
 
 
-_OPENAI_NAME = "openai:"
-_TUNED = "openai:ft:"
+_OPENAI_PREFIX, _TUNED_PREFIX = "openai:", "openai:ft:"
 
 
 def facts(name: str) -> ModelFacts:
@@ -338,7 +337,8 @@ def facts(name: str) -> ModelFacts:
     never raises: of what is not in the table the least is promised. Whoever knows better lays it
     over with `dataclasses.replace`.
     """
-    base = name.replace(_TUNED, _OPENAI_NAME, 1) if name.startswith(_TUNED) else name
+    tuned = name.removeprefix(_TUNED_PREFIX)
+    base = name if tuned == name else _OPENAI_PREFIX + tuned
     families = [family for family in FAMILIES if belongs(base, family)]
     known = FAMILIES[max(families, key=len)] if families else UNKNOWN
     return known if base == name or known.rates is None else replace(known, rates=None)

@@ -155,7 +155,7 @@ def _whole(message: Message, thinking_field: str) -> bytes:
 
 
 def _encoded(thinking_field: str, message: Message) -> bytes:
-    """A message; one with calls has a field of thinking even for none, since its absence is refused."""
+    """A message; where thinking has a field, calls have it even without any."""
     match message:
         case UserMessage(text=text, attachments=()):
             return encoded({"role": "user", "content": text})
