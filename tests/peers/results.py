@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from anthropic.types import Message
 from openai.types.chat import ChatCompletion
@@ -13,11 +13,8 @@ from openai.types.responses import Response
 from loopline.models import Json, JsonObject, Prompt, Reply
 from tests.peers.clients import HELLO, anthropic_at, openai_at
 from tests.support.peers.wire import Peer
-from tests.wires.asking import QUICK, asked, model_at
+from tests.wires.asking import asked, model_at
 from tests.wires.flat import sent
-
-PATIENT = replace(QUICK, connect=10.0, read=30.0, total=60.0)
-"""For a server in another process, which may have to wait for the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class Result:
 
 async def ours(peer: Peer, wire: str, prompt: Prompt) -> Reply:
     """What the wire reads."""
-    async with model_at(peer, wire, PATIENT) as model:
+    async with model_at(peer, wire) as model:
         return (await asked(model, prompt))[1]
 
 

@@ -13,7 +13,7 @@ from loopline.events import Delta
 from loopline.models import JsonObject, Model, Prompt, ToolSpec, UserMessage
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ToolResult
-from tests.peers.results import PATIENT, Result, of_reply, ours, theirs
+from tests.peers.results import Result, of_reply, ours, theirs
 from tests.support.peers.aimock import (
     NotInstalled,
     install,
@@ -26,7 +26,7 @@ from tests.support.peers.aimock import (
 from tests.support.peers.said import Call
 from tests.support.peers.wire import Peer
 from tests.support.workbench import bodies, said, workbench
-from tests.wires.asking import QUICK, asked, model_at
+from tests.wires.asking import PATIENT, asked, model_at
 from tests.wires.flat import WIRES
 
 TEXT = "Tea, and more of it. " * 8
@@ -157,7 +157,7 @@ async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
 async def test_what_was_cut_had_been_told_up_to_there(peer: Peer, wire: str) -> None:
     await script(peer.url, FAULTS["cut in the text"])
     heard = list[str]()
-    async with model_at(peer, wire, PATIENT) as model:
+    async with model_at(peer, wire) as model:
         with pytest.raises(ModelStreamBroken):
             await _heard(model, heard)
     assert len(heard) > 1
@@ -173,9 +173,9 @@ async def _heard(model: Model, heard: list[str]) -> None:
 async def test_a_stream_that_pauses_for_too_long_is_given_up(peer: Peer, wire: str) -> None:
     slow: JsonObject = {**saying(TEXT), "latency": 2_000}
     await script(peer.url, slow, {**slow, "latency": 1})
-    hasty = replace(QUICK, read=0.1)
+    hasty = replace(PATIENT, read=0.1)
     async with model_at(peer, wire, hasty) as model:
         with pytest.raises(ModelTimedOut):
             await asked(model, PROMPT)
-    async with model_at(peer, wire, PATIENT) as model:
+    async with model_at(peer, wire) as model:
         assert (await asked(model, PROMPT))[1].text == TEXT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,10 +30,10 @@ from loopline.models import (
 from loopline.models.forms import form
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
-from tests.peers.results import PATIENT, of_reply, ours, theirs
+from tests.peers.results import of_reply, ours, theirs
 from tests.support.peers.llama_cpp import Llama, llama
 from tests.support.workbench import bodies, workbench
-from tests.wires.asking import QUICK, asked, model_at
+from tests.wires.asking import PATIENT, asked, model_at
 
 T = TypeVar("T")
 WINDOW = 16_384
@@ -60,7 +61,7 @@ def asking(text: str, *tools: ToolSpec, options: Options | None = None) -> Promp
 
 
 async def told(served: Llama, *prompts: Prompt) -> list[Reply]:
-    async with model_at(served.peer, "chat", PATIENT) as model:
+    async with model_at(served.peer, "chat") as model:
         return [(await asked(model, prompt))[1] for prompt in prompts]
 
 
@@ -75,7 +76,7 @@ async def until(talk: Talk, kind: type[T], text: str) -> tuple[TurnResult, list[
 async def test_text_comes_in_pieces_is_counted_and_ends_where_it_is_limited(tmp_path: Path) -> None:
     prompt = asking("Tea?", options=Options(output_limit=50))
     with llama(tmp_path, ends=False) as served:
-        async with model_at(served.peer, "chat", PATIENT) as model:
+        async with model_at(served.peer, "chat") as model:
             deltas, reply = await asked(model, prompt)
     assert 1 < len(deltas) <= 50
     assert "".join(delta.text for delta in deltas) == reply.text
@@ -196,7 +197,7 @@ async def test_a_server_that_is_killed_breaks_the_stream_and_is_then_unreachable
     tmp_path: Path,
 ) -> None:
     with llama(tmp_path, window=2**17, most=-1, ends=False) as served:
-        async with model_at(served.peer, "chat", PATIENT) as model:
+        async with model_at(served.peer, "chat") as model:
             stream = model.stream(asking("Tea?"))
             await anext(stream)
             served.process.kill()
@@ -209,7 +210,7 @@ async def test_a_server_that_is_killed_breaks_the_stream_and_is_then_unreachable
 
 async def test_a_server_that_stands_still_is_given_up(tmp_path: Path) -> None:
     with llama(tmp_path, window=2**17, most=-1, ends=False) as served:
-        async with model_at(served.peer, "chat", QUICK) as model:
+        async with model_at(served.peer, "chat", replace(PATIENT, read=1.0)) as model:
             stream = model.stream(asking("Tea?"))
             await anext(stream)
             served.process.send_signal(signal.SIGSTOP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from loopline.adapters.wires.http import Http, MakeClient
 from loopline.adapters.wires.wired import WireModel
@@ -26,7 +27,10 @@ TOOL = ToolSpec(
     parameters={"type": "object", "properties": {"name": {"type": "string"}}},
 )
 PROMPT = Prompt(system="You keep a shop.", tools=(TOOL,), messages=(UserMessage(text="Tea?"),))
-QUICK = Timeouts(connect=0.5, read=0.2, total=5.0)
+PATIENT = Timeouts(connect=10.0, read=30.0, total=60.0)
+"""A server may have to wait for the machine."""
+QUICK = replace(PATIENT, read=0.2)
+"""For a server that falls silent."""
 
 
 @asynccontextmanager
@@ -38,7 +42,7 @@ async def saying(*steps: Step) -> AsyncGenerator[Peer, None]:
 
 @asynccontextmanager
 async def model_at(
-    peer: Peer, wire: str, timeouts: Timeouts = QUICK, make: MakeClient | None = None
+    peer: Peer, wire: str, timeouts: Timeouts = PATIENT, make: MakeClient | None = None
 ) -> AsyncGenerator[WireModel, None]:
     """The model that speaks this wire with the server, by the usual client or another."""
     http = Http(make)

@@ -38,7 +38,7 @@ from tests.support.peers.said import Call
 from tests.support.peers.streams import Stream
 from tests.support.peers.wire import Peer, Request, Step, serving
 from tests.support.workbench import workbench
-from tests.wires.asking import QUICK, model_at
+from tests.wires.asking import PATIENT, model_at
 from tests.wires.flat import WIRES
 
 PAGE = ROOT / "docs" / "sdk" / "faults-README.md"
@@ -47,7 +47,7 @@ TEXT, ANSWER = "Half a thought.", "Four minutes."
 LOOK = Call("w__count", '{"number": 1234567}', "call_1")
 HALF_A_CALL = Call("w__count", '{"number": 12', "call_1")
 MUCH = Call("w__big", '{"size": 9000}', "call_1")
-PATIENCE = replace(QUICK, connect=2.0, read=1.0, total=30.0)
+PATIENCE = replace(PATIENT, read=1.0)
 
 PHASES = {
     "before the first delta": "",

@@ -28,9 +28,9 @@ from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.behaviours import Silence, Status
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.wire import Peer
-from tests.wires.asking import PROMPT, QUICK, asked, model_at
+from tests.wires.asking import PATIENT, PROMPT, asked, model_at
 from tests.wires.flat import KEY, WIRES
-from tests.wires.test_faults import peer_of
+from tests.wires.test_faults import peer_of, waited
 
 GREEN = "Green, with süßem 🍵."
 FAULTS = ["429", "silent before the head", "silent in the middle", "reset in the middle"]
@@ -66,7 +66,7 @@ def peer_saying(wire: str) -> AbstractAsyncContextManager[Peer]:
 
 @asynccontextmanager
 async def recorded(
-    peer: Peer, file: Path, wire: str = "chat", timeouts: Timeouts = QUICK
+    peer: Peer, file: Path, wire: str = "chat", timeouts: Timeouts = PATIENT
 ) -> AsyncGenerator[WireModel, None]:
     """The model at the server, on the record."""
     tape = Recording(file, SystemClock(), [], {})
@@ -97,7 +97,8 @@ async def test_a_reply_comes_again_when_its_server_has_gone(wire: str, file: Pat
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_fault_comes_again_as_the_same_error(wire: str, fault: str, file: Path) -> None:
-    async with peer_of(wire, fault) as peer, recorded(peer, file, wire) as model:
+    timeouts = waited(fault)
+    async with peer_of(wire, fault) as peer, recorded(peer, file, wire, timeouts) as model:
         with pytest.raises(ModelError) as first:
             await asked(model)
     async with again(peer, file, wire) as model:
@@ -202,7 +203,7 @@ async def test_a_miss_names_the_first_place_that_differs(place: str, file: Path)
 
 async def test_a_reply_that_nobody_read_on_ends_there_again(file: Path) -> None:
     silent = openai_like(Silence(oai.Says(GREEN, pieces=9), after_chunks=8))
-    async with silent as peer, recorded(peer, file, timeouts=Timeouts()) as model:
+    async with silent as peer, recorded(peer, file) as model:
         first = [delta async for delta in _first(model, 3)]
     async with again(peer, file) as model:
         second = model.stream(PROMPT)

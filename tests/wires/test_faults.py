@@ -38,7 +38,7 @@ from tests.support.peers.behaviours import (
 )
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.wire import Peer
-from tests.wires.asking import PROMPT, asked, model_at
+from tests.wires.asking import PATIENT, PROMPT, QUICK, asked, model_at
 from tests.wires.flat import KEY, WIRES
 
 TEXT = "Tea, and more of it. " * 8
@@ -53,6 +53,11 @@ async def peer_of(wire: str, fault: str) -> AsyncGenerator[Peer, None]:
     else:
         async with openai_like(_made(fault, oai.Says(TEXT, pieces=12))) as peer:
             yield peer
+
+
+def waited(fault: str) -> Timeouts:
+    """How long such a server is waited for: only a silence is to be over soon."""
+    return QUICK if fault.startswith("silent") else PATIENT
 
 
 SayT = TypeVar("SayT", bound=Speech)
@@ -100,7 +105,7 @@ MEANT: dict[str, type[ModelError]] = {
 @pytest.mark.parametrize("fault", MEANT)
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_fault_is_the_error_that_it_means(wire: str, fault: str) -> None:
-    async with peer_of(wire, fault) as peer, model_at(peer, wire) as model:
+    async with peer_of(wire, fault) as peer, model_at(peer, wire, waited(fault)) as model:
         with pytest.raises(ModelError) as raised:
             await asked(model)
     assert type(raised.value) is MEANT[fault]
@@ -174,8 +179,7 @@ async def test_a_file_of_certificates_that_is_none_is_told_and_may_be_mended(
 
 
 async def test_any_number_of_first_requests_share_one_client() -> None:
-    said, timeouts = oai.Says("Tea."), Timeouts()
-    async with openai_like(said) as peer, model_at(peer, "chat", timeouts) as model:
+    async with openai_like(oai.Says("Tea.")) as peer, model_at(peer, "chat") as model:
         replies = await asyncio.gather(*(asked(model) for _ in range(20)))
         await asked(model)
     assert {reply.text for _, reply in replies} == {"Tea."}

@@ -16,19 +16,18 @@ from loopline.models import JsonObject, Timeouts
 from tests.support.peers.behaviours import Status
 from tests.support.peers.openai_like import openai_like
 from tests.support.peers.wire import Pause, Peer, Reset, Send, Step
-from tests.wires.asking import asked, model_at, saying
+from tests.wires.asking import PATIENT, asked, model_at, saying
 from tests.wires.flat import KEY
 
-PATIENT = Timeouts(connect=30.0, read=30.0, total=30.0)
 COMPLETION: JsonObject = {
     "object": "chat.completion",
     "choices": [{"message": {"role": "assistant", "content": "Tea."}, "finish_reason": "stop"}],
 }
 
 
-async def refused(answer: Status, timeouts: Timeouts = PATIENT) -> tuple[Peer, ModelError]:
+async def refused(answer: Status) -> tuple[Peer, ModelError]:
     """What a model says to this answer."""
-    async with openai_like(answer) as peer, model_at(peer, "chat", timeouts) as model:
+    async with openai_like(answer) as peer, model_at(peer, "chat") as model:
         with pytest.raises(ModelError) as raised:
             await asked(model)
     return peer, raised.value
