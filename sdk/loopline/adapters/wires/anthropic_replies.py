@@ -113,7 +113,7 @@ class ComingMessage(Coming):
         read = _counted(said, "cache_read_input_tokens", used.cache_read_tokens)
         written = _counted(said, "cache_creation_input_tokens", used.cache_write_tokens)
         fresh = used.input_tokens - used.cache_read_tokens - used.cache_write_tokens
-        self.usage = Usage(
+        self.usage: Usage = Usage(
             input_tokens=_counted(said, "input_tokens", fresh) + read + written,
             output_tokens=_counted(said, "output_tokens", used.output_tokens),
             cache_read_tokens=read,
