@@ -96,7 +96,10 @@ async def test_what_a_query_of_a_base_url_says_is_in_no_error_and_no_repr() -> N
     assert (KEY in error, "code=…" in error, KEY in repr(model)) == (False, True, False)
 
 
-@pytest.mark.parametrize("url", ["localhost:8000/v1", "/v1", "ftp://localhost"])
+@pytest.mark.parametrize(
+    "url",
+    ["localhost:8000/v1", "/v1", "ftp://localhost", "http://[oops", "http://", "http://a:b:c"],
+)
 def test_a_base_url_that_is_none_is_told_before_anything_is_asked(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from loopline.models import (
     vendor_of,
 )
 from loopline.models.facts import FAMILIES
-from loopline.models.urls import secrets_in
+from loopline.models.urls import is_address, secrets_in
 
 if TYPE_CHECKING:
     from loopline.adapters.wires.http import Http, MakeClient
@@ -124,9 +124,11 @@ def _offline(said: Given) -> Model:
 def _base_url(name: str, vendor: Vendor, environment: Mapping[str, str], said: Given) -> str:
     """Where it is, if that is not where its provider is."""
     url = (said.base_url or environment.get(vendor.url_variable, "")).strip()
-    if url and not url.startswith(("http://", "https://")):
+    if url and not is_address(url):
         place = "base_url" if said.base_url else vendor.url_variable
-        raise ModelError(f"{place} of {name} is no URL: begin it with http:// or https://")
+        raise ModelError(
+            f"{place} of {name} is no URL: write http:// or https://, a host, and a path if any"
+        )
     return url
 
 

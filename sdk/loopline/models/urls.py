@@ -5,12 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Final
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 SHORTEST: Final = 8
 """The characters that a secret in a text has at least; a shorter one would hide words of others."""
 _HARMLESS = "api-version="
 _WHO = re.compile(r"//(?P<user>[^/:]*):?(?P<password>[^/]*)@")
+
+
+def is_address(url: str) -> bool:
+    """Whether it is the URL of a server that speaks HTTP."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half a bracket, or a port that is none
+        return False
 
 
 def without_secrets(url: str) -> str:
