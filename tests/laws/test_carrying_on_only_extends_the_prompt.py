@@ -70,7 +70,7 @@ def test_within_an_epoch_a_prompt_begins_with_all_of_the_one_before(life: Life) 
         assert after.prompt.messages[: len(before.prompt.messages)] == before.prompt.messages
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(lives)
 def test_thinking_goes_back_only_behind_what_it_was_thought_behind(life: Life) -> None:
     assert not [misplaced(one.prompt) for one in live(life).sent if misplaced(one.prompt)]

@@ -14,6 +14,7 @@ import pytest
 
 import loopline
 from loopline import Harness, TurnResult
+from loopline.clock import SystemClock
 from loopline.conversations import Talk
 from loopline.errors import ModelOverflow, ModelStreamBroken, ModelTimedOut, ModelUnreachable
 from loopline.models import (
@@ -28,6 +29,7 @@ from loopline.models import (
     structured_llm_call,
 )
 from loopline.models.forms import form
+from loopline.react.asking import Patience, ask
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
 from tests.peers.results import of_reply, ours, theirs
@@ -61,8 +63,10 @@ def asking(text: str, *tools: ToolSpec, options: Options | None = None) -> Promp
 
 
 async def told(served: Llama, *prompts: Prompt) -> list[Reply]:
+    """What it says, asked again where it closes a connection that was idle just then."""
+    patience = Patience(clock=SystemClock(), retries=3)
     async with model_at(served.peer, "chat") as model:
-        return [(await asked(model, prompt))[1] for prompt in prompts]
+        return [await ask(model, prompt, lambda _: None, patience) for prompt in prompts]
 
 
 async def until(talk: Talk, kind: type[T], text: str) -> tuple[TurnResult, list[T]]:

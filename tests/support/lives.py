@@ -267,8 +267,20 @@ class World:
 
 
 def whole(prompt: Prompt) -> str:
-    """The request as text."""
-    return f"{prompt.system}\n{tools_text(prompt.tools)}\n{list(prompt.messages)!r}\n{prompt.tail}"
+    """The request as text, as a provider counts it."""
+    said = "\n".join(map(_counted, prompt.messages))
+    return f"{prompt.system}\n{tools_text(prompt.tools)}\n{said}\n{prompt.tail}"
+
+
+def _counted(message: Message) -> str:
+    """What of a message the model reads: of one that goes back as it came just that, of a past tail nothing."""
+    match message:
+        case AssistantMessage(echo=Echo() as echo, calls=calls):
+            return f"{echo}{calls!r}"
+        case UserMessage(passing=True):
+            return ""
+        case _:
+            return repr(message)
 
 
 def behind(prompt: Prompt) -> str:

@@ -133,4 +133,4 @@ async def _found(asked: str, call: Call) -> Block:
                 return block
             case _:
                 pass
-    raise ToolError(f"no result shows {asked!r}: hide a ref such as tc:turn_1.c1.result")
+    raise ToolError(f"no result shows {asked!r}: hide the ref of a result, tc:<turn>.<call>.result")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ def install(folder: Path) -> None:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env={**os.environ, "NODE_OPTIONS": "--use-system-ca"},
         )
         log.seek(0)
         if code != 0:
