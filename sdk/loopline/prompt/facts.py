@@ -54,6 +54,7 @@ class Facts:
         self._named: dict[int, str] = {}
         self._summary = 0
         self._asked: float = 0.0
+        self._files: int = 0
         self._model = ""
         self._ratios: dict[str, deque[float]] = {
             model: deque(ratios, maxlen=REMEMBERED) for model, ratios in (learned or {}).items()
@@ -149,13 +150,15 @@ class Facts:
                 self.taken[seq], self.taken_in[seq] = block.seq, block.turn
         if begun.model:
             self._model = begun.model
-        self._asked = begun.tokens / self.factor_of(begun.model)
+        self._files = begun.file_tokens
+        self._asked = begun.tokens / self.factor_of(begun.model) - self._files
         self._points = begun.points
         if begun.window is not None and begun.opened_by != "hide":
             self._kept = (0, 0)
 
     def _learn(self, reported: int) -> None:
-        """What a provider counted, held against what was estimated before any learning."""
-        if reported and self._asked:
+        """What a provider counted of the text, held against what was estimated before any learning."""
+        text = reported - self._files
+        if text > 0 and self._asked > 0:
             ratios = self._ratios.setdefault(self._model, deque(maxlen=REMEMBERED))
-            ratios.append(reported / self._asked)
+            ratios.append(text / self._asked)

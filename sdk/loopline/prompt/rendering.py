@@ -20,7 +20,7 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
-from loopline.models.tokens import cost
+from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attaching, clipping
 from loopline.prompt.facts import Facts
 from loopline.prompt.protocols import DecisionProtocol
@@ -104,6 +104,7 @@ class Rendering:
         self._ids = set[str]()
         self._answered = False
         self._load = attaching.Load()
+        self._files = 0
         self._digest = sha256()
         self._costs = [0]
         self._parts = [0]
@@ -190,6 +191,10 @@ class Rendering:
     def saying(self, blocks: Iterable[Block]) -> int:
         """What these user inputs will cost once they are taken, in tokens."""
         return sum(cost(message) for message, _ in self.said(blocks))
+
+    def files_with(self, blocks: Iterable[Block]) -> int:
+        """What the files cost that the model is given, once these user inputs are taken, in tokens."""
+        return self._files + sum(cost_of_files(message) for message, _ in self.said(blocks))
 
     def _open(self) -> None:
         """What stands for the blocks that are not rendered."""
@@ -421,6 +426,7 @@ class Rendering:
         self.messages.append(message)
         self.refs.append(ref)
         self.tokens += cost(message, written)
+        self._files += cost_of_files(message)
         self._costs.append(self.tokens)
         self._parts.append(self._parts[-1] + parts_of(message))
         self._digest.update(f"{written}\n".encode())

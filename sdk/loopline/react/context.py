@@ -13,7 +13,7 @@ from loopline.clock import Clock
 from loopline.errors import ModelError, ModelOverflow
 from loopline.events import Listen
 from loopline.models import Message, Model, Options, Prompt, Usage, well_formed
-from loopline.models.tokens import cost, estimate
+from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
     NATIVE,
     RENDERER,
@@ -232,6 +232,7 @@ class Context:
             purpose=iteration.purpose,
             shows="trace",
             tokens=self.tokens,
+            file_tokens=sum(map(cost_of_files, self._traced)),
             window=window,
             system="" if self._offer.system_sha256 in known else self._offer.system,
         )
@@ -340,6 +341,7 @@ class Context:
             limit=iteration.limit,
             purpose=iteration.purpose,
             tokens=self.tokens,
+            file_tokens=now.files_with(inputs),
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
             system="" if self._offer.system_sha256 in known else self._offer.system,

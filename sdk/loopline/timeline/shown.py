@@ -68,8 +68,8 @@ class RoundStart:
     decisions the turn may take. The digests are sha256 in hexadecimal; `stable_sha256` is that of the
     messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
     its conversation with their digests. A `tail` whose `tail_kind` is "kept" or "cleared" is one of the
-    messages once the model has replied. `tokens` is the estimate of the whole request. One that `shows`
-    the trace of its turn instead of the context has no part in any epoch.
+    messages once the model has replied. `tokens` is the estimate of the whole request, `file_tokens` that
+    of the files in it, before any learning. One that `shows` the trace of its turn instead of the context has no part in any epoch.
     """
 
     saw: int
@@ -88,6 +88,7 @@ class RoundStart:
     purpose: Literal["decision", "answer"] = "decision"
     shows: Literal["context", "trace"] = "context"
     tokens: int = 0
+    file_tokens: int = 0
     points: tuple[CachePoint, ...] = ()
     window: Window | None = None
     system: str = ""
