@@ -69,7 +69,8 @@ class RoundStart:
     messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
     its conversation with their digests. A `tail` whose `tail_kind` is "kept" or "cleared" is one of the
     messages once the model has replied. `tokens` is the estimate of the whole request, `file_tokens` that
-    of the files in it, before any learning. One that `shows` the trace of its turn instead of the context has no part in any epoch.
+    of the files in it, before any learning. One that `shows` the trace of its turn instead of the context
+    has no part in any epoch.
     """
 
     saw: int
