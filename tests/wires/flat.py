@@ -72,6 +72,11 @@ def _parts(body: JsonObject) -> Iterator[Json]:
         content = message.get("content")
         if isinstance(content, list):
             yield from ([message["role"], block] for block in content)
+        elif "output" in message:
+            texts = message["output"]
+            alone: list[Json] = [{"type": "input_text", "text": texts}]
+            for text in texts if isinstance(texts, list) else alone:
+                yield [message["call_id"], text]
         else:
             yield message
 

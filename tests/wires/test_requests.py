@@ -22,6 +22,7 @@ from loopline.models import (
     Message,
     Options,
     Prompt,
+    TailKind,
     ToolCall,
     ToolMessage,
     ToolSpec,
@@ -181,8 +182,11 @@ def test_a_part_is_made_once_and_is_the_same_in_every_request(wire: str) -> None
     assert all(made)
 
 
+@pytest.mark.parametrize("tail", ["dropped", "inside", "kept", "cleared"])
 @pytest.mark.parametrize("wire", WIRES)
-async def test_each_request_begins_with_all_stable_parts_of_the_one_before(wire: str) -> None:
+async def test_each_request_begins_with_all_stable_parts_of_the_one_before(
+    wire: str, tail: TailKind
+) -> None:
     script: list[Entry] = [
         *(
             Say(f"note {n}", Call("w.look", text=f"{n}"), Call("w.count", number=n))
@@ -190,14 +194,17 @@ async def test_each_request_begins_with_all_stable_parts_of_the_one_before(wire:
         ),
         "Done.",
     ]
-    model = ScriptedModel(script)
+    model = ScriptedModel(script, tail=tail)
     async with at_work(model) as talk:
         await talk.say("go", max_iterations=60)
         begun = await bodies(talk, RoundStart)
     assert len({one.epoch for one in begun}) == 1
-    flat = [parts(sent(wire, request))[:-1] for request in model.requests]  # less the tail
-    assert len(flat) == 50
-    assert all(after[: len(before)] == before for before, after in pairwise(flat))
+    whole = [parts(sent(wire, request)) for request in model.requests]
+    stable = [one[:-1] if tail in ("dropped", "inside") else one for one in whole]
+    assert len(stable) == 50
+    assert all(
+        after[: len(before)] == before for before, after in zip(stable, whole[1:], strict=False)
+    )
 
 
 async def test_the_places_of_the_markers_are_those_of_the_log() -> None:
