@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +324,32 @@ async def test_what_cannot_be_attached_is_refused_before_anything_is_recorded(
         with pytest.raises(AttachmentError, match=r"2\.txt: with it the message has 150,000 bytes"):
             await talk.say("Look.", attachments=whole)
         assert await talk.blocks() == []
+
+
+MB = 1024 * 1024
+
+
+def padded(name: str, data: bytes, size: int) -> list[Attachment]:
+    """A file of that name and size."""
+    return [Attachment(name, data.ljust(size, b"\n"))]
+
+
+SIZED: list[tuple[Callable[[int], Sequence[Attachment]], int, str]] = [
+    (partial(padded, "a.png", png(10)), 5 * MB, "an image may have 5,242,880"),
+    (partial(padded, "a.pdf", pdf("x")), 10 * MB, "a PDF may have 10,485,760"),
+    (partial(padded, "a.txt", b"x"), 10 * MB, "a text may have 10,485,760"),
+    (lambda pages: [Attachment("a.pdf", pdf(*["x"] * pages))], 500, "has 501 pages: 1 to 500"),
+    (lambda files: padded("a.txt", b"x", 5 * MB) * files, 5, "26,214,400"),
+]
+
+
+@pytest.mark.parametrize(("of_size", "most", "words"), SIZED)
+def test_who_says_nothing_of_sizes_has_those_of_the_page(
+    of_size: Callable[[int], Sequence[Attachment]], most: int, words: str
+) -> None:
+    assert entered(of_size(most), AttachmentCaps())
+    with pytest.raises(AttachmentError, match=re.escape(words)):
+        entered(of_size(most + 1), AttachmentCaps())
 
 
 @pytest.mark.parametrize(
