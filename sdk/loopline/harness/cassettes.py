@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Cassette:
     """A file of what models at a provider were asked over HTTP and what came, to the byte.
 
-    The models are those that strings name, and no other may be asked. To `record` makes the file, which must not be there yet. To `replay` has it answer in place of the
-    network, without keys; a request that it does not hold is a `CassetteError`.
+    The models are those that strings name, and no other may be asked. To `record` makes the file, which
+    must not be there yet. To `replay` has it answer in place of the network, without keys; a request that
+    it does not hold is a `CassetteError`.
     """
 
     file: str | Path

@@ -185,7 +185,7 @@ class Context:
 
     @property
     def _output(self) -> int:
-        """The tokens that are kept for the reply: a quarter at most where the window is far smaller than was thought."""
+        """The tokens that are kept for the reply: a quarter at most of a window far smaller than was thought."""
         abilities = self.model.abilities
         beyond = self._window - (abilities.window - abilities.output_limit)
         return max(min(abilities.output_limit, self._window // 4), beyond)
