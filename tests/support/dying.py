@@ -131,6 +131,10 @@ class DyingLog:
             user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
         )
 
+    async def unfinished(self) -> Sequence[ConversationSummary]:
+        """What may be unfinished."""
+        return await self._log.unfinished()
+
     async def holds(self, conversation: Conversation, term: int) -> bool:
         """Whether the lease stands."""
         return await self._log.holds(conversation, term)

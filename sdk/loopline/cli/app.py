@@ -21,6 +21,7 @@ from loopline.cli.making import bundles, new
 from loopline.cli.presetting import diff, presets
 from loopline.cli.prompting import Which, prompt
 from loopline.cli.reading import read
+from loopline.cli.recovery import carry_on
 from loopline.cli.replaying import replay
 from loopline.cli.running import Asked, run
 from loopline.cli.timelines import Wanted
@@ -171,6 +172,39 @@ def run_command(
         attached=tuple(attach or ()),
     )
     attend(lambda screen: run(asked, screen), verbose=verbose, as_json=as_json)
+
+
+@app.command("resume")
+def resume_command(
+    bundle: BundleArgument,
+    conversation: ConversationOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Carry on every cut turn of the store instead.")
+    ] = False,
+    at_once: Annotated[
+        int, typer.Option(min=1, metavar="N", help="With --all: run so many at a time.")
+    ] = 4,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    user: UserOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Carry on the turn that was cut off, or every one of the store."""
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        model=model,
+        user=user,
+        props=tuple(prop or ()),
+        as_json=as_json,
+    )
+    if every:
+        work = partial(carry_on, bundle, at_once, choices)
+    else:
+        work = partial(run, Asked(bundle=bundle, text=None, choices=choices, limits={}))
+    attend(work, verbose=verbose, as_json=as_json)
 
 
 @app.command("read")

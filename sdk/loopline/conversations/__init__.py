@@ -3,6 +3,7 @@
 from loopline.conversations.children import run_child
 from loopline.conversations.interrupts import InterruptQueue, Receipt
 from loopline.conversations.logs import InTurn
+from loopline.conversations.recovery import Recoveries, Recovery, RecoveryStatus
 from loopline.conversations.talk import Talk, WhenBusy
 from loopline.conversations.turns import Process, Turns
 
@@ -11,6 +12,9 @@ __all__ = [
     "InterruptQueue",
     "Process",
     "Receipt",
+    "Recoveries",
+    "Recovery",
+    "RecoveryStatus",
     "Talk",
     "Turns",
     "WhenBusy",

@@ -65,7 +65,10 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A turn that somebody wants run; with `wait` False not behind another one."""
+    """A turn that somebody wants run; with `wait` False not behind another one.
+
+    It is `adopted` when that is not who asked for it.
+    """
 
     conversation: Conversation
     choose: Choose
@@ -73,6 +76,7 @@ class Request:
     limits: Limits
     hear: Hear | None
     wait: bool = True
+    adopted: bool = False
 
 
 @dataclass(slots=True)
@@ -263,6 +267,7 @@ class Turns:
         others = self._ears.telling(lead.conversation)
         tell = self._ears.telling(lead.conversation, sender)
         recorder = lead.recorder(number, self._watched(lead, number, tell))
+        recorder.adopted = asked.request.adopted
         with in_turn(recorder):
             try:
                 await lead.interrupt_others(number, partial(self._watched, lead, hear=others))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from loopline.bundle import (
     run,
 )
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Talk, Turns, run_child
+from loopline.conversations import Recoveries, Recovery, Talk, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.files import AttachmentCaps
@@ -250,6 +250,29 @@ class Harness(Conversing):
             caps=self._caps,
         )
 
+    async def carry_on(
+        self, *, at_once: int = 4, on_outcome: Callable[[Recovery], None] | None = None
+    ) -> list[Recovery]:
+        """Take up every turn of this bundle in the store that was cut off, or asked for and never begun.
+
+        Meant for the start of a process, beside any number of others: a turn that another one runs stays
+        with it. At most `at_once` run at a time; `on_outcome` hears of each as soon as it is known. A
+        turn is taken up once: one that was cut off again is skipped, and left to `resume`. A paused one
+        waits for its user.
+
+        Raises:
+            LooplineError: `at_once` is below 1.
+        """
+        opened = self._open_now
+        recoveries = Recoveries(
+            opened.log,
+            turns=opened.turns,
+            process=self._process,
+            bundle=opened.loaded.bundle.id,
+            on_outcome=on_outcome,
+        )
+        return await recoveries.carry_on(at_once)
+
     async def _space(self, loaded: LoadedBundle, properties: Properties) -> KnowledgeSpace | None:
         config = knowledge_config(properties)
         if config is None:
@@ -283,14 +306,19 @@ class Harness(Conversing):
         opened = self._open_now
         stale = await self._reconciled(opened)
         begun = recorder.turn.begun or self._clock.now()
-        header = replace(self._header(opened, models.chain(wanted), limits), began=begun)
+        known = recorder.turn.header
+        recoveries = (known.recoveries if known else 0) + recorder.adopted
+        header = replace(
+            self._header(opened, models.chain(wanted), limits), began=begun, recoveries=recoveries
+        )
         told = [Notice(code="knowledge_stale", text=stale)] if stale else []
-        if recorder.turn.header is None:
-            recorder.header, recorder.foreword = header, told
-            if recorder.adopted:  # if it ends this process too, the next one passes it over
-                await recorder.record()
+        recorder.header = header if known is None else replace(known, recoveries=recoveries)
+        if known is None:
+            recorder.foreword = told
         elif told:
             await recorder.record(*told)
+        if recorder.adopted:  # if it ends this process too, the next one passes it over
+            await recorder.record()
         return Services(
             source=opened.source,
             recorder=recorder,

@@ -66,7 +66,8 @@ class TurnHeader:
     `model` is the first of the chain, `then` are the others.
 
     It is recorded with the first thing that the turn says; `began` is when it was begun. `limits` are the
-    policies in force that are not those of the preset `bare`.
+    policies in force that are not those of the preset `bare`. `recoveries` counts how often the turn was
+    taken up by somebody who was not asked to, after its runner was gone.
     """
 
     bundle: str
@@ -77,6 +78,7 @@ class TurnHeader:
     limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
     knowledge: KnowledgeCommit | None = None
     began: datetime | None = None
+    recoveries: int = 0
     type: Literal["turn.header"] = "turn.header"
 
 

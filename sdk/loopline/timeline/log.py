@@ -133,6 +133,14 @@ class TimelineLog(Protocol):
         """
         ...
 
+    async def unfinished(self) -> Sequence[ConversationSummary]:
+        """The conversations that may hold a turn which nobody ends, the one active last first.
+
+        A runner has had each of them here: neither forks nor imports that nobody ran are among them, nor
+        child runs, which their parents carry on. Turns that run or wait for the user have not ended either.
+        """
+        ...
+
     async def holds(self, conversation: Conversation, term: int) -> bool:
         """Whether the lease of that term stands: no later one has begun, as far as can be known here.
 

@@ -159,6 +159,16 @@ class MemoryLog:
         found.sort(key=lambda summary: summary.last_activity_at, reverse=True)
         return found[:limit]
 
+    async def unfinished(self) -> Sequence[ConversationSummary]:
+        """The conversations that may hold a turn which nobody ends."""
+        every = await self.conversations()
+        return [
+            summary
+            for summary in every
+            if summary.conversation in self._running
+            and _last_ended(self._kept[summary.conversation]) < summary.turns
+        ]
+
     async def holds(self, conversation: Conversation, term: int) -> bool:
         """Whether the lease of that term stands."""
         return 0 < term == self._terms[conversation]
@@ -237,6 +247,12 @@ def _shown(conversation: Conversation, kept: _Kept, seq: int) -> dict[Conversati
         if before < min(last, seq):
             shown[owner] = before = min(last, seq)
     return shown
+
+
+def _last_ended(kept: _Kept) -> int:
+    """The number of the turn that ended last, 0 when none has."""
+    ended = (block.turn for block in reversed(kept.blocks) if block.type == "react.exit")
+    return next(ended, 0)
 
 
 def _summary(conversation: Conversation, kept: _Kept) -> ConversationSummary:

@@ -186,6 +186,11 @@ class SqlLog:
         wanted = Listing(user, project, tenant, after, before, limit)
         return await self._read(partial(self._rows.summaries, wanted=wanted))
 
+    async def unfinished(self) -> Sequence[ConversationSummary]:
+        """The conversations that may hold a turn which nobody ends."""
+        self._writing()
+        return await self._read(self._rows.unfinished)
+
     async def holds(self, conversation: Conversation, term: int) -> bool:
         """Whether the lease of that term stands."""
         return await self._leases.stands(conversation, term)

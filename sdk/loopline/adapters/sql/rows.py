@@ -14,7 +14,14 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func,
 from loopline.adapters.sql.asked import Stored
 from loopline.adapters.sql.driver import Statement
 from loopline.adapters.sql.owners import Owner, owner_of
-from loopline.adapters.sql.schema import blocks, conversations, segments, tombstones, version_of
+from loopline.adapters.sql.schema import (
+    blocks,
+    conversations,
+    leases,
+    segments,
+    tombstones,
+    version_of,
+)
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.timeline import Block, Conversation, ConversationSummary, decode
@@ -144,6 +151,20 @@ _is_child: ColumnElement[bool] = and_(
     func.substr(_trimmed, -len("~c")) == "~c",
 )
 """As `parent_name` has it: what stands before the last digits and dots ends in `~c`."""
+
+
+_ends = blocks.alias("ends")
+_last_ended = (
+    select(_ends.c.turn)
+    .where(_ends.c.conversation == conversations.c.id, _ends.c.type == "react.exit")
+    .order_by(_ends.c.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_is_unfinished: ColumnElement[bool] = and_(
+    conversations.c.id.in_(select(leases.c.conversation)),
+    func.coalesce(_last_ended, 0) < conversations.c.turns,
+)
 
 
 def milliseconds_of(moment: datetime) -> int:
@@ -304,6 +325,11 @@ class Rows:
     def summaries(self, connection: Connection, wanted: Listing) -> list[ConversationSummary]:
         """The wanted conversations that have blocks, the one active last first."""
         query = wanted.of(self._as_found(connection).summaries)
+        return [_summary(row) for row in connection.execute(query).all()]
+
+    def unfinished(self, connection: Connection) -> list[ConversationSummary]:
+        """The conversations that had a runner and whose last turn has not ended; no child runs."""
+        query = self._as_found(connection).summaries.where(~_is_child, _is_unfinished)
         return [_summary(row) for row in connection.execute(query).all()]
 
     def forgotten(self, connection: Connection, conversation: Conversation) -> datetime | None:

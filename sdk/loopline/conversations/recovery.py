@@ -1,0 +1,171 @@
+"""Recovery: the turns of a store that their runners left behind are taken up, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from loopline.conversations.turns import Process, Request, Turns
+from loopline.errors import ConflictError, LooplineError
+from loopline.react import Limits, TurnResult, result
+from loopline.timeline import (
+    Conversation,
+    ConversationSummary,
+    Timeline,
+    TimelineLog,
+    Turn,
+    opened,
+    turn_id,
+)
+
+RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
+MOST_RECOVERIES = 1
+"""How often a turn is taken up unasked: one that cuts off its second process too may be the reason."""
+NEVER_BEGUN = (
+    "no bundle has begun a turn here, so nobody knows which one was asked: resume it yourself"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What became of a turn that was left behind.
+
+    It was "resumed", and `result` is what came of it; it is "waiting" for its user, for what
+    `result.pending` names; another runner has it "running"; it was "skipped", or "failed", for the `reason`.
+    """
+
+    conversation: Conversation
+    turn_id: str
+    status: RecoveryStatus
+    result: TurnResult | None = None
+    reason: str = ""
+
+
+class _NothingToResume(LooplineError):
+    """Since the conversation was looked at, its turn was taken up, or ended, elsewhere."""
+
+
+class Recoveries:
+    """Takes up what is left behind in a store, for one bundle."""
+
+    def __init__(
+        self,
+        log: TimelineLog,
+        *,
+        turns: Turns,
+        process: Process,
+        bundle: str,
+        on_outcome: Callable[[Recovery], None] | None,
+    ) -> None:
+        self._log = log
+        self._turns = turns
+        self._process = process
+        self._bundle = bundle
+        self._on_outcome = on_outcome
+
+    async def carry_on(self, at_once: int) -> list[Recovery]:
+        """Take up turn after turn, at most so many at once; what became of each, as it became known.
+
+        Raises:
+            LooplineError: `at_once` is below 1.
+        """
+        if at_once < 1:
+            raise LooplineError(f"at_once is {at_once}: it is 1 or more")
+        outcomes = list[Recovery]()
+        left = iter(await self._log.unfinished())
+        workers = [self._work(left, outcomes) for _ in range(at_once)]
+        # A fault in one leaves the others at their turns: whoever is cancelled ends its turn for good.
+        for ended in await asyncio.gather(*workers, return_exceptions=True):
+            if ended is not None:
+                raise ended
+        return outcomes
+
+    async def _work(self, left: Iterator[ConversationSummary], outcomes: list[Recovery]) -> None:
+        for summary in left:
+            known = set[str]()
+            while outcome := await self._recover(summary.conversation, summary.turns):
+                if outcome.turn_id in known:
+                    break
+                known.add(outcome.turn_id)
+                outcomes.append(outcome)
+                if self._on_outcome is not None:
+                    self._on_outcome(outcome)
+
+    async def _recover(self, conversation: Conversation, number: int) -> Recovery | None:
+        """What becomes of the oldest turn that is left behind; None when there is none."""
+        status: RecoveryStatus
+        try:
+            timeline = await opened(self._log, conversation)
+            turn = _oldest(timeline)
+            if turn is None:
+                return None
+            number = turn.number
+            kept = self._kept(conversation, timeline, turn)
+            return kept or await self._resume(conversation, number)
+        except _NothingToResume:
+            return None
+        except ConflictError:
+            status, reason = "running", ""
+        except LooplineError as error:
+            status, reason = "failed", str(error)
+        return Recovery(
+            conversation=conversation, turn_id=turn_id(number), status=status, reason=reason
+        )
+
+    def _kept(self, conversation: Conversation, timeline: Timeline, turn: Turn) -> Recovery | None:
+        """Why the turn is not taken up; None when it is to be."""
+        status: RecoveryStatus = "skipped"
+        reason = ""
+        bundle = _bundle(timeline, turn)
+        if turn.waiting and not turn.answers:
+            status = "waiting"
+        elif bundle != self._bundle:
+            reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_BEGUN
+        elif turn.header is not None and turn.header.recoveries >= MOST_RECOVERIES:
+            reason = (
+                "it was taken up before and cut off again: resume it yourself, or say something"
+            )
+        else:
+            return None
+        return Recovery(
+            conversation=conversation,
+            turn_id=turn_id(turn.number),
+            status=status,
+            result=result(timeline, turn.number, "paused") if status == "waiting" else None,
+            reason=reason,
+        )
+
+    async def _resume(self, conversation: Conversation, number: int) -> Recovery:
+        async def choose(timeline: Timeline) -> int:
+            """The turn, if it is still left now that the conversation is held."""
+            turn = _oldest(timeline)
+            if turn is None or turn.number != number or self._kept(conversation, timeline, turn):
+                raise _NothingToResume(f"{turn_id(number)} is no longer left behind")
+            return number
+
+        request = Request(
+            conversation=conversation,
+            choose=choose,
+            process=self._process,
+            limits=Limits(),
+            hear=None,
+            wait=False,
+            adopted=True,
+        )
+        came = await self._turns.run(request)
+        return Recovery(
+            conversation=conversation, turn_id=turn_id(number), status="resumed", result=came
+        )
+
+
+def _oldest(timeline: Timeline) -> Turn | None:
+    """The oldest turn that was cut off or is paused, else the oldest that was never begun."""
+    return next(iter([*timeline.cut, *timeline.unbegun]), None)
+
+
+def _bundle(timeline: Timeline, turn: Turn) -> str:
+    """Whose turn it is: the bundle that began it, else the one that began a turn last."""
+    headers = [turn.header, *(one.header for one in reversed(timeline.turns.values()))]
+    return next((header.bundle for header in headers if header is not None), "")

@@ -1,0 +1,194 @@
+"""The turns that a store's runners left behind are taken up, each once, beside whoever else runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loopline import BaseWorkflow, Bundle, Harness, LooplineError, TurnPayload, TurnResult
+from loopline.conversations import Recovery
+from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.timeline import (
+    NEW_TURN,
+    Conversation,
+    Entry,
+    Exit,
+    MemoryLog,
+    TimelineLog,
+    TurnHeader,
+    UserAnswer,
+    UserPrompt,
+)
+from tests.support.mortal import Died, MortalLog
+from tests.support.playground import bundle as playground
+from tests.support.workbench import workbench
+
+
+class Fatal(BaseException):
+    """What ends the process."""
+
+
+class Fragile(BaseWorkflow):
+    async def pre_run_hook(self, payload: TurnPayload) -> None:
+        if payload.text == "poison":
+            raise Fatal
+
+
+async def cut(log: TimelineLog, name: str, appends: int = 3, bundle: Bundle = playground) -> None:
+    """Leave a turn behind after so many of its appends."""
+    mortal = MortalLog(log)
+    model = ScriptedModel([Call("play.look", text="x"), "Never."], strict=False)
+    async with Harness.open(bundle, store=mortal, model=model) as harness:
+        mortal.left = appends
+        with pytest.raises(Died):
+            await harness.conversation(name).say("go")
+
+
+async def carried_on(
+    log: TimelineLog, *, bundle: Bundle = playground, answers: int = 9, at_once: int = 4
+) -> list[tuple[str, str, str]]:
+    """Conversation, turn and status of each that is taken up by another process."""
+    model = ScriptedModel(["Done."] * answers, strict=False)
+    async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
+        told = list[Recovery]()
+        outcomes = await harness.carry_on(at_once=at_once, on_outcome=told.append)
+    assert told == outcomes
+    return sorted((one.conversation.name, one.turn_id, one.status) for one in outcomes)
+
+
+async def reasons(log: TimelineLog, name: str) -> list[tuple[int, str]]:
+    blocks = await log.read(Conversation(name=name), types=["react.exit"])
+    return [(block.turn, block.body.reason) for block in blocks if isinstance(block.body, Exit)]
+
+
+async def test_every_cut_turn_of_a_store_is_carried_on_and_those_that_ended_are_left_alone() -> (
+    None
+):
+    log = MemoryLog(FakeClock())
+    for name in "abcde":
+        await cut(log, name)
+    async with Harness.open(playground, store=log, model=ScriptedModel(["Yes."])) as harness:
+        await harness.conversation("whole").say("go")
+    assert await carried_on(log) == [(name, "turn_1", "resumed") for name in "abcde"]
+    assert [await reasons(log, name) for name in "abcde"] == [[(1, "complete")]] * 5
+    assert await carried_on(log) == []
+
+
+async def test_a_prompt_that_nobody_began_is_run_behind_the_cut_turn() -> None:
+    log = MemoryLog(FakeClock())
+    await cut(log, "c")
+    said = Entry(body=UserPrompt(text="And then?"), turn=NEW_TURN)
+    await log.append(Conversation(name="c"), [said], seen=0)
+    assert await carried_on(log) == [("c", "turn_1", "resumed"), ("c", "turn_2", "resumed")]
+    assert await reasons(log, "c") == [(1, "complete"), (2, "complete")]
+
+
+async def test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person() -> None:
+    log = MemoryLog(FakeClock())
+    await cut(log, "c")
+    mortal = MortalLog(log)
+    mortal.left = 2
+    assert await carried_on(mortal) == [("c", "turn_1", "failed")]
+    assert await carried_on(log) == [("c", "turn_1", "skipped")]
+    assert await reasons(log, "c") == []
+    async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
+        assert (await harness.conversation("c").resume()).ok
+    headers = await log.read(Conversation(name="c"), types=["turn.header"])
+    counts = [block.body.recoveries for block in headers if isinstance(block.body, TurnHeader)]
+    assert counts == [0, 1]
+
+
+async def test_a_prompt_that_ends_each_process_which_begins_it_is_taken_up_once() -> None:
+    log, fragile = MemoryLog(FakeClock()), Bundle(id="fragile", workflow=Fragile)
+    async with Harness.open(fragile, store=log, model=ScriptedModel(["Yes."])) as harness:
+        await harness.conversation("c").say("hello")
+        with pytest.raises(Fatal):
+            await harness.conversation("c").say("poison")
+    with pytest.raises(Fatal):
+        await carried_on(log, bundle=fragile)
+    assert await carried_on(log, bundle=fragile) == [("c", "turn_2", "skipped")]
+
+
+async def test_a_paused_turn_is_listed_with_what_it_waits_for_and_an_answered_one_goes_on() -> None:
+    log = MemoryLog(FakeClock())
+    asking = ScriptedModel([Call("w.ask", question="Which?")])
+    async with Harness.open(workbench(), store=log, model=asking) as harness:
+        await harness.conversation("c").say("go")
+    async with Harness.open(workbench(), store=log, model=ScriptedModel([])) as harness:
+        (outcome,) = await harness.carry_on()
+    assert outcome.status == "waiting"
+    assert outcome.result is not None
+    assert [call.question for call in outcome.result.pending] == ["Which?"]
+    answer = UserAnswer(call_id=outcome.result.pending[0].call_id, value="this")
+    await log.append(Conversation(name="c"), [Entry(body=answer, turn=1)], seen=0)
+    assert await carried_on(log, bundle=workbench()) == [("c", "turn_1", "resumed")]
+
+
+async def test_what_another_harness_runs_stays_with_it() -> None:
+    log, reached, free = MemoryLog(), asyncio.Event(), asyncio.Event()
+
+    class Slow(BaseWorkflow):
+        async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
+            reached.set()
+            await free.wait()
+
+    slow = Bundle(id="playground", workflow=Slow)
+    async with Harness.open(slow, store=log, model=ScriptedModel(["Mine."])) as owner:
+        running = asyncio.create_task(owner.conversation("c").say("go"))
+        await reached.wait()
+        assert await carried_on(log) == [("c", "turn_1", "running")]
+        free.set()
+        assert (await running).answer == "Mine."
+    assert await carried_on(log) == []
+
+
+async def test_a_turn_of_another_bundle_is_not_touched() -> None:
+    log = MemoryLog(FakeClock())
+    await cut(log, "c")
+    other = Bundle(id="other", workflow=BaseWorkflow)
+    assert await carried_on(log, bundle=other) == [("c", "turn_1", "skipped")]
+    assert await carried_on(log) == [("c", "turn_1", "resumed")]
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
+    store: str, tmp_path: Path
+) -> None:
+    """A fork and an import had no runner of their own: nobody left them behind."""
+    from loopline.adapters.sql import SqlLog
+
+    log: TimelineLog = MemoryLog()
+    if store == "sqlite":
+        log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
+    await cut(log, "c")
+    here = Conversation(name="c")
+    blocks = await log.read(here)
+    await log.fork(here, Conversation(name="fork"), blocks[-1].seq)
+    await log.restore(Conversation(name="import"), blocks)
+    found = [summary.conversation.name for summary in await log.unfinished()]
+    outcomes = await carried_on(log)
+    assert (found, outcomes) == (["c"], [("c", "turn_1", "resumed")])
+    assert await log.unfinished() == []
+    await log.close()
+
+
+async def test_at_most_so_many_run_at_once() -> None:
+    log, running, most = MemoryLog(), 0, 0
+    for name in "abcdef":
+        await cut(log, name)
+
+    class Counting(BaseWorkflow):
+        async def pre_run_hook(self, payload: TurnPayload) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+
+    counting = Bundle(id="playground", workflow=Counting)
+    assert len(await carried_on(log, bundle=counting, at_once=2)) == 6
+    assert most == 2
+    with pytest.raises(LooplineError, match="at_once is 0"):
+        await carried_on(log, at_once=0)
