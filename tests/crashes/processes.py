@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from itertools import count
@@ -112,15 +113,27 @@ async def hold_lease(store: str) -> None:
         await asyncio.Event().wait()
 
 
+def block(seconds: float) -> None:
+    """Keep this thread, and its event loop, from doing anything else."""
+    time.sleep(seconds)
+
+
 async def hold_until_told(store: str, seconds: float) -> None:
-    """Take the lease and say the term; told to, append as its owner and say what came of it."""
+    """Take the lease and say the term; told to, append as its owner and say what came of it.
+
+    Told to `block`, it blocks its event loop for longer than the lease lasts.
+    """
     async with (
         await SqlLog.open(url(store), lease_seconds=seconds) as log,
         log.lease(HERE) as term,
     ):
         await log.append(HERE, [prompt("one"), notes("mine")], seen=0, term=term)
         say(term)
-        while await asyncio.to_thread(sys.stdin.readline):
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            if line.strip() == "block":
+                block(2.5 * seconds)
+                say("went on")
+                continue
             try:
                 say(len(await log.append(HERE, [notes("late")], seen=2, term=term)))
             except LeaseLost as error:

@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.heartbeat import Heartbeat
 from loopline.errors import ConflictError, LeaseLost
 from loopline.timeline import Notes
 from tests.crashes.processes import HERE, kill, notes, start, url
+from tests.crashes.processes import block as hang
+from tests.doors.command import wait_for
 
 SECONDS = 0.4
 
@@ -117,6 +120,36 @@ async def test_an_owner_that_is_alive_puts_the_end_off(tmp_path: Path) -> None:
             before = end_of_lease(store)
             assert await asyncio.to_thread(next_end, store, before) > before
         assert await told(process) == "1\n"
+
+
+async def test_an_owner_whose_event_loop_is_blocked_past_its_lease_keeps_it(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with owner(store, 2.0) as process, await SqlLog.open(url(store)) as log:
+        assert process.stdin is not None
+        process.stdin.write("block\n")
+        process.stdin.flush()
+        went_on = asyncio.create_task(line(process))
+        while not went_on.done():
+            with pytest.raises(ConflictError):
+                await log.lease(HERE, wait=False).__aenter__()
+            await asyncio.sleep(0.1)
+        assert await went_on == "went on\n"
+        assert await told(process) == "1\n"
+
+
+async def test_nothing_beats_for_a_loop_that_hangs_until_it_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    beats = list[None]()
+    heartbeat = Heartbeat(lambda: beats.append(None), every=0.01, hang_seconds=0.2)
+    await asyncio.to_thread(wait_for, lambda: len(beats) > 2)
+    before = -1
+    while before != len(beats):  # this loop hangs: nothing is awaited here
+        before = len(beats)
+        hang(0.5)
+    await asyncio.to_thread(wait_for, lambda: len(beats) > before + 2)
+    await heartbeat.stop()
+    assert "the event loop was blocked for" in caplog.text
 
 
 async def test_an_owner_that_was_stopped_and_not_taken_over_goes_on(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from io import FileIO
 
 from loopline.adapters.sql.group import Group
+from loopline.adapters.sql.heartbeat import Heartbeat
 from loopline.adapters.sql.locks import Locks
 from loopline.adapters.sql.owners import Claim, Owner, boot_id, since_boot
 from loopline.adapters.sql.rows import Rows
@@ -38,8 +39,8 @@ class _Lease:
 class Leases:
     """The leases of a process: it has a term and a lock for each, and puts off their ends.
 
-    It does so while its event loop ticks. A process that is stopped, or whose loop is stuck, for
-    longer than a lease may find that another has taken over: it learns that from its next append.
+    A process that is stopped for longer than a lease, or whose loop hangs, may find that another
+    has taken over: it learns that from its next append.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Leases:
         self._writing = writing
         self._seconds = seconds
         self._held: dict[Conversation, _Lease] = {}
-        self._heart: asyncio.Task[None] | None = None
+        self._heartbeat: Heartbeat | None = None
 
     @asynccontextmanager
     async def hold(self, conversation: Conversation, *, wait: bool) -> AsyncGenerator[int, None]:
@@ -147,42 +148,39 @@ class Leases:
     def _let_go(self, conversation: Conversation, lease: _Lease) -> None:
         if self._held.get(conversation) is lease:
             del self._held[conversation]
-        if not self._held and self._heart is not None:
-            self._heart.cancel()
-            self._heart = None
 
     def _start(self) -> None:
-        if self._heart is None:
-            self._heart = asyncio.create_task(self._beat())
+        if self._heartbeat is None:
+            every = self._seconds / BEATS_PER_LEASE
+            self._heartbeat = Heartbeat(partial(self._beat, self._writing()), every=every)
 
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(self._seconds / BEATS_PER_LEASE)
-            held = [(conversation, lease.term) for conversation, lease in self._held.items()]
+    def _beat(self, group: Group) -> None:
+        """Put every end off; on the heartbeat's thread."""
+        held = [(conversation, lease.term) for conversation, lease in self._held.copy().items()]
+        if held:
             with suppress(StoreError):  # the next append says what is wrong, to who can answer
-                await self._renew(held)
+                group.writer.wait_for(partial(self._put_off, group, held))
 
     async def _renew(self, terms: Sequence[_Term]) -> Sequence[_Term]:
         """Put the ends of these terms off; those of them that stand."""
         group = self._writing()
-        standing, ends = await group.writer.do(partial(self._put_off, group, terms))
+        return await group.writer.do(partial(self._put_off, group, terms))
+
+    def _put_off(self, group: Group, terms: Sequence[_Term]) -> Sequence[_Term]:
+        ends = since_boot() + round(self._seconds * 1000)
+        with group.writer.transaction() as connection:
+            standing = group.ledger.put_off(connection, terms, ends)
         for conversation, term in standing:
             held = self._held.get(conversation)
             if held is not None and held.term == term:
                 held.ends = ends
         return standing
 
-    def _put_off(self, group: Group, terms: Sequence[_Term]) -> tuple[Sequence[_Term], int]:
-        ends = since_boot() + round(self._seconds * 1000)
-        with group.writer.transaction() as connection:
-            return group.ledger.put_off(connection, terms, ends), ends
-
     async def close(self) -> None:
         """Let every lease run out."""
-        heart, self._heart = self._heart, None
-        if heart is not None:
-            heart.cancel()
-            await asyncio.wait([heart])
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            await heartbeat.stop()
 
 
 class _Lock:

@@ -61,6 +61,10 @@ class Writer:
         """What the job returns, which is run on the thread and never given up half-way."""
         return await settled(asyncio.get_running_loop().run_in_executor(self._thread, job))
 
+    def wait_for(self, job: Callable[[], T]) -> T:
+        """What the job returns, which this thread waits for; never the event loop's."""
+        return self._thread.submit(job).result()
+
     def begin(self, job: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
         """Have the job done; `then` is told on the event loop, in one step, what came of it."""
         loop = asyncio.get_running_loop()
