@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from loopline.events import Delta
     from loopline.files import Attachment, AttachmentCaps
-    from loopline.harness import Harness, Store, model
+    from loopline.harness import Harness, Store, model, run_sync
     from loopline.knowledge import Passage
     from loopline.react import TurnPayload, TurnResult
     from loopline.timeline import Block, Source
@@ -61,6 +61,7 @@ __all__ = [
     "TurnPayload",
     "TurnResult",
     "model",
+    "run_sync",
     "tool",
 ]
 

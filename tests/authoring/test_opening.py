@@ -275,7 +275,7 @@ def test_a_malformed_project_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("x = 1", "no 'bundle' in it: write `bundle = Bundle(id=…, workflow=…)`"),
+        ("x = 1", "no 'bundle' in it: write `bundle = Bundle(id=…, …)`"),
         (BUNDLE.replace("bundle =", "guide ="), "no 'bundle' in it: call one of ['guide'] that"),
         ("bundle = 3", "'bundle' is not a Bundle(…) but 3"),
     ],

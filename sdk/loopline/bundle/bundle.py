@@ -1,25 +1,57 @@
-"""A bundle: a name, the workflow that runs its turns, and its configuration."""
+"""A bundle: a name, what its loop has, and the workflow that runs its turns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from loopline.models import Json
-
-if TYPE_CHECKING:
-    from loopline.bundle.workflow import BaseWorkflow
+from loopline.bundle.workflow import BaseWorkflow
+from loopline.models import Json, JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What a bundle's package exposes under the name `bundle`.
+    """What a bundle's module exposes under the name `bundle`.
 
-    `configuration` holds the defaults of the bundle's properties, nested; with a `knowledge` section
-    the bundle has a knowledge space.
+    `tools` are functions, decorated with `@tool` or plain, called `<id>.<function>`; `skills` are folders, each with a `SKILL.md` or with
+    skills below it, relative to the bundle's folder; `knowledge` is the section of that name of the
+    configuration, and gives the bundle a knowledge space. They are added to what the workflow class and
+    its descriptors have; `instructions` take the place of the class's. `configuration` holds the defaults
+    of the bundle's properties, nested. `module` is the name of the module that made the bundle.
     """
 
     id: str
-    workflow: type[BaseWorkflow]
+    workflow: type[BaseWorkflow] = BaseWorkflow
+    instructions: str = ""
+    tools: Sequence[Callable[..., Any]] = ()
+    skills: Sequence[str | Path] = ()
+    knowledge: Mapping[str, Json] | None = None
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    module: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "module", _calling_module())
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """Return the configuration with the knowledge section of the workflow class and of the bundle."""
+        sections = (self.workflow.knowledge_config, self.knowledge)
+        given = [section for section in sections if section is not None]
+        if not given:
+            return self.configuration
+        configured = self.configuration.get("knowledge")
+        merged: JsonObject = dict(configured) if isinstance(configured, dict) else {}
+        for section in given:
+            merged |= section
+        return {**self.configuration, "knowledge": merged}
+
+
+def _calling_module() -> str:
+    """Return the name of the module whose code is making a bundle."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"] in (__name__, "dataclasses"):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals["__name__"])

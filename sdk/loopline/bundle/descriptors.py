@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,10 +11,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from loopline.bundle.builtins import BUILTINS, builtin
+from loopline.bundle.bundle import Bundle
 from loopline.bundle.load import LoadedBundle
 from loopline.errors import BundleError
-from loopline.skills import REACT, Selection, Skills, selections
-from loopline.tools import Tool, ToolFunction, ToolSet
+from loopline.skills import (
+    DEFAULT_NAMESPACE,
+    REACT,
+    SKILL_FILE,
+    Selection,
+    Skill,
+    Skills,
+    read_skill,
+    selections,
+)
+from loopline.tools import Tool, ToolFunction, ToolSet, tool
 
 if TYPE_CHECKING:
     import ast
@@ -29,21 +39,24 @@ _SOURCES = ("ref", "module")
 _SPEC_KEYS = (*_SOURCES, "alias")
 _BUILTIN_KEYS = ("builtin", "port")
 _ALIAS = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_ALIAS_RULE = f"a letter, then A-Z a-z 0-9 _ -, and not one of {', '.join(RESERVED)}"
 _RUNTIMES = ("local", "docker", "fargate")
 _MISSPELT = 0.85
 
 
 def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
-    """The tools that a descriptor module lists; none without a module.
+    """The bundle's own tools, and those that a descriptor module lists.
 
     Raises:
         BundleError: the descriptor or a tool is wrong; the message names file and line.
     """
+    declared = list(_declared(bundle.bundle))
     if not module:
-        return ToolSet()
+        _check_declared(bundle.bundle, declared)
+        return ToolSet(declared)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
-    bound = list(_bound(descriptor, bundle))
+    bound = [*declared, *_bound(descriptor, bundle)]
     _check_different(descriptor, bound)
     if descriptor.value("MCP_TOOL_SPECS", []):
         raise descriptor.wrong(
@@ -61,13 +74,14 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
         BundleError: the descriptor or a skill is wrong; the message names file and line.
     """
     default = bundle.folder / SKILLS_FOLDER if bundle.folder else None
+    declared = _declared_skills(bundle)
     if not module:
         found = Skills.load(default) if default and default.is_dir() else Skills()
-        return found.enabled({}, consumer)
+        return _joined(declared, found, bundle).enabled({}, consumer)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(SKILL_NAMES)
     root = _skills_root(descriptor, bundle, default)
-    skills = Skills() if root is None else Skills.load(root)
+    skills = _joined(declared, Skills() if root is None else Skills.load(root), bundle)
     config = _agents(descriptor, skills)
     strange = tuple(
         f"{descriptor.place('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"
@@ -81,6 +95,61 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
         if not any(selection.matches(pattern, skill.namespace, skill.id) for skill in skills)
     )
     return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange, *idle))
+
+
+def _declared(bundle: Bundle) -> Iterator[Tool]:
+    """Yield the tools that the bundle and its workflow class list as functions."""
+    for function in (*bundle.tools, *bundle.workflow.tools):
+        made = _as_tool(function)
+        if not _is_alias(bundle.id):
+            raise BundleError(
+                f"{made.place}: {made.name!r} would be called {bundle.id}.{made.name}, and {bundle.id!r} "
+                f"cannot be an alias: {_ALIAS_RULE}; rename the bundle, or list the tool in a descriptor"
+            )
+        yield made.bind(bundle.id)
+
+
+def _as_tool(function: Callable[..., Any]) -> ToolFunction[..., Any]:
+    if isinstance(function, ToolFunction):
+        return cast("ToolFunction[..., Any]", function)
+    return tool(function)
+
+
+def _check_declared(bundle: Bundle, tools: Sequence[Tool]) -> None:
+    if twice := _twice(tools):
+        raise BundleError(f"bundle {bundle.id!r}: two of its tools are called {twice!r}")
+
+
+def _declared_skills(bundle: LoadedBundle) -> Skills:
+    """Return the skills in the folders that the bundle and its workflow class list."""
+    found = list[Skills]()
+    for given in (*bundle.bundle.skills, *bundle.bundle.workflow.skills):
+        folder = (bundle.folder or Path()) / given
+        alone = (folder / SKILL_FILE).is_file()
+        found.append(
+            Skills((read_skill(folder / SKILL_FILE, DEFAULT_NAMESPACE),))
+            if alone
+            else Skills.load(folder)
+        )
+    warnings = (warning for skills in found for warning in skills.warnings)
+    return Skills(tuple(skill for skills in found for skill in skills), tuple(warnings))
+
+
+def _joined(declared: Skills, found: Skills, bundle: LoadedBundle) -> Skills:
+    """Return the skills of both; a folder that is listed and found is one.
+
+    Raises:
+        BundleError: two files are skills of one name.
+    """
+    skills = dict[str, Skill]()
+    for skill in (*declared, *found):
+        other = skills.setdefault(skill.full_id, skill)
+        if other.path.resolve() != skill.path.resolve():
+            raise BundleError(
+                f"{skill.path}:1: {skill.full_id!r} is also at {other.path}: rename one of them, or take "
+                f"it out of the bundle {bundle.bundle.id!r}"
+            )
+    return Skills(tuple(skills.values()), (*declared.warnings, *found.warnings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +275,9 @@ def _spec(
         problem = 'write {"ref": "tools.py", "alias": "shop"} or {"module": "a.b", "alias": "shop"}'
         raise descriptor.wrong("TOOLS_SPECS", f"{spec!r} is incomplete: {problem}", index)
     alias = texts["alias"]
-    if not _ALIAS.fullmatch(alias) or alias in RESERVED:
-        problem = f"{alias!r} cannot be an alias: a letter, then A-Z a-z 0-9 _ -, and not one of"
-        raise descriptor.wrong("TOOLS_SPECS", f"{problem} {', '.join(RESERVED)}", index)
+    if not _is_alias(alias):
+        problem = f"{alias!r} cannot be an alias: {_ALIAS_RULE}"
+        raise descriptor.wrong("TOOLS_SPECS", problem, index)
     return sources[0], texts[sources[0]], alias
 
 
@@ -224,10 +293,23 @@ def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
 
 
 def _check_different(descriptor: _Descriptor, tools: Iterable[Tool]) -> None:
-    names = [tool.spec.name for tool in tools]
-    if twice := [name for name in names if names.count(name) > 1]:
-        problem = f"two tools are called {twice[0]!r}: give one of them another alias"
+    if twice := _twice(tools):
+        problem = f"two tools are called {twice!r}: give one of them another alias"
         raise descriptor.wrong("TOOLS_SPECS", problem)
+
+
+def _twice(tools: Iterable[Tool]) -> str:
+    """Return the first name that two of the tools have, or nothing."""
+    seen = set[str]()
+    for bound in tools:
+        if bound.spec.name in seen:
+            return bound.spec.name
+        seen.add(bound.spec.name)
+    return ""
+
+
+def _is_alias(text: str) -> bool:
+    return _ALIAS.fullmatch(text) is not None and text not in RESERVED
 
 
 def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:

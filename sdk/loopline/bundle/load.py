@@ -20,6 +20,7 @@ from loopline.bundle.importing import (
     public_name,
     raised_inside,
 )
+from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError
 
 if TYPE_CHECKING:
@@ -39,13 +40,23 @@ class LoadedBundle:
     """A bundle, and where its code is.
 
     `package` is the module name under which it is loaded; `name` is what its author calls that.
-    `folder` is None for a bundle made where there is no file.
+    `folder` is None for a bundle made where there is no file; `file` is the module that holds all of the
+    bundle's code, and None where that is a package.
     """
 
     bundle: Bundle
     folder: Path | None
     package: str
     name: str
+    file: Path | None = None
+
+    @property
+    def code(self) -> Iterator[Path]:
+        """The files that hold the bundle's code: its one module, or the modules of its package."""
+        if self.file is not None:
+            yield self.file
+        elif self.folder is not None:
+            yield from _package_files(self.folder)
 
     def resolve_module(self, name: str) -> ModuleType:
         """The module; a name that begins with the bundle's own is looked for inside the bundle.
@@ -87,7 +98,9 @@ class LoadedBundle:
 
     def holds(self, module: str) -> bool:
         """Whether there is a file for the module, such as `tools_descriptor`, in the folder."""
-        return self.folder is not None and (self.folder / f"{module}.py").is_file()
+        if self.folder is None or self.file is not None:
+            return False
+        return (self.folder / f"{module}.py").is_file()
 
     def _modules(self, name: str) -> str:
         files = _files(self.folder) if self.folder else []
@@ -245,6 +258,7 @@ def _opened(site: _Site) -> LoadedBundle:
         folder=folder.resolve(),
         package=module.__name__,
         name=public_name(module.__name__),
+        file=None if site.path.is_dir() else site.path.resolve(),
     )
 
 
@@ -264,6 +278,7 @@ def _installed(name: str, found: list[EntryPoint]) -> LoadedBundle:
         folder=Path(file).resolve().parent if file else None,
         package=module.__name__,
         name=module.__name__,
+        file=None if hasattr(module, "__path__") or not file else Path(file).resolve(),
     )
 
 
@@ -275,20 +290,29 @@ def _bundle_in(module: ModuleType, attribute: str) -> Bundle:
     if value is not None:
         raise BundleError(f"{file}: {attribute!r} is not a Bundle(…) but {value!r}")
     others = [name for name, other in vars(module).items() if isinstance(other, Bundle)]
-    hint = f"call one of {others} that" if others else "write `bundle = Bundle(id=…, workflow=…)`"
+    hint = f"call one of {others} that" if others else "write `bundle = Bundle(id=…, …)`"
     raise BundleError(f"{file}: no {attribute!r} in it: {hint}")
 
 
 def _given(bundle: Bundle) -> LoadedBundle:
-    module = sys.modules.get(bundle.workflow.__module__)
+    name = bundle.workflow.__module__
+    if bundle.workflow is BaseWorkflow:  # then the bundle's own code is where it was made
+        name = bundle.module
+    module = sys.modules.get(name)
     if module is None:
-        name = bundle.workflow.__module__
         return LoadedBundle(bundle=bundle, folder=None, package=name, name=public_name(name))
     home = _home(bundle, module)
-    package = home.__name__ if hasattr(home, "__path__") else home.__package__ or home.__name__
-    file = getattr(home, "__file__", None)
-    folder = Path(file).resolve().parent if file else None
-    return LoadedBundle(bundle=bundle, folder=folder, package=package, name=public_name(package))
+    is_package = hasattr(home, "__path__")
+    package = home.__name__ if is_package else home.__package__ or home.__name__
+    written = getattr(home, "__file__", None)  # a prompt's `__main__` has none
+    file = Path(written).resolve() if written else None
+    return LoadedBundle(
+        bundle=bundle,
+        folder=file.parent if file else None,
+        package=package,
+        name=public_name(package),
+        file=None if is_package else file,
+    )
 
 
 def _home(bundle: Bundle, module: ModuleType) -> ModuleType:
@@ -297,6 +321,14 @@ def _home(bundle: Bundle, module: ModuleType) -> ModuleType:
     around = (sys.modules.get(".".join(parts[:end])) for end in range(1, len(parts)))
     offering = (package for package in around if getattr(package, "bundle", None) is bundle)
     return next((package for package in offering if package is not None), module)
+
+
+def _package_files(folder: Path) -> Iterator[Path]:
+    """Yield the modules of a package and of the packages in it; what else lies there is not its code."""
+    yield from sorted(folder.glob("*.py"))
+    for inner in sorted(folder.iterdir()):
+        if (inner / "__init__.py").is_file():
+            yield from _package_files(inner)
 
 
 def _files(root: Path) -> list[str]:

@@ -39,7 +39,8 @@ class SpawnServed(Protocol):
 class Services:
     """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name.
 
-    `header` is what the turn began with; `environment` are the variables that presets know.
+    `instructions` are the bundle's own, which take the place of its workflow class's. `header` is what the
+    turn began with; `environment` are the variables that presets know.
     """
 
     source: str
@@ -55,6 +56,7 @@ class Services:
     settings: LoopSettings
     knowledge: KnowledgeSpace | None
     read: KnowledgeRead | None
+    instructions: str
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
     other: OtherConversation

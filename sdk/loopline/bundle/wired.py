@@ -28,7 +28,7 @@ def wired(bundle: LoadedBundle, kind: Kind) -> list[str]:
 def _named(bundle: LoadedBundle, keyword: str) -> Iterator[str]:
     import ast
 
-    for file in sorted(bundle.folder.rglob("*.py")) if bundle.folder else []:
+    for file in bundle.code:
         try:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Unpack
 
 from loopline.bundle.loop import Loop
@@ -59,11 +60,15 @@ from loopline.tools import (
 class BaseWorkflow:
     """One instance runs one turn. A subclass says what the turn does, in `process`.
 
-    `guards` stand around every call, `nudges` between rounds, `arounds` about the whole run, each in their
+    `instructions`, `tools`, `skills` and `knowledge_config` are what `Bundle` calls `instructions`, `tools`,
+    `skills` and `knowledge`. `guards` stand around every call, `nudges` between rounds, `arounds` about the whole run, each in their
     order.
     """
 
     instructions: str = ""
+    tools: Sequence[Callable[..., Any]] = ()
+    skills: Sequence[str | Path] = ()
+    knowledge_config: Mapping[str, Json] | None = None
     guards: Sequence[Guard] = ()
     nudges: Sequence[Nudge] = ()
     arounds: Sequence[Around] = ()
@@ -96,6 +101,10 @@ class BaseWorkflow:
     def knowledge(self) -> KnowledgeSpace | None:
         """The bundle's own knowledge space; None without a `knowledge` configuration."""
         return self._services.knowledge
+
+    @property
+    def _instructions(self) -> str:
+        return self._services.instructions or self.instructions
 
     def bundle_prop(self, name: str, default: Json = None) -> Json:
         """The property of that dotted name, or the default."""
@@ -134,7 +143,7 @@ class BaseWorkflow:
             skills_module=skills_module,
             search=knowledge_space_fn,
             read=knowledge_read_fn,
-            instructions=self.instructions if instructions is None else instructions,
+            instructions=self._instructions if instructions is None else instructions,
             models=self._services.models.chain(model),
             allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
             preset=named_preset(configured.preset or preset),

@@ -70,7 +70,7 @@ async def check(bundle: str, choices: Choices, screen: Screen) -> int:
         raise UsageError(str(error)) from error
     loaded = load(bundle)
     found = Findings(loaded.bundle.id)
-    configuration, folder = loaded.bundle.configuration, loaded.folder
+    configuration, folder = loaded.bundle.defaults, loaded.folder
     found.properties = found.attempt(
         lambda: merged(configuration, folder=folder, overrides=settings), Properties()
     )
@@ -89,7 +89,7 @@ async def check(bundle: str, choices: Choices, screen: Screen) -> int:
 def _descriptors(loaded: LoadedBundle, found: Findings) -> None:
     """Read the descriptors that the bundle's code names."""
     tools = dict[str, Tool]()
-    for module in wired(loaded, "tools"):
+    for module in wired(loaded, "tools") or [""]:
         tools |= found.attempt(partial(_specified, module, loaded), ToolSet())
     found.tools = ToolSet(tools.values())
     for module in wired(loaded, "skills") or [""]:

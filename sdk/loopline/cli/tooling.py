@@ -39,7 +39,7 @@ async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
     """Call the tool and print its result; a failure if it refuses."""
     loaded = load(wanted.bundle)
     tools = dict[str, Tool]()
-    for module in wired(loaded, "tools"):
+    for module in wired(loaded, "tools") or [""]:
         tools |= load_tools(module, loaded)
     found = _found(wanted.name, ToolSet(tools.values()))
     arguments = _checked(found, wanted.arguments)
@@ -81,7 +81,7 @@ def _checked(found: Tool, written: str) -> JsonObject:
 def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
     try:
         properties = merged(
-            loaded.bundle.configuration, folder=loaded.folder, overrides=choices.settings
+            loaded.bundle.defaults, folder=loaded.folder, overrides=choices.settings
         )
     except PropertyError as error:
         if choices.props:

@@ -4,10 +4,11 @@ from loopline.conversations.children import run_child
 from loopline.conversations.interrupts import InterruptQueue, Receipt
 from loopline.conversations.logs import InTurn
 from loopline.conversations.recovery import Recoveries, Recovery, RecoveryStatus
-from loopline.conversations.talk import Talk, WhenBusy
+from loopline.conversations.talk import Attachments, Talk, WhenBusy
 from loopline.conversations.turns import Process, Turns
 
 __all__ = [
+    "Attachments",
     "InTurn",
     "InterruptQueue",
     "Process",

@@ -143,7 +143,7 @@ class Harness(Conversing):
             loaded = await asyncio.to_thread(load, self._source)
             properties = await asyncio.to_thread(
                 lambda: merged(
-                    loaded.bundle.configuration, folder=loaded.folder, overrides=self._overrides
+                    loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides
                 )
             )
             log = self._given_log
@@ -334,6 +334,7 @@ class Harness(Conversing):
             settings=opened.settings,
             knowledge=opened.space,
             read=reads(opened.space, recorder.timeline, recorder.past),
+            instructions=opened.loaded.bundle.instructions,
             toolset=opened.toolset,
             skills=opened.skills,
             other=others(opened.log, recorder.conversation),

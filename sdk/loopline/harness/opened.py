@@ -35,6 +35,7 @@ class Opened:
     turns: Turns
     _toolsets: dict[str, ToolSet] = field(default_factory=dict[str, ToolSet])
     _skills: dict[str, Skills] = field(default_factory=dict[str, Skills])
+    _readable: Skills | None = None
 
     def toolset(self, module: str) -> ToolSet:
         """The tools that a descriptor module names."""
@@ -50,8 +51,10 @@ class Opened:
 
     def readable_skills(self) -> Skills:
         """The skills that a reader outside any turn finds."""
-        found = [self.skills(module) for module in wired(self.loaded, "skills") or [""]]
-        return Skills(tuple(skill for skills in found for skill in skills))
+        if self._readable is None:
+            found = [self.skills(module) for module in wired(self.loaded, "skills") or [""]]
+            self._readable = Skills(tuple(skill for skills in found for skill in skills))
+        return self._readable
 
 
 def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:

@@ -2,11 +2,14 @@
 
 from loopline.skills.document import Document, DocumentError, read_yaml
 from loopline.skills.selection import REACT, Selection, selections
-from loopline.skills.skill import Skill, read_skill
+from loopline.skills.skill import DEFAULT_NAMESPACE, Skill, read_skill
+from loopline.skills.skill import FILE as SKILL_FILE
 from loopline.skills.skills import Skills
 
 __all__ = [
+    "DEFAULT_NAMESPACE",
     "REACT",
+    "SKILL_FILE",
     "Document",
     "DocumentError",
     "Selection",

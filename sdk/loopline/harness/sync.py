@@ -1,0 +1,57 @@
+"""The door for callers without an event loop: one turn of a bundle, run to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Unpack
+
+from loopline.bundle import Bundle, Setting
+from loopline.conversations import Attachments
+from loopline.errors import LooplineError
+from loopline.harness.deciders import ModelChoice
+from loopline.harness.harness import Harness
+from loopline.react import Limits, TurnResult
+from loopline.timeline import TimelineLog
+
+CONVERSATION = "main"
+"""The conversation of a turn whose caller names none."""
+
+
+def run_sync(
+    bundle: str | Path | Bundle,
+    text: str,
+    *,
+    store: str | TimelineLog = "memory:",
+    model: ModelChoice = None,
+    properties: Mapping[str, Setting] | None = None,
+    conversation: str = CONVERSATION,
+    attachments: Attachments = (),
+    **limits: Unpack[Limits],
+) -> TurnResult:
+    """Open the bundle, say `text` in the conversation, and return what came of the turn.
+
+    The arguments are those of `Harness.open` and of `say`. With the default store nothing outlives the
+    call.
+
+    Raises:
+        LooplineError: an event loop runs in this thread already, which this would block; or as
+            `Harness.open` and `say` raise it.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise LooplineError(
+            "run_sync cannot be called while an event loop runs in this thread: "
+            "use `async with Harness.open(…) as harness` and `await harness.conversation(…).say(…)`"
+        )
+
+    async def run() -> TurnResult:
+        async with Harness.open(bundle, store=store, model=model, properties=properties) as harness:
+            handle = harness.conversation(conversation)
+            return await handle.say(text, attachments=attachments, **limits)
+
+    return asyncio.run(run())
