@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline.adapters.sql import SqlLog
+from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,
     Block,
@@ -38,7 +39,14 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[T
 
 def recorder(log: TimelineLog, term: int, heard: list[Block]) -> Recorder:
     return Recorder(
-        log, Timeline(), conversation=HERE, uid="u", turn=1, term=term, listener=heard.append
+        log,
+        Timeline(),
+        conversation=HERE,
+        uid="u",
+        turn=1,
+        clock=FakeClock(),
+        term=term,
+        listener=heard.append,
     )
 
 

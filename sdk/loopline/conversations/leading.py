@@ -54,14 +54,12 @@ class Leading:
         self._log = log
         self._clock = clock
         self._term = term
-        self._begun: dict[int, float] = {}
         self.conversation = conversation
         self.uid = uid
         self.timeline = timeline
 
     def recorder(self, number: int, listen: Callable[[Block], None]) -> Recorder:
-        """The pen of a turn; its time begins now."""
-        self._begun[number] = self._clock.elapsed()
+        """The pen of a turn; its time passes from now on."""
         return Recorder(
             self._log,
             self.timeline,
@@ -69,6 +67,7 @@ class Leading:
             uid=self.uid,
             turn=number,
             term=self._term,
+            clock=self._clock,
             listener=listen,
         )
 
@@ -102,13 +101,12 @@ class Leading:
         if cut:
             await recorder.record(*cut)
         recorder.round = 0
-        seconds = self._clock.elapsed() - self._begun[recorder.number]
         await recorder.record(
             Exit(
                 reason=reason,
                 error=well_formed(error),
                 by_bundle=by_bundle,
                 rounds=recorder.turn.rounds,
-                elapsed_ms=round(seconds * 1000, 3),
+                elapsed_ms=recorder.elapsed_ms,
             )
         )

@@ -310,6 +310,7 @@ class Turns:
     ) -> TurnResult:
         payload, limits = _wanted(recorder)
         request = asked.request
+        recorder.take_up()
         self._recorders[request.conversation] = recorder
         try:
             done = await request.process(recorder, payload, {**limits, **request.limits}, hear)

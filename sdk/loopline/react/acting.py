@@ -432,6 +432,7 @@ class Actor:
             question=well_formed(question),
             digest=digest_of(call),
             child=child,
+            elapsed_ms=self._recorder.elapsed_ms,
         )
         await self._recorder.record(pending)
         self._listen(Delta(type="pending", channel="tool", text=pending.question))
@@ -470,7 +471,6 @@ class Actor:
             recorder=self._recorder,
             spawn=spawn,
             policies=self._hands.policies,
-            now=self._clock.now,
             tell=self._progress,
         )
 

@@ -234,6 +234,7 @@ class Context:
             tokens=self.tokens,
             file_tokens=sum(map(cost_of_files, self._traced)),
             window=window,
+            elapsed_ms=self._recorder.elapsed_ms,
             system="" if self._offer.system_sha256 in known else self._offer.system,
         )
         await self._recorder.record(start)
@@ -344,6 +345,7 @@ class Context:
             file_tokens=now.files_with(inputs),
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
+            elapsed_ms=self._recorder.elapsed_ms,
             system="" if self._offer.system_sha256 in known else self._offer.system,
             tools="" if self._offer.tools_sha256 in known else self._offer.tools_text,
         )

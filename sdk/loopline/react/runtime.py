@@ -122,7 +122,8 @@ class React:
     @property
     def state(self) -> ReactStateV2:
         """Where the turn stands."""
-        return ReactStateV2.fold(self._recorder.turn, self._policies, self._clock.now())
+        recorder = self._recorder
+        return ReactStateV2.fold(recorder.turn, self._policies, recorder.elapsed_seconds)
 
     async def run(self, payload: TurnPayload) -> TurnResult:
         """Carry the turn on until it has an answer, or waits for the user.

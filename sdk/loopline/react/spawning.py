@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, Protocol, TypeVar, cast
 
 from loopline.errors import LooplineError, StoreError, ToolError
@@ -126,14 +125,12 @@ class Children:
         recorder: Recorder,
         spawn: Spawn | None,
         policies: Policies,
-        now: Callable[[], datetime],
         tell: Callable[[str], None],
     ) -> None:
         self._call_id = call_id
         self._recorder = recorder
         self._run = spawn
         self._policies = policies
-        self._now = now
         self._tell = tell
         self._begun = list[asyncio.Task[TurnResult]]()
         self._calm = dict[str, asyncio.Event]()
@@ -257,8 +254,8 @@ class Children:
         turn, own = self._recorder.turn, self._policies
         limits["max_depth"] = own.max_depth
         deadline = own.deadline_seconds
-        if deadline is not None and turn.begun is not None:
-            left = deadline - (self._now() - turn.begun).total_seconds()
+        if deadline is not None:
+            left = deadline - self._recorder.elapsed_seconds
             given = limits.get("deadline_seconds") or left
             limits["deadline_seconds"] = max(min(given, left), LEAST_SECONDS)
         tokens, cost = own.max_tokens, own.max_cost

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from hashlib import sha256
 from itertools import takewhile
 
@@ -40,7 +39,7 @@ class ReactStateV2:
     answer: str | None = None
 
     @classmethod
-    def fold(cls, turn: Turn, policies: Policies, now: datetime) -> ReactStateV2:
+    def fold(cls, turn: Turn, policies: Policies, elapsed_seconds: float) -> ReactStateV2:
         """The state that the turn's blocks make."""
         most = policies.max_iterations
         least = policies.min_rounds
@@ -50,7 +49,6 @@ class ReactStateV2:
             left = turn.steered + STEER_ROUNDS
             most = left if most is None else min(most, left)
             least = 1
-        elapsed = (now - turn.begun).total_seconds() if turn.begun else 0.0
         return cls(
             iteration=turn.rounds,
             max_iterations=most,
@@ -62,7 +60,7 @@ class ReactStateV2:
             notices=turn.notices,
             usage=turn.usage,
             cost=turn.cost,
-            elapsed_seconds=max(elapsed, 0.0),
+            elapsed_seconds=elapsed_seconds,
         )
 
     @property

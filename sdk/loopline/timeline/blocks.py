@@ -254,6 +254,7 @@ class ToolPending:
 
     `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved.
     Where a child run of the call asks, `child` is the `cv:` ref of the block by which it does.
+    `elapsed_ms` is how long the turn had run until then, 0 where nobody noted it.
     """
 
     call_id: str
@@ -261,6 +262,7 @@ class ToolPending:
     question: str
     digest: str
     child: str = ""
+    elapsed_ms: float = 0.0
     type: Literal["react.tool.pending"] = "react.tool.pending"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from loopline.clock import Clock
 from loopline.errors import LeaseLost
 from loopline.timeline.blocks import Block, Body, Entry, TurnHeader
 from loopline.timeline.log import Conversation, TimelineLog
@@ -36,10 +37,12 @@ class Recorder:
         uid: str,
         turn: int,
         term: int,
+        clock: Clock,
         listener: Listener,
     ) -> None:
         self._log = log
         self._term = term
+        self._clock = clock
         self._listener = listener
         self._order = asyncio.Lock()
         self.timeline = timeline
@@ -53,6 +56,22 @@ class Recorder:
         self.foreword: Sequence[Body] = ()
         self.adopted = False
         self.on_steer: Callable[[], None] | None = None
+        self.take_up()
+
+    def take_up(self) -> None:
+        """Have the turn's time pass from now on; it stands still while nobody runs the turn."""
+        self._before = self.turn.elapsed_seconds
+        self._since = self._clock.elapsed()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long the turn has run, in this process and in those before it."""
+        return self._before + self._clock.elapsed() - self._since
+
+    @property
+    def elapsed_ms(self) -> float:
+        """The same in milliseconds, as blocks note it."""
+        return round(self.elapsed_seconds * 1000, 3)
 
     @property
     def past(self) -> Past:

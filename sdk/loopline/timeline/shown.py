@@ -70,7 +70,7 @@ class RoundStart:
     its conversation with their digests. A `tail` whose `tail_kind` is "kept" or "cleared" is one of the
     messages once the model has replied. `tokens` is the estimate of the whole request, `file_tokens` that
     of the files in it, before any learning. One that `shows` the trace of its turn instead of the context
-    has no part in any epoch.
+    has no part in any epoch. `elapsed_ms` is how long its turn had run until then, 0 where nobody noted it.
     """
 
     saw: int
@@ -94,6 +94,7 @@ class RoundStart:
     window: Window | None = None
     system: str = ""
     tools: str = ""
+    elapsed_ms: float = 0.0
     type: Literal["react.round.start"] = "react.round.start"
 
 

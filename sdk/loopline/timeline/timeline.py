@@ -73,6 +73,7 @@ class Turn:
     are the runs that its calls began, by conversation. `steered` is the number of rounds that were over when a
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
     `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
+    `elapsed_seconds` is how long runners have been at it; `latest` is the last block of one.
     """
 
     number: int
@@ -101,9 +102,12 @@ class Turn:
     place: int = 0
     malformed: int = 0
     cut_off: int = 0
+    elapsed_seconds: float = 0.0
+    latest: Block | None = None
 
     def take(self, block: Block) -> None:
         """Fold one more of its blocks in."""
+        self._take_time(block)
         match block.body:
             case UserPrompt():
                 self.prompt = block
@@ -126,6 +130,19 @@ class Turn:
                 self._take_spent(spent)
             case _:
                 pass
+
+    def _take_time(self, block: Block) -> None:
+        """Let the time pass that a runner took to come here; between two runs none passes."""
+        if not block.term:  # whoever runs nothing takes no time
+            return
+        match self.latest, block.body:
+            case _, RoundStart(elapsed_ms=noted) | ToolPending(elapsed_ms=noted) if noted:
+                self.elapsed_seconds = noted / 1000
+            case Block(term=block.term, ts=before), _:
+                self.elapsed_seconds += max((block.ts - before).total_seconds(), 0.0)
+            case _:
+                pass
+        self.latest = block
 
     def _decide(self, decision: Decision) -> None:
         self.undecided = None

@@ -1,0 +1,82 @@
+"""The time of a turn is what its runners take: it stands still while a person is awaited."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from loopline.react.guards import ask_before
+from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.testing.scripted import Entry
+from loopline.timeline import Exit, ToolResult
+from tests.support.workbench import Desk, at_work, bodies, shown, workbench
+
+DAY = 86_400.0
+
+
+async def test_the_answer_to_a_question_of_yesterday_is_read_in_time() -> None:
+    clock, model = FakeClock(), ScriptedModel([Call("w.ask"), "The second, then."])
+    async with at_work(model, workbench(preset="beakr"), clock=clock) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        clock.advance(DAY)
+        result = await talk.resume({"c1": "the second"})
+        (end,) = await bodies(talk, Exit)
+    assert (result.answer, result.exit_reason) == ("The second, then.", "complete")
+    assert "the second" in shown(model.requests[1])
+    assert end.elapsed_ms < 1_000
+
+
+async def test_leave_that_is_given_a_day_later_runs_the_call_to_its_end() -> None:
+    desk = Desk()
+    asks = workbench(desk, guards=[ask_before("w.command")], deadline_seconds=60)
+    async with at_work([Call("w.command", text="x"), "Done."], asks, clock=desk.clock) as talk:
+        await talk.say("go")
+        desk.clock.advance(DAY)
+        assert (await talk.resume({"c1": True})).answer == "Done."
+    assert desk.order == ["+x", "-x"]
+
+
+@pytest.mark.parametrize("leap", [DAY, -DAY])
+async def test_a_wall_clock_that_leaps_brings_no_deadline(leap: float) -> None:
+    desk = Desk()
+    clock = desk.clock
+
+    def let_it_leap() -> None:
+        clock.set(clock.now() + timedelta(seconds=leap))
+
+    clock.alarm(5, let_it_leap)
+    script: list[Entry] = [Call("w.sleep", seconds=10), Call("w.sleep", seconds=10), "Awake."]
+    async with at_work(script, workbench(desk, deadline_seconds=60), clock=clock) as talk:
+        result = await talk.say("go")
+        (end,) = await bodies(talk, Exit)
+    assert (result.answer, end.elapsed_ms) == ("Awake.", 20_000)
+
+
+@pytest.mark.parametrize("leap", [DAY, -DAY])
+async def test_what_a_turn_has_taken_is_known_in_the_next_process(
+    leap: float, tmp_path: Path
+) -> None:
+    desk, store = Desk(), f"sqlite:///{tmp_path}/c.db"
+    bundle = workbench(desk, deadline_seconds=60)
+    script: list[Entry] = [Call("w.sleep", seconds=40), Call("w.ask")]
+    async with at_work(script, bundle, clock=desk.clock, store=store) as talk:
+        await talk.say("go")
+    desk.clock.set(desk.clock.now() + timedelta(seconds=leap))
+    script = [Call("w.sleep", seconds=15), "Awake."]
+    async with at_work(script, bundle, clock=desk.clock, store=store) as talk:
+        assert (await talk.resume({"c2": "this one"})).answer == "Awake."
+        (end,) = await bodies(talk, Exit)
+    assert end.elapsed_ms == 55_000
+
+
+async def test_the_time_of_two_runs_is_added_up() -> None:
+    desk = Desk()
+    script: list[Entry] = [Call("w.sleep", seconds=40), Call("w.ask"), Call("w.sleep", seconds=40)]
+    async with at_work(script, workbench(desk, deadline_seconds=60), clock=desk.clock) as talk:
+        await talk.say("go")
+        desk.clock.advance(DAY)
+        result = await talk.resume({"c2": "this one"})
+        ends = [one.status for one in await bodies(talk, ToolResult)]
+    assert (result.exit_reason, ends) == ("deadline", ["ok", "ok", "stopped"])
