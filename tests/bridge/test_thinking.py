@@ -212,7 +212,7 @@ def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_o
         ToolCallPart("w__count", {"number": 7}, "a", provider_name="p", provider_details=details),
     ]
     never = ToolCallPart("w__count", '{"num', "b")
-    echo = echo_of(ModelResponse([*parts, never]), "")
+    echo = echo_of(ModelResponse([*parts, never]), "", "pydantic-ai:p")
     assert echo is not None
     call = ToolCall(name="w.count", arguments={"number": 7}, call_id="c1", provider_id="a")
     message = AssistantMessage(text="", calls=(call,))

@@ -148,6 +148,13 @@ def test_a_reply_that_goes_back_as_it_came_is_counted_once() -> None:
     assert cost(echoed) == pytest.approx(cost(plain), rel=0.1)
 
 
+def test_text_beside_thinking_that_goes_back_is_counted_too() -> None:
+    text = "What it said. " * 50
+    echo = Echo(wire="openai", parts=({"reasoning_content": "Hm."},), bound=False)
+    plain, echoed = AssistantMessage(text=text), AssistantMessage(text=text, echo=echo)
+    assert cost(echoed) > cost(plain)
+
+
 def test_plain_thinking_of_one_model_is_not_for_another_that_takes_none() -> None:
     echo = Echo(wire="openai", parts=({"reasoning_content": "Hm."},), bound=False)
     prompt = Prompt(system="", messages=(AssistantMessage(text="Yes?", echo=echo),))

@@ -33,12 +33,16 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool the model wants run. `call_id` is ours; `provider_id` is what the wire called it."""
+    """A tool the model wants run. `call_id` is ours; `provider_id` is what the wire called it.
+
+    `echoed_on` is the wire on which it goes back as its provider wrote it, empty where on none.
+    """
 
     name: str
     arguments: JsonObject
     call_id: str = ""
     provider_id: str = ""
+    echoed_on: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
@@ -128,13 +132,14 @@ class AssistantMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolMessage:
-    """What came of one call; `provider_id` is set where the call goes back as the provider wrote it."""
+    """What came of one call; `provider_id` and `echoed_on` are those of the call."""
 
     call_id: str
     name: str
     text: str
     ok: bool = True
     provider_id: str = field(default="", repr=False)
+    echoed_on: str = field(default="", repr=False)
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
@@ -195,15 +200,10 @@ class Prompt:
     cache_key: str = ""
 
     @property
-    def breaks_off(self) -> bool:
-        """Whether the model would have to go on with calls whose thinking is gone."""
-        for message in reversed(self.messages):
-            match message:
-                case AssistantMessage(calls=calls, echo=echo):
-                    return bool(calls) and echo is None
-                case UserMessage() | ToolMessage():
-                    pass
-        return False
+    def last_said(self) -> AssistantMessage | None:
+        """What the model said last."""
+        said = (one for one in reversed(self.messages) if isinstance(one, AssistantMessage))
+        return next(said, None)
 
     def __str__(self) -> str:
         parts = [self.system, *map(str, self.tools), *map(str, self.messages), self.tail]

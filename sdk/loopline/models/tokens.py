@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 
+from loopline.models.call_ids import is_beside
 from loopline.models.prompt import AssistantMessage, Echo, Message, UserMessage
 
 _PLAIN = (string.ascii_letters + " ").encode()
@@ -28,8 +29,9 @@ def cost(message: Message, written: str = "") -> int:
     match message:
         case UserMessage(passing=True):
             return 0  # the provider has forgotten it
-        case AssistantMessage(calls=calls, echo=Echo() as echo):
-            return estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
+        case AssistantMessage(text=text, calls=calls, echo=Echo() as echo):
+            beside = estimate(text) if is_beside(echo) else 0
+            return beside + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
         case _:
             return estimate(written or repr(message)) + cost_of_files(message)
 

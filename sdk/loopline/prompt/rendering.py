@@ -6,7 +6,8 @@ call has its result, so that no call is ever shown without one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -20,6 +21,7 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
+from loopline.models.call_ids import names_calls
 from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attaching, clipping
 from loopline.prompt.facts import Facts
@@ -48,6 +50,9 @@ from loopline.timeline import (
 
 RENDERER = 3
 """The version of what this module makes of the blocks; another one opens an epoch."""
+
+_OURS = re.compile(r"c\d+", re.ASCII)
+"""Our ids of calls; a provider's that looks like one could be taken for another call's."""
 
 PLAN_TOOL = "react.plan"
 """The tool whose calls are never clipped."""
@@ -303,26 +308,34 @@ class Rendering:
 
     def _close(self, current: _Round) -> None:
         """Render a round whose calls all have their results."""
-        calls = [self._call(block, call) for block, call in current.calls]
+        calls = self._identified([self._call(block, call) for block, call in current.calls])
         for block, _ in current.calls:
             self._places.setdefault(block.ref, len(self.messages))
-        if not self._are_new([call.provider_id for call in calls]):
-            self._echo = None  # no result could be told from another
         said = self._echoed(self._protocol.called(current.notes, calls))
         self._add(said, current.calls[0][0].ref)
-        for _, call in current.calls:
+        for call, (_, asked) in zip(calls, current.calls, strict=True):
             block, result = current.results[call.call_id]
-            came = self._result(block, result, call)
-            if said.echo is not None:
-                came = replace(came, provider_id=call.provider_id)
+            came = replace(self._result(block, result, asked), echoed_on=call.echoed_on)
             self._add(self._protocol.result(came), block.ref)
         self._round = None
 
-    def _are_new(self, ids: Sequence[str]) -> bool:
-        """Whether calls may go back under these ids, which none has had before; then they are taken."""
-        fresh = set(ids) - self._ids - {""}
-        self._ids |= fresh if self._echo is not None else set()
-        return len(fresh) == len(ids)
+    def _identified(self, calls: list[ToolCall]) -> list[ToolCall]:
+        """The calls, marked where they go back under the provider's ids.
+
+        Plain thinking names no call, so that it goes back beside our ids. An echo goes nowhere that
+        lacks a call, or in which no result could be told from another.
+        """
+        echo = self._echo
+        named = 0 if echo is None else names_calls(echo, calls)
+        if echo is None or (not named and not echo.bound):
+            return calls
+        ids = [call.provider_id for call in calls]
+        fresh = {one for one in ids if one and not _OURS.fullmatch(one)} - self._ids
+        if not named == len(calls) == len(fresh):
+            self._echo = None
+            return calls
+        self._ids |= fresh
+        return [replace(call, echoed_on=echo.wire) for call in calls]
 
     def _tell(self, block: Block) -> None:
         match block.body:
@@ -397,6 +410,7 @@ class Rendering:
         self.marked.update(clipping.marked(text))
         return ToolMessage(
             call_id=result.call_id,
+            provider_id=call.provider_id,
             name=result.tool,
             text=f"[{block.ref}]\n{text}",
             ok=result.status == "ok",

@@ -7,6 +7,7 @@ servers refuse them, since no client of ours is to send any.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -78,6 +79,12 @@ def _contents(prompt: Prompt) -> Iterator[str]:
 
 
 def _results(prompt: Prompt) -> Iterator[str]:
+    uses = [str(use.get("id")) for turn in prompt.turns for use in turn.of_type("tool_use")]
+    if any(times > 1 for times in Counter(uses).values()):
+        yield "messages: `tool_use` ids must be unique"
+    for use in uses:
+        if not re.fullmatch(r"[a-zA-Z0-9_-]+", use):
+            yield f"tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$': {use}"
     nobody = Turn("assistant", ())
     for at, (before, turn) in enumerate(pairwise((nobody, *prompt.turns, nobody))):
         calls = [str(call.get("id")) for call in before.of_type("tool_use")]

@@ -10,6 +10,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.settings import merge_model_settings
 
+from loopline.adapters.pydantic_ai.echoing import WIRE
 from loopline.adapters.pydantic_ai.failing import FAULTS, Asker, failure
 from loopline.adapters.pydantic_ai.hearing import Hearing
 from loopline.adapters.pydantic_ai.knowing import (
@@ -55,6 +56,7 @@ class BridgedModel:
         self._keeping = keeping_of(model)
         self._asker = Asker(name, _key_of(model), (*secrets, *_keys(model)))
         self._thinking_field = thinking_field_of(model)
+        self._family = f"{WIRE}:{model.system}"
         self._entered = False
 
     def __repr__(self) -> str:
@@ -67,12 +69,12 @@ class BridgedModel:
             ModelError: it could not be asked, or broke off.
         """
         names = names_in(prompt)
-        hearing = Hearing(self.name, names, self._thinking_field)
+        hearing = Hearing(self.name, names, self._thinking_field, self._family)
         try:
             await self._enter()
             async with model_request_stream(
                 self._model,
-                messages_of(prompt, names, self._marks),
+                messages_of(prompt, names, self._marks, self._family),
                 model_settings=self._settings(prompt, names),
                 model_request_parameters=parameters_of(prompt, names),
             ) as coming:
@@ -101,7 +103,9 @@ class BridgedModel:
         usual = merge_model_settings(self._usual(), self._model.settings)
         by_budget = self.facts.thinking_by == "budget"
         kept = merge_model_settings(usual, self._keeping if prompt.cache_points else None)
-        return merge_model_settings(kept, settings_of(prompt, names, by_budget=by_budget))
+        return merge_model_settings(
+            kept, settings_of(prompt, names, self._family, by_budget=by_budget)
+        )
 
     def _usual(self) -> Usual:
         """It is asked once, not for ever, and nothing of it is stored."""

@@ -11,13 +11,14 @@ from loopline.models import AssistantMessage, Echo, JsonObject, dumps
 from loopline.tools import WireNames
 
 WIRE = "pydantic-ai"
+"""What a family of the bridge begins with; behind it stands the provider."""
 _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(
     list[ModelResponsePart],
     config=ConfigDict(ser_json_bytes="base64", val_json_bytes="base64"),
 )
 
 
-def echo_of(response: ModelResponse, thinking_field: str) -> Echo | None:
+def echo_of(response: ModelResponse, thinking_field: str, family: str) -> Echo | None:
     """The parts of a reply in their order, where its provider wants something of them back.
 
     Calls are left out but for their ids. `thinking_field` is what the provider calls plain thinking
@@ -30,7 +31,7 @@ def echo_of(response: ModelResponse, thinking_field: str) -> Echo | None:
         [*_whole(response, wanted)], mode="json", exclude_none=True
     )
     bound = any(isinstance(part, ThinkingPart) and part.signature for part in wanted)
-    return Echo(wire=WIRE, parts=tuple(map(_without_call, written)), bound=bound)
+    return Echo(wire=family, parts=tuple(map(_without_call, written)), bound=bound)
 
 
 def parts_of(echo: Echo, message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:

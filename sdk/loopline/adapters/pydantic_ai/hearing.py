@@ -35,10 +35,11 @@ from loopline.tools import WireNames
 class Hearing:
     """A reply on its way; what was told on the way is what the reply has."""
 
-    def __init__(self, model: str, names: WireNames, thinking_field: str) -> None:
+    def __init__(self, model: str, names: WireNames, thinking_field: str, family: str) -> None:
         self._model = model
         self._names = names
         self._thinking_field = thinking_field
+        self._family = family
         self._text: list[str] = []
         self._thoughts: list[str] = []
 
@@ -77,7 +78,7 @@ class Hearing:
             text="".join(self._text) or _refusal(response),
             calls=calls,
             thinking="".join(self._thoughts),
-            echo=echo_of(response, self._thinking_field),
+            echo=echo_of(response, self._thinking_field, self._family),
             problem="" if stop == "length" else problem,
             stop_reason=stop,
             usage=_usage(response.usage),

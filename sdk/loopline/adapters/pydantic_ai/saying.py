@@ -33,13 +33,13 @@ from loopline.adapters.pydantic_ai.echoing import parts_of
 from loopline.models import (
     AssistantMessage,
     Attached,
-    Echo,
     JsonForm,
     Prompt,
     ToolMessage,
     ToolSpec,
     UserMessage,
 )
+from loopline.models.call_ids import breaks_off, echo_for, sent_id
 from loopline.tools import WireNames, wire_names
 
 CacheMarks = Literal["none", "with words", "anywhere"]
@@ -88,28 +88,29 @@ def _attached(attached: Attached) -> Iterator[UserContent]:
         yield BinaryContent(content, media_type=attached.mime, vendor_metadata={"detail": "high"})
 
 
-def assistant_parts(message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
+def assistant_parts(
+    message: AssistantMessage, names: WireNames, family: str
+) -> list[ModelResponsePart]:
     """What a message of the model consists of."""
-    match message.echo:
-        case Echo(wire="pydantic-ai") as echo if parts := parts_of(echo, message, names):
-            return parts
-        case _:
-            return _written(message, names)
+    echo = echo_for(message, family)
+    parts = [] if echo is None else parts_of(echo, message, names)
+    return parts or _written(message, names, family)
 
 
-def _written(message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
+def _written(message: AssistantMessage, names: WireNames, family: str) -> list[ModelResponsePart]:
     said: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
     calls = [
-        ToolCallPart(names.wire(call.name), call.arguments, call.call_id) for call in message.calls
+        ToolCallPart(names.wire(call.name), call.arguments, sent_id(call, family))
+        for call in message.calls
     ]
     return [*said, *calls]
 
 
-def _tool_part(message: ToolMessage, names: WireNames) -> ToolReturnPart:
+def _tool_part(message: ToolMessage, names: WireNames, family: str) -> ToolReturnPart:
     return ToolReturnPart(
         names.wire(message.name),
         message.text,
-        message.provider_id or message.call_id,
+        sent_id(message, family),
         outcome="success" if message.ok else "failed",
     )
 
@@ -121,9 +122,10 @@ class Conversation:
     next, and if that is nothing it stands alone, where it may.
     """
 
-    def __init__(self, names: WireNames, marks: CacheMarks) -> None:
+    def __init__(self, names: WireNames, marks: CacheMarks, family: str) -> None:
         self.messages: list[ModelMessage] = []
         self._names = names
+        self._family = family
         self._marks = marks
         self._owed = False
 
@@ -133,11 +135,11 @@ class Conversation:
             case UserMessage():
                 self.hear(user_content(message), point=point)
             case ToolMessage():
-                self._request().append(_tool_part(message, self._names))
+                self._request().append(_tool_part(message, self._names, self._family))
                 self._owed |= point
             case AssistantMessage():
                 self._pay()
-                parts = assistant_parts(message, self._names)
+                parts = assistant_parts(message, self._names, self._family)
                 if parts:
                     self.messages.append(ModelResponse(parts))
                 self._owed = point
@@ -179,10 +181,15 @@ class Conversation:
                 return parts
 
 
-def messages_of(prompt: Prompt, names: WireNames, marks: CacheMarks) -> list[ModelMessage]:
-    """The messages of a prompt, the tail as the last of them."""
+def messages_of(
+    prompt: Prompt, names: WireNames, marks: CacheMarks, family: str
+) -> list[ModelMessage]:
+    """The messages of a prompt, the tail as the last of them.
+
+    `family` are those whose replies go back as they came.
+    """
     points = set[int]() if marks == "none" else set(prompt.cache_points)
-    conversation = Conversation(names, marks)
+    conversation = Conversation(names, marks, family)
     for number, message in enumerate(prompt.messages, start=1):
         conversation.take(message, point=number in points)
     conversation.hear([prompt.tail] if prompt.tail else [])
@@ -222,7 +229,7 @@ def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
     )
 
 
-def settings_of(prompt: Prompt, names: WireNames, *, by_budget: bool) -> ModelSettings:
+def settings_of(prompt: Prompt, names: WireNames, family: str, *, by_budget: bool) -> ModelSettings:
     """What this request asks for; what it leaves open stays with the model.
 
     `by_budget` says that a model thinks by a number of tokens, and only when it is asked to.
@@ -236,18 +243,18 @@ def settings_of(prompt: Prompt, names: WireNames, *, by_budget: bool) -> ModelSe
         settings["tool_choice"] = "none"
     level = _THINKING.get(options.reasoning_effort)
     if by_budget:
-        settings["thinking"] = _within_budget(prompt, level)
+        settings["thinking"] = _within_budget(prompt, level, family)
     elif level is not None:
         settings["thinking"] = level
     return settings
 
 
-def _within_budget(prompt: Prompt, level: ThinkingLevel | None) -> ThinkingLevel:
+def _within_budget(prompt: Prompt, level: ThinkingLevel | None, family: str) -> ThinkingLevel:
     """The hardest thinking up to this that leaves room for the reply.
 
     A forced call excludes it, and so do calls without theirs.
     """
-    if not level or prompt.options.force_tool or prompt.breaks_off:
+    if not level or prompt.options.force_tool or breaks_off(prompt, family):
         return False
     room = prompt.options.output_limit or BUDGETS["max"] + 1
     fitting: list[ThinkingLevel] = [

@@ -18,7 +18,6 @@ from loopline.adapters.wires.wired import Coming, WireModel
 from loopline.models import (
     AssistantMessage,
     Attached,
-    Echo,
     JsonObject,
     Message,
     Prompt,
@@ -26,6 +25,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
+from loopline.models.call_ids import breaks_off, echo_for, sent_id
 
 VERSION = "2023-06-01"
 BETAS = "mid-conversation-system-clear-at-2026-08-21,thinking-binding-controls-2026-08-01"
@@ -125,7 +125,7 @@ class AnthropicMessages(WireModel):
     def _budget(self, prompt: Prompt, most: int) -> int:
         """The tokens to think with, 0 for none: a forced call excludes it, and so do calls without theirs."""
         asked = prompt.options.reasoning_effort
-        if asked in ("", "none") or prompt.options.force_tool or prompt.breaks_off:
+        if asked in ("", "none") or prompt.options.force_tool or breaks_off(prompt, WIRE):
             return 0
         budget = min(BUDGETS.get(asked, BUDGETS["high"]), most - LEAST_BUDGET)
         return budget if budget >= LEAST_BUDGET else 0
@@ -188,8 +188,8 @@ def _blocks(message: Message) -> bytes:
 
 def _content(message: Message) -> Iterator[JsonObject]:
     match message:
-        case ToolMessage(call_id=call_id, text=text, ok=ok, provider_id=provider_id):
-            of = provider_id or call_id
+        case ToolMessage(text=text, ok=ok):
+            of = sent_id(message, WIRE)
             result: JsonObject = {"type": "tool_result", "tool_use_id": of, "content": text}
             yield result if ok else {**result, "is_error": True}
         case UserMessage(text=text, attachments=attachments):
@@ -197,8 +197,8 @@ def _content(message: Message) -> Iterator[JsonObject]:
                 yield {"type": "text", "text": text}
             for attached in attachments:
                 yield from _attached(attached)
-        case AssistantMessage(echo=Echo(wire="anthropic") as echo) if blocks := given_back(
-            echo, THOUGHTS, partial(_call, message)
+        case AssistantMessage() if blocks := given_back(
+            echo_for(message, WIRE), THOUGHTS, partial(_call, message)
         ):
             yield from blocks
         case AssistantMessage(text=text, calls=calls):
@@ -207,7 +207,7 @@ def _content(message: Message) -> Iterator[JsonObject]:
             for call in calls:
                 yield {
                     "type": "tool_use",
-                    "id": call.call_id,
+                    "id": sent_id(call, WIRE),
                     "name": wire_name(call.name),
                     "input": call.arguments,
                 }

@@ -55,13 +55,15 @@ def tool_name(wire: str, offered: tuple[str, ...]) -> str:
 
 
 def given_back(
-    echo: Echo, thoughts: frozenset[str], call_of: Callable[[JsonObject], JsonObject | None]
+    echo: Echo | None, thoughts: frozenset[str], call_of: Callable[[JsonObject], JsonObject | None]
 ) -> list[JsonObject]:
     """The parts of a reply as its provider wants them back; nothing is left of one that only thought.
 
     `thoughts` are the types of parts that must have something behind them. `call_of` is the whole call of
     a part that is one, None where it was never made.
     """
+    if echo is None:
+        return []
     parts = [one for one in map(call_of, echo.parts) if one is not None]
     while parts and parts[-1].get("type") in thoughts:
         parts.pop()

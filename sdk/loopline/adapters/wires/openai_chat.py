@@ -36,6 +36,7 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
+from loopline.models.call_ids import echo_for, sent_id
 
 WIRE = "openai"
 WIRE_INSIDE = "openai.inside"
@@ -124,8 +125,9 @@ def _inside(prompt: Prompt, thinking_field: str) -> list[bytes]:
         match message:
             case AssistantMessage():
                 written.append((_whole(message, thinking_field), []))
-            case ToolMessage(call_id=call_id):
-                head = b'{"role":"tool","tool_call_id":%s,"content":[' % encoded(call_id)
+            case ToolMessage():
+                of = encoded(sent_id(message, WIRE))
+                head = b'{"role":"tool","tool_call_id":%s,"content":[' % of
                 written.append((head, [part(message, WIRE_INSIDE, _content)]))
             case UserMessage():
                 _say(written, part(message, WIRE_INSIDE, _content))
@@ -161,18 +163,21 @@ def _encoded(thinking_field: str, message: Message) -> bytes:
             return encoded({"role": "user", "content": text})
         case UserMessage():
             return b'{"role":"user","content":[%s]}' % _content(message)
-        case ToolMessage(call_id=call_id, text=text):
-            return encoded({"role": "tool", "tool_call_id": call_id, "content": text})
-        case AssistantMessage(text=text, calls=calls, echo=echo):
+        case ToolMessage(text=text):
+            return encoded(
+                {"role": "tool", "tool_call_id": sent_id(message, WIRE), "content": text}
+            )
+        case AssistantMessage(text=text, calls=calls):
+            echo = echo_for(message, WIRE)
             said: JsonObject = {"role": "assistant", "content": text or None}
             if thinking_field and calls:
                 said[thinking_field] = ""
-            if thinking_field and echo is not None and echo.wire == WIRE:
+            if thinking_field and echo is not None:
                 said.update(echo.parts[0])
             if calls:
                 said["tool_calls"] = [
                     {
-                        "id": call.call_id,
+                        "id": sent_id(call, WIRE),
                         "type": "function",
                         "function": {
                             "name": wire_name(call.name),

@@ -35,6 +35,7 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
+from loopline.models.call_ids import echo_for, sent_id
 
 WIRE = "responses"
 THOUGHTS = frozenset({"reasoning"})
@@ -135,8 +136,8 @@ def _written(message: Message) -> Iterator[JsonObject]:
             yield {"role": "user", "content": parts}
         case ToolMessage(text=text) as result:
             yield _output(result, text)
-        case AssistantMessage(echo=Echo(wire="responses") as echo) if items := given_back(
-            echo, THOUGHTS, partial(_call, message)
+        case AssistantMessage() if items := given_back(
+            echo_for(message, WIRE), THOUGHTS, partial(_call, message)
         ):
             yield from items
         case AssistantMessage(text=text, calls=calls):
@@ -145,15 +146,14 @@ def _written(message: Message) -> Iterator[JsonObject]:
             for call in calls:
                 yield {
                     "type": "function_call",
-                    "call_id": call.call_id,
+                    "call_id": sent_id(call, WIRE),
                     "name": wire_name(call.name),
                     "arguments": dumps(call.arguments),
                 }
 
 
 def _output(result: ToolMessage, said: Json) -> JsonObject:
-    call_id = result.provider_id or result.call_id
-    return {"type": "function_call_output", "call_id": call_id, "output": said}
+    return {"type": "function_call_output", "call_id": sent_id(result, WIRE), "output": said}
 
 
 def _with_tail(result: ToolMessage, tail: str) -> JsonObject:

@@ -1,0 +1,74 @@
+"""An OpenAI-like server that refuses a request in which a call lacks its result, or a result its call.
+
+The words are those of OpenAI's two wires, as public issues quote them (openai-agents-python 1407, 2020).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from loopline.adapters.wires.bytes import a_list, an_object
+from loopline.models.json import JsonObject
+from tests.support.peers.behaviours import Behaviour, answering
+from tests.support.peers.openai_like import CHAT, OpenAI, refusal
+from tests.support.peers.openai_says import Says
+from tests.support.peers.streams import Reply, document
+from tests.support.peers.wire import Peer, Request, serving
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The ids of calls and of results, in the order of the request."""
+
+    calls: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+class Pairing(OpenAI):
+    """OpenAI, which looks at each id."""
+
+    def refuses(self, asked: Request) -> Reply | None:
+        """What is not in pairs."""
+        elsewhere = super().refuses(asked)
+        if elsewhere is not None:
+            return elsewhere
+        found = paired(asked)
+        return next((document(refusal(words), 400) for words in _problems(found)), None)
+
+
+def paired(asked: Request) -> Paired:
+    """The ids in a request of either wire."""
+    if asked.path == CHAT:
+        messages = list(map(an_object, a_list(asked.body.get("messages"))))
+        made = [an_object(call) for one in messages for call in a_list(one.get("tool_calls"))]
+        came = [one for one in messages if one.get("role") == "tool"]
+        return Paired(_ids(made, "id"), _ids(came, "tool_call_id"))
+    items = list(map(an_object, a_list(asked.body.get("input"))))
+    made = [one for one in items if one.get("type") == "function_call"]
+    came = [one for one in items if one.get("type") == "function_call_output"]
+    return Paired(_ids(made, "call_id"), _ids(came, "call_id"))
+
+
+def _ids(parts: list[JsonObject], name: str) -> tuple[str, ...]:
+    return tuple(str(part.get(name) or "") for part in parts)
+
+
+def _problems(found: Paired) -> Iterator[str]:
+    for call_id, times in Counter(found.calls).items():
+        if times > 1 or not call_id:
+            yield f"Duplicate or empty call id {call_id!r}."
+        if call_id not in found.results:
+            yield f"No tool output found for function call {call_id}."
+    for call_id in found.results:
+        if call_id not in found.calls:
+            yield f"No tool call found for function call output with call_id {call_id}."
+
+
+@asynccontextmanager
+async def pairing(*behaviours: Behaviour[Says]) -> AsyncGenerator[Peer, None]:
+    """One behaviour a request that is taken, in order; then the last one again and again."""
+    async with serving(Peer(), answering(behaviours, Pairing())) as peer:
+        yield peer
