@@ -29,6 +29,7 @@ MOST_LEFT_OUT = 2
 BATCH = 500
 WAITING_BATCHES = 8
 
+_ODD = re.compile("[^0-9A-Za-z]")
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
@@ -320,7 +321,7 @@ def _names(chunk: Chunk) -> str:
 
 
 def _file_name(signature: str) -> str:
-    return f"{re.sub('[^0-9A-Za-z]', '-', signature)}.v{FORMAT}.fts"
+    return f"{_ODD.sub('-', signature)}.v{FORMAT}.fts"
 
 
 def _opened(path: Path, signature: str) -> StoredIndex | None:

@@ -290,7 +290,7 @@ def _mirrored(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) 
     public = _without_password(url)
     if mirrors is None:
         raise KnowledgeError(f"knowledge.repo is {public}, and there is no folder to mirror it in")
-    name = re.split(r"[/:]", url.rstrip("/"))[-1].removesuffix(".git") or "repository"
+    name = url.rstrip("/").replace(":", "/").rpartition("/")[2].removesuffix(".git") or "repository"
     digest = sha256(url.encode()).hexdigest()[:16]
     folder = mirrors / f"{_ODD.sub('-', name)}-{digest}.git"
     mirrors.mkdir(parents=True, exist_ok=True)

@@ -14,9 +14,10 @@ from loopline.refs import KnowledgeRef, parse
 _MARKDOWN = (".md", ".markdown", ".mdx")
 _DOCUMENTS = (*_MARKDOWN, ".rst", ".txt")
 _FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
-_CODE = re.compile(r"(`+)[^`]+\1")
+_CODE = re.compile(r"(?<!`)(`++)[^`]+\1(?!`)")
 _LINK = re.compile(
-    r"\]\(\s*(?:<([^>\n]*)>|([^()\s]*(?:\([^()\s]*\)[^()\s]*)*))(?:\s+[\"'(][^\n]*?)?\s*\)"
+    r"\]\(\s*+(?:<([^<>\n]*+)>|([^()\s]*+(?:\([^()\s]*+\)[^()\s]*+)*+))"
+    r"(?:\s++(?:\"[^\"\n]*+\"|'[^'\n]*+'|\([^()\n]*+\)))?\s*+\)"
 )
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]^][^\]]*\]:\s*<?([^\s>]+)>?\s*(?:[\"'(].*)?\Z")
 _REF = re.compile(r"(?<![\w:])ks:[^\s\"'`<>|(){}\[\]…*\\]+")

@@ -254,9 +254,7 @@ def wait_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
 
 
 def _number(text: str, per_second: int) -> float | None:
-    return (
-        float(text) / per_second if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text, re.ASCII) else None
-    )
+    return float(text) / per_second if _NUMBER.fullmatch(text) else None
 
 
 def _until(text: str, now: datetime) -> float | None:
@@ -275,10 +273,12 @@ def _http_date(text: str) -> datetime:
 
 def _duration(text: str) -> float | None:
     """The seconds of a duration such as `6m0s` or `120ms`."""
-    parts = re.findall(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", text, re.ASCII)
+    parts = _DURATION.findall(text)
     return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
 
 
+_NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 

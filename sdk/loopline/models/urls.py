@@ -10,7 +10,7 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 SHORTEST: Final = 8
 """The characters that a secret in a text has at least; a shorter one would hide words of others."""
 _HARMLESS = "api-version="
-_WHO = re.compile(r"//(?P<user>[^/:]*):?(?P<password>[^/]*)@")
+_WHO = re.compile(r"//(?P<who>[^/]*)@")
 
 
 def is_address(url: str) -> bool:
@@ -34,7 +34,7 @@ def secrets_in(url: str) -> tuple[str, ...]:
     """What of the URL may be read nowhere, as it is written there and as it is meant."""
     place, _, query = url.partition("?")
     values = [value for name, value in _pairs(query) if name != _HARMLESS]
-    values += [who["password"] for who in _WHO.finditer(place)]
+    values += [who["who"].partition(":")[2] for who in _WHO.finditer(place)]
     written = (one for value in values for one in (value, unquote(value), unquote_plus(value)))
     return tuple(dict.fromkeys(one for one in written if len(one) >= SHORTEST))
 

@@ -31,9 +31,9 @@ WORDS = 120
 """Characters of the words that say what is not shown."""
 _MOST_SOURCES = 12
 
-_BASE64 = re.compile(
-    rf"(?:data:[\w.+/-]+;base64,)?([A-Za-z0-9+/_-]{{{BASE64_LIMIT + 1},}}={{0,2}})"
-)
+_BASE64 = re.compile(rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{{BASE64_LIMIT + 1},}}+={{0,2}}")
+_DATA_URL = re.compile(r"data:[\w.+/-]{1,100};base64,\Z")
+_DATA_URL_LENGTH = 120
 _CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
 _SOURCE = re.compile(r"^(?:so:sources_pool\[[0-9]+\] )?\[\[S:([0-9]{1,9})\]\] (.{0,80})", re.M)
 
@@ -62,13 +62,16 @@ def without_base64(text: str, ref: str) -> str:
     """The text with a placeholder for each run of more than 4,000 characters of base64."""
     if len(text) <= BASE64_LIMIT:
         return text
-    return _BASE64.sub(lambda found: _placeholder(found, ref), text)
-
-
-def _placeholder(found: re.Match[str], ref: str) -> str:
-    if not all(kind.search(found[1]) for kind in _CLASSES):
-        return found[0]
-    return f"[base64, {len(found[0])} characters: {ref}]"
+    pieces, at = list[str](), 0
+    for found in _BASE64.finditer(text):
+        if all(kind.search(found[0]) for kind in _CLASSES):
+            start = found.start()
+            url = _DATA_URL.search(text, max(at, start - _DATA_URL_LENGTH), start)
+            start = url.start() if url else start
+            length = found.end() - start
+            pieces += [text[at:start], f"[base64, {length} characters: {ref}]"]
+            at = found.end()
+    return "".join([*pieces, text[at:]])
 
 
 def old_result(text: str, ref: str, *, spanned: bool = True) -> str:

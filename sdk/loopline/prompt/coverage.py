@@ -14,17 +14,17 @@ _AROUND = 70
 
 _TERM = re.compile(
     r"""
-    [\w.-]+(?:/[\w.-]+)+            # a path
-  | \b[\w-]+\.[A-Za-z]\w{0,5}\b     # a file
-  | \b\d[\d.,:]*\d\b                # a number of two digits or more
-  | \b[A-Za-z]\w*_\w+\b             # an identifier
-  | \b[A-Z]\w*[a-z]\w*[A-Z]\w*\b    # a name in camel case
-  | (?<=[a-z,;:] )[A-Z]\w+          # a name within a sentence
+    (?<![\w.-])[\w.-]++(?:/[\w.-]++)++              # a path
+  | (?<!\w)(?<!\w-)\w++(?:-\w++)*+\.[A-Za-z]\w{0,5}\b  # a file
+  | \b(?<!\d[.,:])\d(?:\d|[.,:](?=\d))++\b          # a number of two digits or more
+  | \b[A-Za-z]\w*_\w+\b                             # an identifier
+  | \b[A-Z](?:(?![a-z])\w)*+[a-z](?:(?![A-Z])\w)*+[A-Z]\w*+  # a name in camel case
+  | (?<=[a-z,;:] )[A-Z]\w+                          # a name within a sentence
     """,
     re.X,
 )
-_NO_NAME = re.compile(r"[\w.-]{201,}")
-"""A word of so many characters names nothing, and looking for names in it takes ever longer."""
+_NO_NAME = re.compile(r"(?<![\w.-])[\w.-]{201,}+|-{2,}+")
+"""A word of so many characters names nothing, and no more does a rule of dashes."""
 _OURS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
 
 

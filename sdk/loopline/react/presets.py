@@ -75,7 +75,7 @@ def named_preset(choice: str | Preset) -> Preset:
     return PRESETS[choice]
 
 
-_DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h))")
+_DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ns|us|µs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

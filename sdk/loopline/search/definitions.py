@@ -12,7 +12,7 @@ from loopline.search.sections import MOST_CHARACTERS, Section
 
 _DEFINITION = re.compile(r"[ \t]*(?:async[ \t]+)?(def|class)[ \t]+(\w+)")
 _TOKEN = re.compile(
-    r'#|"""|\'\'\'|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|"|\'',
+    r'#|"""|\'\'\'|(?<!\\)(?:"(?:[^"\\\n]|\\.)*+"|\'(?:[^\'\\\n]|\\.)*+\'|"|\')',
 )
 _QUOTES = ('"""', "'''")
 

@@ -9,13 +9,15 @@ from loopline.search.sections import Section
 
 SEPARATOR = " \u203a "  # a small angle, as in `Caching` then `Per-site cache`
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*\r?\n?\Z")
+_ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
 _SETEXT = re.compile(r" {0,3}(?:(=+)|(-+))[ \t]*\r?\n?\Z")
 _NOT_PARAGRAPH = re.compile(r"\s*(?:[-*+>|#]|\d+[.)]|<|```|~~~)|\t| {4}")
-_FRONT_TITLE = re.compile(r"""title\s*[:=]\s*["']?(.*?)["']?\s*\Z""")
-_LINK = re.compile(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])")
-_ROLE = re.compile(r":[\w+:.-]+:`~?([^`]*)`")
-_ROLE_TARGET = re.compile(r"\s*<[^>]*>\Z")
+_FRONT_TITLE = re.compile(r"title\s*[:=](.*)")
+_LINK = re.compile(r"!?\[([^\[\]]*)\](?:\((?:[^()]|\([^()]*\))*+\)|\[[^\[\]]*\])")
+_ROLE = re.compile(r":[\w+.-]{1,40}(?::[\w+.-]{1,40}){0,3}:`~?([^`]*)`")
+_ANCHOR = re.compile(r"\{#[^{}]*\}\Z")
+_EMPHASIS = re.compile(r"[`*]|(?<!\w)_++|(?<!_)_++(?!\w)")
+_MARKUP = re.compile(r"`+|\*\*?|\\")
 _RULE = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*\Z")
 _LABEL = re.compile(r"\.\. (?:_[^:]+:|index::)")
 
@@ -88,7 +90,7 @@ def _front_matter(lines: list[str]) -> tuple[int, str]:
         if line in (fence, "..."):
             return place + 1, title
         if match := _FRONT_TITLE.match(line):
-            title = match[1]
+            title = _unquoted(match[1].strip())
     return 0, ""
 
 
@@ -102,7 +104,7 @@ def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
             fence = _fence_after(fence, line)
         elif first == "#":
             if match := _ATX.match(line):
-                text = _plain_markdown(match[2] or "")
+                text = _plain_markdown(_unclosed(line[match.end() :].strip()))
                 found.append(Heading(place, place + 1, len(match[1]), text))
         elif first in ("=", "-") and place > body and (match := _SETEXT.match(line)):
             above = lines[place - 1]
@@ -132,8 +134,8 @@ def _fence_after(fence: str, line: str) -> str:
 
 def _plain_markdown(text: str) -> str:
     text = _LINK.sub(r"\1", text.strip())
-    text = re.sub(r"\s*\{#[^}]*\}\Z", "", text)
-    return re.sub(r"[`*]|(?<!\w)_+|_+(?!\w)", "", text).strip() or text
+    text = _ANCHOR.sub("", text).rstrip()
+    return _EMPHASIS.sub("", text).strip() or text
 
 
 def _restructured_headings(lines: list[str]) -> list[Heading]:
@@ -179,5 +181,24 @@ def _with_labels(lines: list[str], start: int, found: list[Heading]) -> int:
 
 
 def _plain_restructured(text: str) -> str:
-    text = _ROLE.sub(lambda match: _ROLE_TARGET.sub("", match[1]), text.strip())
-    return re.sub(r"`+|\*\*?|\\", "", text).strip() or text
+    text = _ROLE.sub(lambda match: _without_target(match[1]), text.strip())
+    return _MARKUP.sub("", text).strip() or text
+
+
+def _without_target(role: str) -> str:
+    """Return what a role shows: `text <target>` shows the text."""
+    shown, opening, target = role.rpartition("<")
+    return shown.rstrip() if opening and target.find(">") == len(target) - 1 else role
+
+
+def _unclosed(heading: str) -> str:
+    """Return a heading's text without the run of `#` that may close it."""
+    bare = heading.rstrip("#")
+    return bare.rstrip() if not bare or bare[-1] in " \t" else heading
+
+
+def _unquoted(title: str) -> str:
+    """Return the text without a quote at its beginning and one at its end."""
+    start = title[:1] in ("'", '"')
+    end = len(title) - (title[-1:] in ("'", '"'))
+    return title[start:end].strip()

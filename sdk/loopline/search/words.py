@@ -17,7 +17,8 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 _WORD = re.compile(r"[^\s\x00-\x2f:-@\[-`{-\x7f]+")
 _QUOTED_WORD = re.compile(r"[^\s\x00-\x26\x28-\x2f:-@\[-`{-\x7f]+")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-_COMPOUND = re.compile(r"[A-Z]*[a-z][a-z0-9]*[A-Z][A-Za-z0-9]*|[A-Z]{2,}[a-z][A-Za-z0-9]*")
+_NAME = re.compile(r"[A-Za-z0-9]+")
+_JOINT = re.compile(r"[a-z][0-9]*+[A-Z]|[A-Z]{2}[a-z]")
 LONGEST_QUERY = 24
 
 
@@ -30,7 +31,8 @@ def name_parts(text: str) -> str:
     """The parts of each compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
     # Words without a capital are most of a text, and cheaper to leave out than to search.
     capital = " ".join([word for word in set(text.split()) if not word.islower()])
-    return " ".join([" ".join(_PART.findall(name)) for name in set(_COMPOUND.findall(capital))])
+    names = {name for name in _NAME.findall(capital) if _JOINT.search(name)}
+    return " ".join([" ".join(_PART.findall(name)) for name in names])
 
 
 def query_words(query: str) -> tuple[str, ...]:
@@ -45,7 +47,7 @@ def query_words(query: str) -> tuple[str, ...]:
     for word in telling:
         for piece in _WORD.findall(word):
             found[piece.lower()] = None
-            if _COMPOUND.fullmatch(piece):
+            if _is_compound(piece):
                 found.update(dict.fromkeys(part.lower() for part in _PART.findall(piece)))
     return tuple(found)[:LONGEST_QUERY]
 
@@ -60,6 +62,10 @@ def query_phrases(query: str) -> tuple[str, ...]:
     while spoken and spoken[0].lower() in STOP_WORDS:
         del spoken[0]
     parts = [part for word in spoken for part in (word, *word.split("."))]
-    names = [part for part in parts if len(_WORD.findall(part)) > 1 or _COMPOUND.fullmatch(part)]
+    names = [part for part in parts if len(_WORD.findall(part)) > 1 or _is_compound(part)]
     whole = [" ".join(spoken)] if len(spoken) > 1 else []
     return tuple(dict.fromkeys(phrase.lower() for phrase in whole + names[:8]))
+
+
+def _is_compound(word: str) -> bool:
+    return word.isascii() and word.isalnum() and _JOINT.search(word) is not None

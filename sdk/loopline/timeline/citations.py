@@ -19,6 +19,7 @@ _BEGUN = re.compile(
 )
 _PLAIN = re.compile(r"[^`\n\\\[]*")
 _RUNS = {"`": re.compile("`*"), "~": re.compile("~*")}
+_NO_BREAK = re.compile(r"[^\n]")
 _MARKER = re.compile(r"#{1,6}|[-+*]|[0-9]{1,9}[.)]")
 _INDENT = 3
 
@@ -85,7 +86,7 @@ def prose(text: str) -> str:
     scanner.close()
     pieces, at = list[str](), 0
     for start, end in scanner.fenced:
-        pieces += [text[at:start], re.sub(r"[^\n]", " ", text[start:end])]
+        pieces += [text[at:start], _NO_BREAK.sub(" ", text[start:end])]
         at = end
     return "".join([*pieces, text[at:]])
 

@@ -23,6 +23,7 @@ _END = re.compile(
 )
 _BLOCK = re.compile(r"\n[ \t]*(?=\n|[-*+•#>|]|[0-9]{1,9}[.)])")
 _LEAD = re.compile(r"\s*(?:(?:[-*+•>|]|#{1,6}|[0-9]{1,9}[.)])\s+)*")
+_BEFORE_MARK = re.compile(r" (?=[.,;:!?…])")
 _HEADING = re.compile(r"\s*#{1,6}\s")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _NUMBER = re.compile(r"(?<![\w.,])[0-9]++(?:[.,][0-9]++)*+(?!\w)")
@@ -132,7 +133,7 @@ def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
         lead = _LEAD.match(bare, start, end)
         text = " ".join(bare[lead.end() if lead else start : end].split())
         heading = _HEADING.match(bare, start, end) is not None
-        yield _Sentence(re.sub(r" (?=[.,;:!?…])", "", text), tuple(dict.fromkeys(named)), heading)
+        yield _Sentence(_BEFORE_MARK.sub("", text), tuple(dict.fromkeys(named)), heading)
 
 
 def _without(prose: str, tokens: Sequence[Citation]) -> str:

@@ -16,7 +16,7 @@ from loopline.tools.tool import Tool, by_likeness
 
 LONGEST_WIRE_NAME = 64
 
-_PLAIN = re.compile(r"[A-Za-z0-9_-]*\.?[A-Za-z0-9_-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]*+)?")
 _AMBIGUOUS = re.compile(r"__|_\.|\._")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _GLOB = re.compile(r"[*?\[]")

@@ -51,7 +51,7 @@ _CUES: Mapping[Kind, re.Pattern[str]] = {
 # What must stand in the answer when the question is of the kind.
 WANTED: Mapping[Kind, re.Pattern[str]] = {
     "number": _NUMBER,
-    "time": re.compile(r"\b(?:\d[\d,.]*|an?|one|two|three|four|five|six|ten|several) (?:milli)?"
+    "time": re.compile(r"(?:(?<!\w)(?<!\d[,.])\d[\d,.]*+|\b(?:an?|one|two|three|four|five|six|ten|several)) (?:milli)?"
                        r"(?:second|minute|hour|day|week|month|year)s?\b", re.I),
 }  # fmt: skip
 FRAGMENT = 0.75

@@ -11,9 +11,9 @@ Form = Literal["prose", "item", "row", "code"]
 
 _RULE = re.compile(r"^\s*([=\-~^\"'`#*+.:_])\1{2,}\s*$")
 _BORDER = re.compile(
-    r"^\s*(?:\+[-=+]{3,}|[=\-]{2,}(?:\s+[=\-]{2,})+|\|?\s*:?-{3,}:?\s*(?:\|\s*:?-+:?\s*)*\|?)\s*$"
+    r"^\s*+(?:\+[-=+]{3,}+|[=\-]{2,}+(?:\s+[=\-]{2,}+)++|\|?\s*+:?-{3,}+:?\s*+(?:\|\s*+:?-++:?\s*+)*+\|?)\s*$"
 )
-_ATX = re.compile(r"^\s{0,3}#{1,6}\s+(.*?)\s*#*$")
+_ATX = re.compile(r"^\s{0,3}#{1,6}\s+(.*)$")
 _DIRECTIVE = re.compile(r"^(\s*)\.\. ([\w:.+-]+?)::\s*(.*)$")
 _MARKUP = re.compile(r"^\s*\.\.(?:\s|$)")
 _FIELD = re.compile(r"^(\s*):([^:`]{1,60}):(?:\s+(.*))?$")
@@ -198,7 +198,7 @@ def _close(state: _Reading) -> Iterator[_Block]:
 
 def _heading_at(state: _Reading, line: str, following: str) -> str:
     if atx := _ATX.match(line):
-        return atx[1]
+        return atx[1].rstrip("#").rstrip()
     text = line.strip()
     underlined = bool(_RULE.match(following)) and len(following.strip()) >= min(len(text), 8)
     if underlined and not state.lines and len(text) <= _LONGEST_HEADING and not _BULLET.match(line):

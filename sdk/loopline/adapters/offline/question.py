@@ -28,7 +28,7 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("why", re.compile(r"\bwhy\b|\breason\b|\bhow come\b|\bwhat causes\b")),
     ("time", re.compile(r"\bhow (?:long|often|soon|early|late)\b|\bwhen (?:do|does|is|are|will|was)\b")),
     ("number", re.compile(r"\bhow (?:many|much|big|large|deep\w*|wide|far)\b|\bm(?:ax|in)imum\b|\bdefault\b")),
-    ("outcome", re.compile(r"\bwhat (?:\w+ )?(?:happens?|becomes|does .* (?:return|raise|do))\b|\bend(?:s|ing)? up\b")),
+    ("outcome", re.compile(r"\bwhat (?:\w+ )?(?:happens?|becomes|does .{0,80} (?:return|raise|do))\b|\bend(?:s|ing)? up\b")),
     ("place", re.compile(r"\bwhere\b|\bwhich (?:file|directory|folder|module)\b")),
     ("steps", re.compile(r"\bhow (?:do|can|should|could|would|to|is|are|does|must|might)\b|\bwhat (?:do|must|should) i\b")),
     ("which", re.compile(r"\bwhich\b|\bwhat \w+ (?:do|does|is|are|can|should)\b")),
@@ -40,7 +40,6 @@ _POINTS_BACK = re.compile(
     r"those|these|there|one|ones|same|latter|former)\b",
     re.IGNORECASE,
 )
-_SENTENCE_START = re.compile(r"(?:^|[.!?:;]\s+|\n\s*|[\"“(]\s*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +124,18 @@ def _sentence_starts(text: str) -> frozenset[int]:
     end = 0
     for word in words(text):
         at = text.find(word.written, end)
-        if _SENTENCE_START.search(text[end:at] if end else text[:at]):
+        if _begins(text[end:at] if end else text[:at]):
             starts.add(word.place)
         end = at + len(word.written)
     return frozenset(starts)
+
+
+def _begins(before: str) -> bool:
+    """Whether a sentence begins behind this text."""
+    bare = before.rstrip()
+    space, last = before[len(bare) :], bare[-1:]
+    opened = last in (*'"“(',) or (last in (*".!?:;",) and bool(space))
+    return not before or opened or "\n" in space
 
 
 def _term(word: Word, *, first: bool) -> Term:

@@ -26,14 +26,14 @@ _LEANS = re.compile(
     re.IGNORECASE,
 )
 _STANDARD = re.compile(r":(pep|rfc):`(\d+)`")
-_ROLE = re.compile(
-    r":(?:[\w+.-]+:){0,3}[\w+.-]+:`(?:[!~])?([^`<]*?)(?:\s*<[^`>]*>)?`|:[\w+:.-]+:`<([^`>]*)>`"
-)
-_LINK = re.compile(r"`([^`<]+?)\s*<[^`>]+>`__?")
+_ROLE = re.compile(r":[\w+.-]{1,40}(?::[\w+.-]{1,40}){0,3}:`[!~]?([^`<]*)(?:<([^`>]*)>)?`")
+_LINK = re.compile(r"`([^`<]+)<[^`>]+>`__?")
 _MARKDOWN_LINK = re.compile(r"!?\[([^\]\[]+)\]\((?:[^()\s]|\([^()\s]*\))*(?:\s+\"[^\"]*\")?\)")
 _LITERAL = re.compile(r"``(.+?)``")
-_BOLD = re.compile(r"\*\*(\S(?:.*?\S)?)\*\*")
+_BOLD = re.compile(r"\*\*(?=\S)((?:[^*\n]|\*(?!\*))*+)(?<=\S)\*\*")
 _NAMED_LINK = re.compile(r"`([^`]+)`__?(?!\w)")
+_LINKS_BY_NAME = re.compile(r"`__?(?!\w)")
+_BRACKET = re.compile(r"\[(?=\[)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ def render(quotes: Sequence[Quote]) -> list[str]:
 def clean(text: str) -> str:
     """The sentence without inline markup around its words, safe to stand in an answer."""
     text = _STANDARD.sub(lambda match: f"{match[1].upper()} {match[2]}", text)
-    text = _ROLE.sub(lambda match: f"`{(match[1] or match[2] or '').strip()}`", text)
-    text = _LINK.sub(r"\1", text)
+    text = _ROLE.sub(lambda match: f"`{match[1].strip() or (match[2] or '').strip()}`", text)
+    text = _LINK.sub(lambda match: match[1].rstrip(), text)
     text = _MARKDOWN_LINK.sub(r"\1", text)
     text = _LITERAL.sub(r"`\1`", text)
-    text = _NAMED_LINK.sub(r"\1", text) if re.search(r"`__?(?!\w)", text) else text
+    text = _NAMED_LINK.sub(r"\1", text) if _LINKS_BY_NAME.search(text) else text
     return harmless(_BOLD.sub(r"\1", text))
 
 
 def harmless(text: str) -> str:
     """The text on one line, with nothing in it that reads as a citation."""
-    return " ".join(re.sub(r"\[(?=\[)", "[ ", text).split())
+    return " ".join(_BRACKET.sub("[ ", text).split())
 
 
 def _worth(scored: Scored, best: Scored) -> bool:

@@ -11,6 +11,8 @@ _OPEN = re.compile(r"^\s*[rRbBuUfF]{0,2}(\"\"\"|'''|/\*\*?)")
 _QUOTE = re.compile(r"\"\"\"|'''")
 _COMMENT = re.compile(r"^\s*(?:#+:?|//[/!]?|--|;+)(?: (.*)|$)")
 _NAME = re.compile(r"^\s*(?:async\s+)?(?:def|class|func|fn|function)\s+(\w+)")
+_CODE = re.compile(r"[=(){}\[\]]|:$|^(?:def|class|import|from|return|@)\b")
+_STAR = re.compile(r"^\s*\*\s?")
 _CLOSERS = {'"""': '"""', "'''": "'''", "/**": "*/", "/*": "*/"}
 _MOST_LINES = 8
 _BLOCK_STEP = 10_000
@@ -105,9 +107,7 @@ def _begins_inside(lines: list[str]) -> int:
 def _is_text(lines: list[str]) -> bool:
     """Whether lines look like sentences rather than like code."""
     said = [line.strip() for line in lines if line.strip()]
-    code = sum(
-        bool(re.search(r"[=(){}\[\]]|:$|^(?:def|class|import|from|return|@)\b", s)) for s in said
-    )
+    code = sum(bool(_CODE.search(s)) for s in said)
     return bool(said) and code * 3 <= len(said)
 
 
@@ -115,6 +115,5 @@ def _dedented(lines: list[str]) -> list[str]:
     depths = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     least = min(depths, default=0)
     return [
-        re.sub(r"^\s*\*\s?", "", line[least:]) if line[:least].isspace() else line[least:]
-        for line in lines
+        _STAR.sub("", line[least:]) if line[:least].isspace() else line[least:] for line in lines
     ]

@@ -22,7 +22,7 @@ _FOURTH = (
     "iti", "ous", "ive", "ize", "ise", "ure", "al", "er", "or", "ic", "ou",
 )  # fmt: skip
 _WHOLE = frozenset({"evening", "morning", "string", "during", "thing", "building", "wedding"})
-_RUN = re.compile(r"[aeiouy]+[^aeiouy]+")
+_RUN = re.compile(r"[aeiouy][^aeiouy]")
 _VOWEL = re.compile(r"[aeiouy]")
 _DOUBLED = re.compile(r"([^aeiouylsz])\1$")
 _SHORT = re.compile(r"(?:^|.*[^aeiouy])[aeiouy][^aeiouywx]$")

@@ -67,7 +67,7 @@ COMMON = _listed(
 )
 _COMPOUND = re.compile(r"\w+(?:[.\-'\u2019:/]+\w+)*")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_A-Za-z]+")
-_CAMEL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2,}[a-z]")
+_CAMEL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
 _POSSESSIVE = re.compile(r"['\u2019]s$")
 
 

@@ -32,6 +32,7 @@ from loopline.models import (
 )
 
 _LONGEST = 600
+_STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _TELLING = 3
 """More letters of a key than that are too many."""
 _TIMED_OUT = frozenset({408, 504})
@@ -152,7 +153,7 @@ def _said(document: JsonObject) -> _Said:
         words=f"{words}: {behind}" if behind else words,
         names=names,
         part=str(found.get("param") or ""),
-        status=int(names[0]) if re.fullmatch(r"[45]\d\d", names[0], re.ASCII) else None,
+        status=int(names[0]) if _STATUS.fullmatch(names[0]) else None,
     )
 
 

@@ -45,7 +45,7 @@ _WORD = (
 _MARK = re.compile(rf"^[ \t]*{_WORD}[ \t]*", re.MULTILINE)
 _PLAIN = re.compile(rf"^([ \t]*)(\\*)(?={_WORD})", re.MULTILINE)
 _ESCAPED = re.compile(rf"^([ \t]*)\\(\\*)(?={_WORD})", re.MULTILINE)
-_MAYBE = re.compile(r"[ \t]*\*{0,2}[A-Za-z ]{0,12}[ \t]*\*{0,2}:?\*{0,2}[ \t]*")
+_MAYBE = re.compile(r"[ \t]*+\*{0,2}[A-Za-z ]{0,12}[ \t]*+\*{0,2}:?\*{0,2}[ \t]*+")
 _LONGEST_MARK = 64
 _SHOWN = {"Thought": "thinking", "Final Answer": "answer"}
 _BEFORE_INPUT = re.compile(r"\s*(?:```\w*\s*)?")

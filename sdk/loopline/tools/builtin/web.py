@@ -24,7 +24,9 @@ PAGE_LIMIT = 20_000
 TITLE_LIMIT = 200
 LONGEST_URL = 2_000
 
-_URL = re.compile(r"https?://[^\s/?#\x00-\x20]+[^\s\x00-\x20]*", re.IGNORECASE)
+_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"\w+")
+_URL = re.compile(r"https?://[^\s/?#\x00-\x20]++[^\s\x00-\x20]*+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,4 +291,4 @@ def _time(written: str) -> str:
 
 
 def _words(page: WebPage) -> set[str]:
-    return set(re.findall(r"\w+", f"{page.title} {page.text}".lower()))
+    return set(_WORD.findall(f"{page.title} {page.text}".lower()))
