@@ -92,7 +92,7 @@ async def _tasks() -> AsyncIterator[str]:
 
 One bundle with a tool that reads and one that writes is asked for two things; the model calls twice at once, then once, then
 answers. This is what is told of the turn in each preset's own [vocabulary](../../events-README.md), and how a model that never
-stops is stopped: at two decisions, in `beakr` at 2,400 tokens.
+stops is stopped: at two decisions, in `beakr` at 3,400 tokens.
 """
     yield _row(["preset", "records, in their order", "requests", "at the limit", "answer then"])
     yield _row(["---"] * 5)

@@ -78,7 +78,7 @@ ENDLESS: list[Entry] = [
 ]
 AT_THE_LIMIT: Mapping[PresetName, Limits] = {
     **dict.fromkeys(SEEDS, Limits(max_iterations=2)),
-    "beakr": Limits(max_tokens=2_400),
+    "beakr": Limits(max_tokens=3_400),
 }
 """The limit that ends each preset: its own is beyond what is worth telling."""
 

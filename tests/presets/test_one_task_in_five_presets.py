@@ -33,7 +33,7 @@ ENDS = {
     "fim": ("max_iterations", "", ["decision", "decision", "answer"]),
     "nadoo": ("max_iterations", "forced", ["decision", "decision", "answer"]),
     "chatcli": ("max_iterations", "partial", ["decision", "decision"]),
-    "beakr": ("budget", "summary", ["decision", "decision"]),
+    "beakr": ("budget", "forced", ["decision", "decision", "answer"]),
 }
 
 

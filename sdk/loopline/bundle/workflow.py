@@ -154,7 +154,12 @@ class BaseWorkflow:
         return await self._react(self._services, loop, own, seams)
 
     async def _react(
-        self, services: Services, loop: Loop, scratchpad: dict[str, Any], seams: Seams
+        self,
+        services: Services,
+        loop: Loop,
+        scratchpad: dict[str, Any],
+        seams: Seams,
+        child: Child | None = None,
     ) -> React:
         """The loop of a turn, or of a child run of it."""
         space = self.knowledge
@@ -184,6 +189,7 @@ class BaseWorkflow:
             clock=services.clock,
             listen=services.listen,
             policies=policies,
+            child=child,
         )
 
         async def spawn(child: Child, listen: Listen) -> TurnResult:
@@ -191,7 +197,7 @@ class BaseWorkflow:
             task = replace(child.task, model=of_child.models[0])
 
             async def run(services: Services, payload: TurnPayload) -> TurnResult:
-                react = await self._react(services, of_child, {}, Seams())
+                react = await self._react(services, of_child, {}, Seams(), child)
                 return await react.run(payload)
 
             return await services.spawn(replace(child, task=task), listen, run)
@@ -209,6 +215,7 @@ class BaseWorkflow:
                 guards=tuple(self.guards),
                 policies=policies,
                 spawn=spawn,
+                quota=context.quota,
             ),
             clock=services.clock,
             listen=services.listen,

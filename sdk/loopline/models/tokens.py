@@ -5,9 +5,12 @@ from __future__ import annotations
 import string
 
 from loopline.models.call_ids import is_beside
-from loopline.models.prompt import AssistantMessage, Echo, Message, UserMessage
+from loopline.models.json import dumps
+from loopline.models.prompt import AssistantMessage, Echo, Message, Prompt, UserMessage
 
 _PLAIN = (string.ascii_letters + " ").encode()
+_BESIDE = 30
+"""What stands around the parts of a tool, in tokens at most."""
 
 
 def estimate(text: str) -> int:
@@ -34,6 +37,15 @@ def cost(message: Message, written: str = "") -> int:
             return beside + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
         case _:
             return estimate(written or repr(message)) + cost_of_files(message)
+
+
+def cost_of_prompt(prompt: Prompt) -> int:
+    """Return what a whole request costs, by the same estimate."""
+    said = sum(map(cost, prompt.messages)) + estimate(prompt.system) + estimate(prompt.tail)
+    return said + sum(
+        estimate(f"{spec.name}{spec.description}{dumps(spec.parameters)}") + _BESIDE
+        for spec in prompt.tools
+    )
 
 
 def cost_of_files(message: Message) -> int:

@@ -19,6 +19,7 @@ from loopline.react.approving import approved, digest_of
 from loopline.react.guards import Guards
 from loopline.react.outcomes import recorded
 from loopline.react.policies import Policies
+from loopline.react.quota import Quota
 from loopline.react.seams import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.spawning import Children, Spawn
 from loopline.reader import Reader
@@ -99,6 +100,7 @@ class Hands:
     guards: Sequence[Guard] = ()
     policies: Policies = field(default_factory=Policies)
     spawn: Spawn | None = None
+    quota: Quota = field(default_factory=Quota)
 
 
 class Actor:
@@ -471,6 +473,7 @@ class Actor:
             recorder=self._recorder,
             spawn=spawn,
             policies=self._hands.policies,
+            quota=self._hands.quota,
             tell=self._progress,
         )
 

@@ -7,7 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from loopline.clock import Clock
-from loopline.errors import CassetteError, ModelError, ModelUnavailable, StoreError
+from loopline.errors import (
+    CassetteError,
+    ModelError,
+    ModelTimedOut,
+    ModelUnavailable,
+    StoreError,
+)
 from loopline.models import Model, Prompt, Reply, TextDelta
 
 FIRST_WAIT_SECONDS = 1.0
@@ -20,17 +26,19 @@ class Patience:
 
     It waits a part of a second drawn by lot, then up to twice and four times as long, and never less than the server
     asks for; a server that asks for more than a minute is not waited for. `again` hears of each attempt
-    that is given up: its number, why, and the seconds until the next.
+    that is given up: its number, why, and the seconds until the next. One that `falls_back` does not repeat
+    a request that timed out, for another model can be asked at once.
     """
 
     clock: Clock
     retries: int
+    falls_back: bool = False
     again: Callable[[int, ModelUnavailable, float], None] | None = None
     draw: Callable[[], float] = random.random
 
     def wait(self, attempt: int, error: ModelUnavailable) -> float | None:
         """The seconds until the attempt after this one; None when there is to be none."""
-        if attempt > self.retries:
+        if attempt > self.retries or (self.falls_back and isinstance(error, ModelTimedOut)):
             return None
         wanted = error.retry_after or 0.0
         if wanted > LONGEST_WAIT_SECONDS:

@@ -33,6 +33,8 @@ from loopline.prompt import (
 )
 from loopline.react.offering import Offer, Offers
 from loopline.react.policies import Policies, chosen_protocol
+from loopline.react.quota import MeteredModel, Quota, recount
+from loopline.react.spawning import Child
 from loopline.react.windows import Windows
 from loopline.timeline import (
     Body,
@@ -52,11 +54,15 @@ RoundPurpose = Literal["decision", "answer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """Which decision of the turn a round is to make: so many were made, of at most `limit` if not 0."""
+    """Which decision of the turn a round is to make: so many were made, of at most `limit` if not 0.
+
+    An answer that `traces` is written from the trace of the turn.
+    """
 
     made: int
     limit: int
     purpose: RoundPurpose = "decision"
+    traces: bool = False
 
     @property
     def number(self) -> int:
@@ -83,7 +89,9 @@ class Context:
         clock: Clock,
         listen: Listen,
         policies: Policies,
+        child: Child | None = None,
     ) -> None:
+        self.quota: Quota = Quota() if child is None else child.quota
         self._recorder = recorder
         self._selector = selector
         self._every = tools
@@ -121,15 +129,34 @@ class Context:
     async def select_tools(self) -> None:
         """Have a model choose among many tools, where the limits ask for that."""
         if self._policies.select_tools:
-            await self._offers.select(self._selector, self._clock, self._listen)
+            selector = MeteredModel(self._selector, self.quota)
+            await self._offers.select(selector, self._clock, self._listen)
+
+    async def open_quota(self) -> None:
+        """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""
+        self.quota.open(self._recorder.turn, self._policies)
+        if self.quota.is_limited:
+            recorder = self._recorder
+            await recount(self.quota, recorder.turn, recorder.conversation.name, recorder)
+
+    def priced(self, models: Sequence[Model]) -> Sequence[Model]:
+        """Every model that the turn may ask, when its decisions are those of this chain."""
+        return [*models, self._selector] if self._policies.select_tools else models
+
+    @property
+    def metered(self) -> MeteredModel:
+        """The model, which reserves the request of the round that was begun from the budget."""
+        return MeteredModel(self.model, self.quota, tokens=self.tokens)
+
+    @property
+    def affords_answer(self) -> bool:
+        """Whether the budget has room for an answer that is written from the trace of the turn."""
+        room = self.quota.room(self.model)
+        return room is None or room > Offer.of_trace().fixed + estimate(TRACE_TAIL)
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
         return self.model.abilities.cost(usage)
-
-    def price(self, tokens: int) -> float | None:
-        """What so many tokens cost to ask, in US dollars."""
-        return self.cost(Usage(input_tokens=tokens))
 
     async def begin(self, iteration: Iteration) -> bool:
         """Begin a round; False when there is nothing to answer, for the user took it back.
@@ -142,10 +169,9 @@ class Context:
         recorder.round = iteration.made + 1
         self._extend()
         begun = recorder.turn.undecided
-        traces = iteration.purpose == "answer" and self._policies.synthesizes
-        self._offer = Offer.of_trace() if traces else self._offers.now
+        self._offer = Offer.of_trace() if iteration.traces else self._offers.now
         self._traced = None
-        if traces:
+        if iteration.traces:
             await self._open_trace(iteration)
         elif (
             begun is None
@@ -210,7 +236,9 @@ class Context:
         blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
         factor = self.view.facts.factor_of(self.model.name)
         fixed = self._offer.fixed + estimate(TRACE_TAIL)
-        room = int(self._room / factor) - fixed
+        affordable = self.quota.room(self.model)
+        most = self._room if affordable is None else min(self._room, affordable)
+        room = int(most / factor) - fixed
         window = trace_window(blocks, room, self.model.abilities.carrying)
         self._traced = trace(blocks, window)
         tokens = sum(map(cost, self._traced)) + fixed
@@ -363,6 +391,7 @@ class Context:
             policies=self._policies,
             clock=self._clock,
             listen=self._listen,
+            quota=self.quota,
         )
 
     def _checkpoints(self, start: int) -> Sequence[Body]:
@@ -402,10 +431,10 @@ class Context:
 
     def _tokens_left(self) -> int | None:
         """What the turn may still use, where tokens are all that limits its rounds."""
-        most, used = self._policies.max_tokens, self._recorder.turn.usage
-        if most is None or self._policies.max_iterations is not None:
+        left = self.quota.unspent.tokens
+        if left is None or self._policies.max_iterations is not None:
             return None
-        return max(most - used.input_tokens - used.output_tokens, 0)
+        return max(left, 0)
 
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""

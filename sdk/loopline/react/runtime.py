@@ -22,6 +22,7 @@ from loopline.react.asking import Patience, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.nudges import nudges_of
 from loopline.react.policies import Policies
+from loopline.react.quota import OutOfBudget, check_prices
 from loopline.react.router import (
     Accept,
     Act,
@@ -118,6 +119,7 @@ class React:
         self._seams = seams or Seams()
         self._nudges: Sequence[Nudge] = (*nudges_of(policies), *self._seams.nudges)
         self._heard: Hearing | None = None
+        check_prices(policies, context.priced(self._models))
 
     @property
     def state(self) -> ReactStateV2:
@@ -141,6 +143,7 @@ class React:
         deadline = self._policies.deadline_seconds
         left = None if deadline is None else max(deadline - self.state.elapsed_seconds, 0.0)
         async with Strikes(recorder, self._clock, left, self._cut) as strikes:
+            await self._context.open_quota()
             await self._actor.settle()
             recorder.answers += 1
             ended = self._paused() or answered(recorder.turn, recorder.answers)
@@ -161,10 +164,10 @@ class React:
 
     async def _step(self, strikes: Strikes) -> Ended | None:
         state = self.state
-        if state.exhausted:
-            return await self._exhausted("max_iterations", strikes)
         if self._is_late(state):
             return await self._exhausted("deadline", strikes)
+        if state.exhausted:
+            return await self._exhausted("max_iterations", strikes)
         stop = await self._nudged(state)
         if stop is not None:
             return await self._exhausted(stop.reason, strikes)
@@ -184,16 +187,6 @@ class React:
     def _is_late(self, state: ReactStateV2) -> bool:
         deadline = self._policies.deadline_seconds
         return deadline is not None and state.elapsed_seconds >= deadline
-
-    def _is_spent(self, state: ReactStateV2) -> bool:
-        """Whether the request that has been begun would cost more than there is left."""
-        most, dear = self._policies.max_tokens, self._policies.max_cost
-        tokens = self._context.tokens
-        spent = state.usage.input_tokens + state.usage.output_tokens + tokens
-        cost = self._context.price(tokens)
-        too_many = most is not None and spent > most
-        too_dear = dear is not None and cost is not None and (state.cost or 0.0) + cost > dear
-        return too_many or too_dear
 
     async def _nudged(self, state: ReactStateV2) -> Stop | None:
         """Tell the model what the nudges have it told; or the one that ends the turn."""
@@ -263,12 +256,13 @@ class React:
             case _:
                 return decided, ""
 
-    async def _begin(self, state: ReactStateV2, purpose: RoundPurpose) -> bool:
+    async def _begin(self, state: ReactStateV2, purpose: RoundPurpose, traces: bool) -> bool:
+        limit = state.max_iterations or 0
         return await self._context.begin(
-            Iteration(made=state.iteration, limit=state.max_iterations or 0, purpose=purpose)
+            Iteration(made=state.iteration, limit=limit, purpose=purpose, traces=traces)
         )
 
-    async def _replied(self, purpose: RoundPurpose) -> Reply:
+    async def _replied(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
         """The reply of the first model of the chain that gives one.
 
         Raises:
@@ -278,14 +272,14 @@ class React:
         place, shrunk = min(self._recorder.turn.place, len(self._models) - 1), False
         while True:
             self._context.use(self._models[place])
-            is_wanted = await self._begin(self.state, purpose)
+            is_wanted = await self._begin(self.state, purpose, traces)
             if purpose == "decision" and not is_wanted:
                 raise _Unasked("recalled")
-            if self._is_spent(self.state):
-                raise _Unasked("budget")
             is_last = place + 1 == len(self._models)
             try:
-                reply = await self._ask(purpose)
+                reply = await self._ask(purpose, falls_back=not is_last)
+            except OutOfBudget as error:
+                raise _Unasked("budget") from error
             except ModelError as error:
                 if isinstance(error, ModelOverflow) and not shrunk:
                     await self._context.overflow(error)
@@ -314,16 +308,19 @@ class React:
         )
         await self._recorder.record(switched)
 
-    async def _ask(self, purpose: RoundPurpose) -> Reply:
+    async def _ask(self, purpose: RoundPurpose, *, falls_back: bool) -> Reply:
         state, pool = self.state, self._recorder.timeline.pool
         speaks = purpose == "answer" or not self._policies.synthesizes
         prompt = self._context.prompt(purpose, longer=state.cut_off)
         hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
         self._heard = hear
         patience = Patience(
-            clock=self._clock, retries=self._policies.model_retries, again=hear.again
+            clock=self._clock,
+            retries=self._policies.model_retries,
+            falls_back=falls_back,
+            again=hear.again,
         )
-        reply = await ask(self._context.model, prompt, hear, patience)
+        reply = await ask(self._context.metered, prompt, hear, patience)
         hear.close()
         return reply
 
@@ -370,9 +367,9 @@ class React:
         """The answer, written by a request of its own that sees every result of the turn."""
         recorder = self._recorder
         try:
-            reply = await strikes.over(self._replied("answer"))
+            reply = await strikes.over(self._replied("answer", traces=True))
         except _Unasked:
-            return await self._drafted("budget") or await self._exhausted("budget", strikes)
+            return await self._drafted("budget") or await self._collected("budget")
         except ModelError as error:
             told = Notice(code="model_error", text=well_formed(str(error)))
             return await self._drafted(reason, told) or await self._without_model(error)
@@ -432,15 +429,18 @@ class React:
         await self._recorder.record(decision, *_thoughts(reply), told)
 
     def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
+        estimated, estimated_cost = self._context.quota.unrecorded()
+        cost = self._context.cost(reply.usage)
         return Decision(
             model=self._context.model.name,
             stop_reason=reply.stop_reason,
             calls=calls,
             raw=raw,
             usage=reply.usage,
-            cost=self._context.cost(reply.usage),
+            cost=None if cost is None else cost + estimated_cost,
             attempt=reply.attempt,
             echo=_sound(reply.echo),
+            estimated=estimated,
         )
 
     def _decided(self, reply: Reply, notes: str, calls: int, *, answer: bool = False) -> list[Body]:
@@ -468,13 +468,18 @@ class React:
 
     async def _exhausted(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
         """An answer although there is no round, no time or nothing to spend left."""
-        recorder = self._recorder
-        may_ask = reason in ("max_iterations", "stagnation")
+        may_ask = reason in ("max_iterations", "stagnation") or (
+            reason == "budget" and self._context.affords_answer
+        )
         if may_ask and self._policies.synthesizes:
             return await self._synthesized(reason, strikes)
-        way = self._policies.on_exhausted
-        if way == "force" and may_ask:
+        if may_ask and self._policies.on_exhausted == "force":
             return await self._forced(reason, strikes)
+        return await self._collected(reason)
+
+    async def _collected(self, reason: ExitReason) -> Ended:
+        """What there is, as the answer: the draft, or what the calls gave."""
+        recorder, way = self._recorder, self._policies.on_exhausted
         collected: Collected = "partial" if way == "partial" else "summary"
         body = fallback(recorder.timeline, recorder.turn, reason, way=collected)
         self._void()
@@ -483,11 +488,11 @@ class React:
 
     async def _forced(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
         """An answer that is asked for without calls, else what there is."""
-        recorder = self._recorder
+        recorder, traces = self._recorder, reason == "budget"  # what the trace costs can be chosen
         try:
-            reply = await strikes.over(self._replied("answer"))
+            reply = await strikes.over(self._replied("answer", traces=traces))
         except _Unasked:
-            return await self._exhausted("budget", strikes)
+            return await self._collected("budget")
         except ModelError as error:
             return await self._without_model(error)
         except Struck:
@@ -497,7 +502,8 @@ class React:
             return Ended(body.reason, body.error)
         if reply.stop_reason == "refusal":
             return await self._refused(reply, answer=True)
-        decided, marks = self._without_marks(self._decoded(reply))
+        read = Answer("", well_formed(reply.text)) if traces else self._decoded(reply)
+        decided, marks = self._without_marks(read)
         answer = _said(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
             self._void()

@@ -12,6 +12,7 @@ from loopline.events import Delta, Event, Listen
 from loopline.models import Json
 from loopline.react.limits import Limits, checked
 from loopline.react.policies import Policies
+from loopline.react.quota import Quota
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.timeline import (
     Block,
@@ -47,12 +48,16 @@ class ChildAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A child run: the name of its conversation, what it is to do, and under which limits."""
+    """A child run: the name of its conversation, what it is to do, and under which limits.
+
+    Its `quota` stands below its parent's.
+    """
 
     name: str
     task: ChildTask
     limits: Limits
     answer: ChildAnswer | None = None
+    quota: Quota = field(default_factory=Quota)
 
 
 class Spawn(Protocol):
@@ -125,12 +130,14 @@ class Children:
         recorder: Recorder,
         spawn: Spawn | None,
         policies: Policies,
+        quota: Quota,
         tell: Callable[[str], None],
     ) -> None:
         self._call_id = call_id
         self._recorder = recorder
         self._run = spawn
         self._policies = policies
+        self._quota = quota
         self._tell = tell
         self._begun = list[asyncio.Task[TurnResult]]()
         self._calm = dict[str, asyncio.Event]()
@@ -159,9 +166,11 @@ class Children:
         if not task.text.strip():
             raise ToolError("a child run needs a task: say what it is to do")
         name = child_name(here, self._call_id, len(self._begun) + 1)
-        calm = self._calm[name] = asyncio.Event()
-        began = asyncio.ensure_future(self._led(run, name, task))
+        calm, quota = asyncio.Event(), self._quota.child(name)
+        self._calm[name] = calm
+        began = asyncio.ensure_future(self._led(run, name, task, quota))
         began.add_done_callback(lambda _: calm.set())
+        began.add_done_callback(lambda _: self._quota.close(name))
         self._begun.append(began)
         return began
 
@@ -196,13 +205,14 @@ class Children:
         """What the first of the children that ask does ask."""
         return next((self._asking[name] for name in self._calm if name in self._asking), None)
 
-    async def _led(self, run: Spawn, name: str, task: ChildTask) -> TurnResult:
+    async def _led(self, run: Spawn, name: str, task: ChildTask, quota: Quota) -> TurnResult:
         recorder = self._recorder
         child = Child(
             name=name,
             task=task,
             limits=self._bounded(task.limits),
             answer=self._answer(name),
+            quota=quota,
         )
         if name not in recorder.turn.children:
             await recorder.record(RunChild(call_id=self._call_id, conversation=name))
@@ -215,18 +225,25 @@ class Children:
         except LooplineError as error:
             raise ToolError(f"{name} failed: {error}") from error
         finally:
-            await self._record_end(heard)
+            await self._record_end(heard, quota)
         if result.exit_reason == "paused":
             self._asking[name] = asking = heard.asking(result)
             await self._rest(name)
             raise asking
         return heard.resolved(result)
 
-    async def _record_end(self, heard: _Heard) -> None:
+    async def _record_end(self, heard: _Heard, quota: Quota) -> None:
         turn, known = heard.turn, self._recorder.turn.children[heard.name]
         if turn.exit is None or known.reason:
             return
-        end = replace(known, reason=turn.exit.reason, usage=turn.usage, cost=turn.cost)
+        estimated, cost = quota.unrecorded()
+        end = replace(
+            known,
+            reason=turn.exit.reason,
+            usage=turn.usage,
+            cost=None if turn.cost is None and not cost else (turn.cost or 0.0) + cost,
+            estimated=turn.estimated + estimated,
+        )
         await self._recorder.record(end)
         self._tell(f"{heard.name}: {end.reason}")
 
@@ -251,18 +268,18 @@ class Children:
         """The child's limits: never beyond what its parent has left."""
         limits = cast("Limits", dict(wanted))
         checked(limits)
-        turn, own = self._recorder.turn, self._policies
+        own = self._policies
         limits["max_depth"] = own.max_depth
         deadline = own.deadline_seconds
         if deadline is not None:
             left = deadline - self._recorder.elapsed_seconds
             given = limits.get("deadline_seconds") or left
             limits["deadline_seconds"] = max(min(given, left), LEAST_SECONDS)
-        tokens, cost = own.max_tokens, own.max_cost
-        if tokens is not None:
-            left_tokens = tokens - turn.usage.input_tokens - turn.usage.output_tokens
-            limits["max_tokens"] = max(min(limits.get("max_tokens") or tokens, left_tokens), 1)
-        if cost is not None:
-            left_cost = cost - (turn.cost or 0.0)
-            limits["max_cost"] = max(min(limits.get("max_cost") or cost, left_cost), LEAST_COST)
+        unspent = self._quota.unspent
+        if unspent.tokens is not None:
+            tokens = limits.get("max_tokens") or unspent.tokens
+            limits["max_tokens"] = max(min(tokens, unspent.tokens), 1)
+        if unspent.cost is not None:
+            cost = limits.get("max_cost") or unspent.cost
+            limits["max_cost"] = max(min(cost, unspent.cost), LEAST_COST)
         return limits

@@ -35,6 +35,7 @@ from loopline.prompt import (
 from loopline.react.asking import Patience, ask
 from loopline.react.offering import Offer
 from loopline.react.policies import Policies
+from loopline.react.quota import MeteredModel, OutOfBudget, Quota
 from loopline.timeline import (
     Body,
     PlanHistory,
@@ -64,6 +65,7 @@ class Windows:
     policies: Policies
     clock: Clock
     listen: Listen
+    quota: Quota
 
     async def choose(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
@@ -276,7 +278,12 @@ class Windows:
         written = Written(model=self.model.name)
         try:
             patience = Patience(clock=self.clock, retries=self.policies.model_retries)
-            reply = await ask(self.model, prompt, _unheard, patience)
+            factor = self.view.facts.factor_of(self.model.name)
+            reply = await ask(
+                MeteredModel(self.model, self.quota, factor=factor), prompt, _unheard, patience
+            )
+        except OutOfBudget as error:
+            return Written(why=str(error))
         except ModelError as error:
             return replace(written, elapsed_ms=elapsed_ms(self.clock, start), why=str(error))
         text = "" if reply.stop_reason == "refusal" else well_formed(self._said(reply)).strip()

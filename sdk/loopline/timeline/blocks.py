@@ -157,7 +157,8 @@ class Decision:
 
     One whose `purpose` is "answer" was asked for the answer alone and is no round. `cost` is in US
     dollars, None while nobody knows a price. `attempt` is which request it answers, from 1. `echo` is the
-    reply as the provider wants it back, where it does.
+    reply as the provider wants it back, where it does. Where the turn has a budget, `estimated` is what this
+    request and those given up before it used that no provider reported; `cost` includes it.
     """
 
     model: str
@@ -169,6 +170,7 @@ class Decision:
     purpose: Literal["decision", "answer"] = "decision"
     attempt: int = 1
     echo: Echo | None = None
+    estimated: Usage = field(default_factory=Usage)
     type: Literal["react.decision"] = "react.decision"
 
 
@@ -270,7 +272,8 @@ class ToolPending:
 class RunChild:
     """A call has begun a run of its own, in a conversation of its own; once more when that is over.
 
-    Then `reason` says why it ended, and `usage` and `cost` what it used, its own children included.
+    Then `reason` says why it ended, and `usage` and `cost` what it used, its own children included;
+    `estimated` is what no provider reported of it.
     """
 
     call_id: str
@@ -278,6 +281,7 @@ class RunChild:
     reason: ExitReason | Literal[""] = ""
     usage: Usage = field(default_factory=Usage)
     cost: float | None = None
+    estimated: Usage = field(default_factory=Usage)
     type: Literal["run.child"] = "run.child"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from loopline.clock import Clock
 from loopline.errors import LeaseLost
@@ -118,6 +119,13 @@ class Recorder:
         after = max(self.timeline.seq, seq)
         found = await self._log.read(self.conversation, after=after, types=["user.steer"])
         return found[-1].seq if found else seq
+
+    async def child_turn(self, name: str) -> Turn:
+        """Return the one turn of the child run of that name, as far as its log goes."""
+        turn = Turn(1)
+        for block in await self._log.read(replace(self.conversation, name=name)):
+            turn.take(block)
+        return turn
 
     async def catch_up(self) -> None:
         """Fold what other producers have written."""

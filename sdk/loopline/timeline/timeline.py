@@ -55,6 +55,8 @@ from loopline.timeline.sources import Pool
 
 F = TypeVar("F")
 
+NO_USAGE = Usage()
+
 
 @dataclass(slots=True)
 class Batch:
@@ -73,7 +75,8 @@ class Turn:
     are the runs that its calls began, by conversation. `steered` is the number of rounds that were over when a
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
     `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
-    `elapsed_seconds` is how long runners have been at it; `latest` is the last block of one.
+    `elapsed_seconds` is how long runners have been at it; `latest` is the last block of one. `estimated`
+    is what was used beside `usage` and not reported.
     """
 
     number: int
@@ -98,6 +101,7 @@ class Turn:
     completions: list[Completion] = field(default_factory=list[Completion])
     exit: Exit | None = None
     usage: Usage = field(default_factory=Usage)
+    estimated: Usage = field(default_factory=Usage)
     cost: float | None = None
     place: int = 0
     malformed: int = 0
@@ -147,7 +151,7 @@ class Turn:
     def _decide(self, decision: Decision) -> None:
         self.undecided = None
         self.told.clear()
-        self._spend(decision.usage, decision.cost)
+        self._spend(decision.usage, decision.cost, decision.estimated)
         if decision.purpose == "decision":
             was_cut = decision.stop_reason == "length"
             self.malformed = self.malformed + 1 if decision.raw and not was_cut else 0
@@ -165,12 +169,13 @@ class Turn:
             case ModelSwitched(why=why, place=place, usage=usage, cost=cost):
                 self.place = place if why == "refusal" else self.place
                 self._spend(usage, cost)
-            case RunChild(conversation=conversation, usage=usage, cost=cost):
+            case RunChild(conversation=conversation, usage=usage, cost=cost, estimated=estimated):
                 self.children[conversation] = body
-                self._spend(usage, cost)
+                self._spend(usage, cost, estimated)
 
-    def _spend(self, usage: Usage, cost: float | None) -> None:
+    def _spend(self, usage: Usage, cost: float | None, estimated: Usage = NO_USAGE) -> None:
         self.usage += usage
+        self.estimated += estimated
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 

@@ -1,0 +1,407 @@
+"""Quotas: what a turn and its child runs may still use together, in tokens and US dollars.
+
+Each request reserves its estimated input and its output limit before it is sent, and settles what was used after it.
+A child's quota stands below its parent's, so a request reserves from every run above it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from loopline.errors import (
+    LooplineError,
+    ModelAccessError,
+    ModelError,
+    ModelOverflow,
+    ModelOverloaded,
+    ModelRateLimited,
+    ModelRequestError,
+    ModelUnreachable,
+)
+from loopline.models import Abilities, Model, Price, Prompt, Reply, TextDelta, Usage
+from loopline.models.tokens import cost_of_prompt, estimate
+from loopline.react.policies import Policies
+from loopline.timeline import Recorder, Turn, parent_name
+
+LEAST_OUTPUT = 256
+"""Output tokens below which a request is not worth sending, unless it wants fewer."""
+ANSWER_OUTPUT = 1_000
+"""Output tokens that a forced answer should have."""
+KEPT_INPUT = 1_000
+"""Input tokens that are kept for a forced answer, beside its output."""
+KEPT_SHARE = 0.25
+"""The largest share of a limit that is kept for a forced answer."""
+
+_EXACT = 1 - 1e-9
+"""Rounds a sum of dollars down, so that what is reserved is never more than what is left."""
+
+
+class OutOfBudget(ModelError):
+    """The request is not sent: too little of the turn's budget is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Tokens and US dollars."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.tokens + other.tokens, self.cost + other.cost)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """A request before it is sent: its estimated input and its output limit, in tokens.
+
+    The price is in US dollars for a million tokens, 0 where nobody knows one. An answer may use what is kept for it.
+    """
+
+    input: int
+    output: int
+    input_price: float
+    output_price: float
+    is_answer: bool
+
+    @classmethod
+    def of(cls, prompt: Prompt, tokens: int, abilities: Abilities) -> Need:
+        """Return the need of a prompt with so many input tokens, at the highest price they can have."""
+        dearest, output_price = _prices(abilities.price, tokens)
+        return cls(
+            input=tokens,
+            output=prompt.options.output_limit or abilities.output_limit,
+            input_price=dearest,
+            output_price=output_price,
+            is_answer=prompt.purpose == "answer",
+        )
+
+    def amount(self, output: int) -> Amount:
+        """Return what the request uses at most with so many output tokens."""
+        cost = (self.input * self.input_price + output * self.output_price) / 1_000_000
+        return Amount(self.input + output, cost)
+
+    def affordable(self, left: Left, claimants: int) -> int:
+        """Return the output tokens that one of so many claimants can have; negative when there are none."""
+        output, least = self.output, self.amount(min(LEAST_OUTPUT, self.output))
+        if left.tokens is not None:
+            share = min(max(left.tokens // claimants, least.tokens), left.tokens)
+            output = min(output, share - self.input)
+        if left.cost is not None:
+            share_cost = min(max(left.cost / claimants, least.cost), left.cost)
+            spare = share_cost - self.amount(0).cost
+            if spare < 0:
+                return -1
+            if self.output_price:
+                output = min(output, int(spare / self.output_price * 1_000_000 * _EXACT))
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left of the limits; None where there is no limit."""
+
+    tokens: int | None
+    cost: float | None
+
+
+@dataclass(slots=True, eq=False)
+class Quota:
+    """The limits of one run, and what it and its child runs have used of them.
+
+    What was used before this process ran it is read from the log; `settled` came since, `reserved` is in flight.
+    `estimated` is the part of `settled` that no block of the log tells of yet: attempts that were given up, and
+    replies whose provider reported no usage.
+    """
+
+    parent: Quota | None = None
+    limit: Left = Left(None, None)
+    kept_share: float = 0.0
+    recorded: Amount = field(default_factory=Amount)
+    settled: Amount = field(default_factory=Amount)
+    reserved: Amount | None = None
+    estimated: Usage = field(default_factory=Usage)
+    estimated_cost: float = 0.0
+    running: bool = False
+    children: dict[str, Quota] = field(default_factory=dict[str, "Quota"])
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def open(self, turn: Turn, policies: Policies) -> None:
+        """Take the limits of the policies, and what the turn's blocks say was used."""
+        self.limit = Left(policies.max_tokens, policies.max_cost)
+        forces = policies.on_exhausted == "force" or policies.synthesizes
+        self.kept_share = KEPT_SHARE if forces else 0.0
+        self.recorded = recorded_amount(turn)
+
+    def child(self, name: str) -> Quota:
+        """Return the quota of the child run of that name, which runs from now on."""
+        found = self.children.setdefault(name, Quota(parent=self))
+        found.running = True
+        return found
+
+    def close(self, name: str) -> None:
+        """Count what the child run of that name used as this run's own, for it makes no more requests."""
+        child = self.children.pop(name)
+        self.settled += child.used
+        self.estimate(*child.unrecorded())
+        self._tell()
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether this run, or one above it, has a limit."""
+        return any(one.limit != Left(None, None) for one in self._lineage())
+
+    @property
+    def used(self) -> Amount:
+        """What this run and its children have used; requests in flight are not counted."""
+        total = self.recorded + self.settled
+        for one in self.children.values():
+            total += one.used
+        return total
+
+    @property
+    def unspent(self) -> Left:
+        """What is left of the run's own limits, requests in flight not counted."""
+        return self._minus(self.used)
+
+    def room(self, model: Model) -> int | None:
+        """Return the input tokens that a forced answer may have; None where nothing limits them."""
+        input_price, output_price = _prices(model.abilities.price, 0)
+        rooms = list[int]()
+        for one in self._lineage():
+            left = one._left(is_own_answer=one is self)
+            if left.tokens is not None:
+                rooms.append(left.tokens - min(ANSWER_OUTPUT, left.tokens // 2))
+            if left.cost is not None and input_price:
+                output = min(ANSWER_OUTPUT * output_price / 1_000_000, left.cost / 2)
+                rooms.append(int((left.cost - output) / input_price * 1_000_000))
+        return min(rooms, default=None)
+
+    async def reserve(self, need: Need) -> int:
+        """Reserve the request and return its output limit; wait while others' requests hold what it needs.
+
+        Raises:
+            OutOfBudget: too little is left.
+        """
+        while True:
+            output = min(
+                need.affordable(
+                    one._left(is_own_answer=need.is_answer and one is self), one._claimants
+                )
+                for one in self._lineage()
+            )
+            if output >= min(LEAST_OUTPUT, need.output):
+                self.reserved = need.amount(output)
+                return output
+            changed = self._root.changed
+            if not any(one._in_flight.tokens for one in self._lineage()):
+                raise OutOfBudget("too little of the turn's budget is left for another request")
+            await changed.wait()
+
+    def settle(self, used: Amount) -> None:
+        """Put what a request used in place of what was reserved for it."""
+        self.settled += used
+        self.reserved = None
+        self._tell()
+
+    def estimate(self, usage: Usage, cost: float) -> None:
+        """Note that nobody reported this usage of a request that was settled."""
+        self.estimated += usage
+        self.estimated_cost += cost
+
+    def unrecorded(self) -> tuple[Usage, float]:
+        """Return the estimated usage and its cost since the last call, which are about to be recorded."""
+        usage, cost = self.estimated, self.estimated_cost
+        self.estimated, self.estimated_cost = Usage(), 0.0
+        return usage, cost
+
+    def _lineage(self) -> Iterator[Quota]:
+        yield self
+        if self.parent is not None:
+            yield from self.parent._lineage()
+
+    @property
+    def _root(self) -> Quota:
+        return self if self.parent is None else self.parent._root
+
+    @property
+    def _in_flight(self) -> Amount:
+        total = self.reserved or Amount()
+        for one in self.children.values():
+            total += one._in_flight
+        return total
+
+    @property
+    def _claimants(self) -> int:
+        """How many runs may reserve next: those without a request in flight."""
+        running = [one for one in self.children.values() if one.running]
+        if running:
+            return max(sum(one._claimants for one in running if one.reserved is None), 1)
+        return 1
+
+    def _left(self, *, is_own_answer: bool) -> Left:
+        left = self._minus(self.used + self._in_flight)
+        if is_own_answer:
+            return left
+        tokens, cost = self._kept
+        return Left(
+            None if left.tokens is None else left.tokens - tokens,
+            None if left.cost is None else left.cost - cost,
+        )
+
+    @property
+    def _kept(self) -> tuple[int, float]:
+        """What is kept for a forced answer."""
+        tokens, cost = self.limit.tokens or 0, self.limit.cost or 0.0
+        return (
+            min(KEPT_INPUT + ANSWER_OUTPUT, int(tokens * self.kept_share)),
+            cost * self.kept_share,
+        )
+
+    def _minus(self, used: Amount) -> Left:
+        tokens, cost = self.limit.tokens, self.limit.cost
+        return Left(
+            None if tokens is None else tokens - used.tokens,
+            None if cost is None else cost - used.cost,
+        )
+
+    def _tell(self) -> None:
+        """Wake the requests that wait for something to be settled."""
+        root = self._root
+        root.changed.set()
+        root.changed = asyncio.Event()
+
+
+def recorded_amount(turn: Turn) -> Amount:
+    """Return what a turn's blocks say was used, ended child runs included."""
+    used = turn.usage + turn.estimated
+    return Amount(used.input_tokens + used.output_tokens, turn.cost or 0.0)
+
+
+async def recount(quota: Quota, turn: Turn, name: str, recorder: Recorder) -> None:
+    """Count what the child runs of a conversation's turn have used, as far as their end is not recorded.
+
+    The quota is the turn's; the recorder reads the logs of the children.
+    """
+    for child, link in turn.children.items():
+        if not link.reason and parent_name(child) == name:
+            run, below = await recorder.child_turn(child), quota.child(child)
+            below.running, below.recorded = False, recorded_amount(run)
+            await recount(below, run, child, recorder)
+
+
+def check_prices(policies: Policies, models: Iterable[Model]) -> None:
+    """Refuse a limit of the cost that cannot be held.
+
+    Raises:
+        LooplineError: a model's price is not known.
+    """
+    if policies.max_cost is None:
+        return
+    for model in models:
+        if model.abilities.price is None:
+            raise LooplineError(
+                f"max_cost={policies.max_cost:g} cannot be held: the price of {model.name!r} is not known. "
+                "Limit max_tokens instead, or use a model whose price is known"
+            )
+
+
+def _prices(price: Price | None, tokens: int) -> tuple[float, float]:
+    """Return the highest price of an input token, and that of an output token, for a million."""
+    if price is None:
+        return 0.0, 0.0
+    if price.long is not None and tokens > price.long.over:
+        return _prices(price.long.price, 0)
+    return max(price.input, price.cache_read, price.cache_write), price.output
+
+
+@dataclass(frozen=True, slots=True)
+class MeteredModel:
+    """A model whose requests reserve from a quota, each attempt of its own.
+
+    `tokens` is the estimated input of a request, where it is known already; `factor` is by how much more the model
+    counts than is estimated.
+    """
+
+    model: Model
+    quota: Quota
+    tokens: int | None = None
+    factor: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """The model string."""
+        return self.model.name
+
+    @property
+    def abilities(self) -> Abilities:
+        """What the model can do."""
+        return self.model.abilities
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Stream the reply, with the output capped to what is left.
+
+        Raises:
+            OutOfBudget: too little is left.
+            ModelError: the model could not be asked, or broke off.
+        """
+        if not self.quota.is_limited:
+            async for piece in self.model.stream(prompt):
+                yield piece
+            return
+        need = self._need(prompt)
+        output = await self.quota.reserve(need)
+        capped = replace(prompt, options=replace(prompt.options, output_limit=output))
+        heard, settled = list[str](), False
+        try:
+            async for piece in self.model.stream(capped):
+                match piece:
+                    case TextDelta(text=text):
+                        heard.append(text)
+                    case Reply():
+                        self._settle(need, piece)
+                        settled = True
+                yield piece
+        except _UNBILLED:
+            if not heard and not settled:
+                self.quota.settle(Amount())
+                settled = True
+            raise
+        finally:
+            if not settled:
+                self._settle_estimated(need, estimate("".join(heard)))
+
+    def _need(self, prompt: Prompt) -> Need:
+        tokens = self.tokens
+        if tokens is None:
+            tokens = int(cost_of_prompt(prompt) * self.factor) + 1
+        return Need.of(prompt, tokens, self.abilities)
+
+    def _settle(self, need: Need, reply: Reply) -> None:
+        usage = reply.usage
+        if not usage.input_tokens and not usage.output_tokens:
+            said = [reply.text, reply.thinking, *map(repr, reply.calls)]
+            self._settle_estimated(need, sum(map(estimate, said)))
+            return
+        cost = self.abilities.cost(usage) or 0.0
+        self.quota.settle(Amount(usage.input_tokens + usage.output_tokens, cost))
+
+    def _settle_estimated(self, need: Need, output: int) -> None:
+        """Settle a request of which nobody says what it used: an attempt given up, or a reply without usage."""
+        usage = Usage(input_tokens=need.input, output_tokens=output)
+        cost = self.abilities.cost(usage) or 0.0
+        self.quota.settle(Amount(need.input + output, cost))
+        self.quota.estimate(usage, cost)
+
+
+_UNBILLED = (
+    ModelRateLimited,
+    ModelOverloaded,
+    ModelUnreachable,
+    ModelRequestError,
+    ModelAccessError,
+    ModelOverflow,
+)
+"""Errors of a request that the provider has not begun to work on."""

@@ -1,0 +1,116 @@
+"""Law 16: no sum of a turn and its child runs exceeds its limits in tokens, cost and time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopline import Harness
+from loopline.errors import ModelRateLimited, ModelStreamBroken, ModelTimedOut
+from loopline.models import Abilities, Json, Prompt, ToolCall
+from loopline.react import Limits
+from loopline.testing import FakeClock
+from tests.support import kin
+from tests.support.billing import PRICE, BillingModel, Move
+
+DEAR = replace(PRICE, input=4.0, output=20.0)
+
+
+@dataclass(frozen=True)
+class Life:
+    """A turn: what its runs do, whoever comes to it first, in which window, and under which limits."""
+
+    moves: Sequence[Move]
+    window: int
+    limits: Limits
+
+
+def calls(name: str, *arguments: Mapping[str, Json]) -> Move:
+    return Move(calls=tuple(ToolCall(name=name, arguments=dict(one)) for one in arguments))
+
+
+def crew(size: int) -> Move:
+    return calls("kin.panel", {"tasks": [f"part {n}" for n in range(size)]})
+
+
+def beside(size: int) -> Move:
+    return calls("kin.ask", *({"task": f"share {n}"} for n in range(size)))
+
+
+sizes = st.integers(1, 4)
+looks = st.integers(0, 6_000).map(lambda n: calls("play.look", {"text": "x" * n}))
+answers = st.builds(Move, text=st.just("So."), words=st.sampled_from([0, 50, 1_000, 30_000]))
+broken = st.builds(
+    Move,
+    text=st.just("So"),
+    words=st.sampled_from([0, 300]),
+    fails=st.sampled_from([ModelStreamBroken("broken"), ModelTimedOut("late")]),
+)
+turned_away = st.just(Move(fails=ModelRateLimited("later", retry_after=1.0), works=False))
+odd = st.sampled_from([Move(), Move(text="No.", refuses=True), Move(text='{"tool'), Move(words=9)])
+plain = st.one_of([looks] * 3 + [sizes.map(crew)] * 2 + [sizes.map(beside), answers, odd])
+moves = st.builds(
+    replace,
+    st.one_of([plain] * 4 + [broken, turned_away]),
+    reports=st.sampled_from([True, True, True, False]),
+    ticks=st.integers(0, 3),
+    seconds=st.sampled_from([0.0, 0.0, 1.0, 40.0]),
+)
+limited = partial(
+    st.builds,
+    Limits,
+    max_tokens=st.none() | st.integers(500, 60_000),
+    max_cost=st.none() | st.floats(0.0005, 0.1),
+    max_iterations=st.integers(2, 6),
+    answer_mode=st.sampled_from(["direct", "direct", "synthesize"]),
+    on_exhausted=st.sampled_from(["force", "force", "summary", "partial"]),
+    protocol=st.sampled_from(["native", "json", "tagged"]),
+    model_retries=st.sampled_from([0, 3]),
+)
+limits = limited(select_tools=st.booleans()) | limited(
+    deadline_seconds=st.sampled_from([30.0, 120.0])
+)
+lives = st.builds(
+    Life, st.lists(moves, min_size=3, max_size=24), st.sampled_from([6_000, 100_000]), limits
+)
+
+
+async def live(life: Life) -> tuple[BillingModel, ...]:
+    """What each model of the chain was asked in the turn, which came to an end."""
+    left, clock = list(life.moves), FakeClock()
+
+    def play(prompt: Prompt) -> Move:
+        del prompt
+        return left.pop(0) if left else Move(text="Done.")
+
+    chain = tuple(
+        BillingModel(
+            play,
+            name=name,
+            abilities=Abilities(window=life.window, output_limit=1_500, price=price),
+            clock=clock,
+        )
+        for name, price in (("cheap", PRICE), ("dear", DEAR))
+    )
+    async with Harness.open(kin.bundle, store="memory:", model=chain, clock=clock) as harness:
+        talk = harness.conversation("c")
+        result = await talk.say("go", **life.limits)
+        assert result.answer or result.exit_reason == "error"
+    return chain
+
+
+@settings(max_examples=120)
+@given(lives)
+def test_a_turn_and_its_child_runs_keep_within_its_tokens_cost_and_time(life: Life) -> None:
+    chain = asyncio.run(live(life))
+    bills = [bill for model in chain for bill in model.bills]
+    tokens, cost = life.limits.get("max_tokens"), life.limits.get("max_cost")
+    deadline = life.limits.get("deadline_seconds")
+    assert tokens is None or sum(model.tokens for model in chain) <= tokens
+    assert cost is None or sum(model.cost for model in chain) <= cost
+    assert deadline is None or all(bill.at < deadline for bill in bills)

@@ -1,0 +1,134 @@
+"""A model that bills as a provider does: what a request reads, and what it writes up to the output limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+
+from loopline.models import (
+    Abilities,
+    AssistantMessage,
+    Price,
+    Prompt,
+    Reply,
+    TextDelta,
+    ToolCall,
+    Usage,
+    UserMessage,
+)
+from loopline.models.tokens import cost_of_prompt
+from loopline.prompt import protocol
+from loopline.testing import FakeClock
+
+PRICE = Price(input=0.5, output=2.0, cache_read=0.05, cache_write=0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What the model does with a request: what it says or calls, and how many words it adds.
+
+    `fails` breaks the stream off behind what was said; one with `works` False is turned away, and bills nothing.
+    With `reports` False the usage is left out. The reply takes `seconds`.
+    """
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    words: int = 0
+    refuses: bool = False
+    fails: Exception | None = None
+    reports: bool = True
+    works: bool = True
+    ticks: int = 1
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What one request was billed, by its purpose, the output limit that it came with, and when it was made."""
+
+    purpose: str
+    limit: int
+    usage: Usage
+    cost: float
+    at: float
+
+
+@dataclass(slots=True)
+class BillingModel:
+    """Makes the move that `play` gives for each prompt. `bills` are all its requests, in their order."""
+
+    play: Callable[[Prompt], Move]
+    name: str = "billing"
+    abilities: Abilities = field(
+        default_factory=lambda: Abilities(window=100_000, output_limit=8_000, price=PRICE)
+    )
+    clock: FakeClock = field(default_factory=FakeClock)
+    bills: list[Bill] = field(default_factory=list[Bill])
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """The move's text and calls, as far as the output limit goes; what is cut off before is not billed."""
+        move = self.play(prompt)
+        limit = prompt.options.output_limit or self.abilities.output_limit
+        text = f"{move.text} {'word ' * move.words}".strip()
+        calls = () if len(text) > 4 * limit else move.calls
+        said = text[: 4 * limit]
+        made = protocol(prompt.options.protocol).called(said, calls) if calls else None
+        read = cost_of_prompt(prompt) if move.works else 0
+        wrote = min(-(-len(said) // 4) + 10 * len(calls), limit) if move.works else 0
+        number = self._bill(prompt, limit, Usage(input_tokens=read))
+        if move.seconds:
+            await self.clock.sleep(move.seconds)
+        for _ in range(move.ticks):
+            await asyncio.sleep(0)
+        usage = Usage(input_tokens=read, output_tokens=wrote)
+        self.bills[number] = replace(self.bills[number], usage=usage, cost=self._cost(usage))
+        if said and not calls and move.works:
+            yield TextDelta(text=said)
+        if move.fails is not None:
+            raise move.fails
+        yield Reply(
+            text=made.text if made else said,
+            calls=made.calls if made else (),
+            stop_reason="refusal" if move.refuses else "length" if said != text else "stop",
+            usage=usage if move.reports else Usage(),
+        )
+
+    def _bill(self, prompt: Prompt, limit: int, usage: Usage) -> int:
+        at = self.clock.elapsed()
+        self.bills.append(Bill(prompt.purpose, limit, usage, self._cost(usage), at))
+        return len(self.bills) - 1
+
+    def _cost(self, usage: Usage) -> float:
+        return self.abilities.cost(usage) or 0.0
+
+    @property
+    def tokens(self) -> int:
+        """All tokens that were billed."""
+        return sum(one.usage.input_tokens + one.usage.output_tokens for one in self.bills)
+
+    @property
+    def cost(self) -> float:
+        """All that was billed, in US dollars."""
+        return sum(one.cost for one in self.bills)
+
+
+PARTS = tuple(f"look at part {n}" for n in range(4))
+
+
+def task_of(prompt: Prompt) -> str:
+    """What the run that asks was told first."""
+    return next(one.text for one in prompt.messages if isinstance(one, UserMessage))
+
+
+def four_at_once(prompt: Prompt) -> Move:
+    """Have four children of the bundle `kin` work side by side; each looks twice, and writes much."""
+    said = sum(isinstance(one, AssistantMessage) for one in prompt.messages)
+    if prompt.purpose == "answer":
+        return Move(text="In short.", words=100)
+    if "look at part" not in task_of(prompt):
+        panel = ToolCall(name="kin.panel", arguments={"tasks": list(PARTS)})
+        return Move(text="All four.", words=200) if said else Move(calls=(panel,))
+    if said < 2:
+        return Move(calls=(ToolCall(name="play.look", arguments={"text": f"{said}"}),), ticks=3)
+    return Move(text="Much.", words=6_000, ticks=3)
