@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from loopline.bundle import BaseWorkflow, Bundle
     from loopline.errors import (
         AttachmentError,
@@ -60,6 +61,7 @@ __all__ = [
     "ToolError",
     "TurnPayload",
     "TurnResult",
+    "__version__",
     "model",
     "run_sync",
     "tool",
@@ -80,6 +82,9 @@ _ROOMS = (
 
 def __getattr__(name: str) -> object:
     """A public name, from the lowest room that has it, when it is first asked for."""
+    if name == "__version__":
+        globals()[name] = import_module("importlib.metadata").version("loopline")
+        return globals()[name]
     if name in __all__:
         for room in _ROOMS:
             module = import_module(f"loopline.{room}")

@@ -68,4 +68,8 @@ def test_a_chat_sends_a_file_with_what_is_said_next(tea: Loopline) -> None:
     ran = tea("chat", "guide", "-c", "c1", stdin=said)
     assert "none.md cannot be attached: no such file" in ran.err
     listed = tea("timeline", "c1", "--types", "user").out.splitlines()
-    assert [line.split("\t")[3] for line in listed] == ["user.prompt", "user.attachment"]
+    assert [line.split("\t")[3] for line in listed] == [
+        "user.prompt",
+        "user.prompt",
+        "user.attachment",
+    ]

@@ -54,3 +54,10 @@ def test_ctrl_c_at_the_prompt_leaves(slow: Loopline) -> None:
         terminal.wait_for("> ")
         terminal.type("\x03")
         assert terminal.end() == 0
+
+
+def test_an_unknown_command_is_refused_and_a_space_sends_the_line(tea: Loopline) -> None:
+    ran = tea("chat", "guide", "-c", "c1", stdin="/fork 3\n /etc is a folder\n")
+    assert "there is no command /fork: /steer, /stop, /attach, /quit" in ran.err
+    prompts = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
+    assert [block["body"]["text"].strip() for block in prompts] == ["/etc is a folder"]

@@ -87,7 +87,7 @@ def test_one_turn_is_told_for_programs(spent: Loopline) -> None:
 def test_of_a_child_run_that_was_forgotten_its_sum_is_left(spent: Loopline, tmp_path: Path) -> None:
     shutil.copytree(spent.folder / ".loopline", tmp_path / ".loopline")
     at = Loopline(tmp_path)
-    at("forget", "c~c1")
+    at("forget", "c~c1", "--yes")
     rows = [line.split("\t")[:4] for line in at("timeline", "c", "--cost").out.splitlines()]
     assert rows[2] == ["1.1", "child", "c~c1", "$0.00200"]
     assert rows[4] == ["turn_1", "4 requests", "", "≈$0.00875"]

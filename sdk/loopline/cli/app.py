@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from loopline import __version__
 from loopline.cli.caching import CacheName
 from loopline.cli.chatting import chat
 from loopline.cli.checking import check
 from loopline.cli.choices import Choices
 from loopline.cli.door import attend
-from loopline.cli.keeping import backup, export, forget, import_
+from loopline.cli.keeping import Removal, backup, export, forget, fork, import_, judge
 from loopline.cli.knowing import build, search
 from loopline.cli.listing import Active
 from loopline.cli.looking import Look, show
@@ -47,11 +48,13 @@ ConversationOption = Annotated[
 StoreOption = Annotated[
     str | None,
     typer.Option(
-        help="Where conversations are kept: sqlite:///talk.db, memory:", show_default=False
+        help="Where conversations are kept: sqlite:///talk.db, memory:. Else LOOPLINE_STORE says so.",
+        show_default=False,
     ),
 ]
 ModelOption = Annotated[
-    str | None, typer.Option(help="The model that decides.", show_default=False)
+    str | None,
+    typer.Option(help="The model that decides. Else LOOPLINE_MODEL says so.", show_default=False),
 ]
 UserOption = Annotated[
     str | None, typer.Option(help="Whose conversation it is.", show_default=False)
@@ -97,6 +100,26 @@ app: typer.Typer = typer.Typer(
 
 knowledge: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(knowledge, name="knowledge", help="A bundle's knowledge space.")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"loopline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_command(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Agents that plan, search, read and cite, and whose every step can be read again."""
+    del version
+
 
 presetting: typer.Typer = typer.Typer(rich_markup_mode=None)
 app.add_typer(presetting, name="presets", help="What a loop may go by, preset by preset.")
@@ -417,13 +440,51 @@ def forget_command(
     cascade: Annotated[
         bool, typer.Option("--cascade", help="Forget the forks that show some of it too.")
     ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")] = False,
     store: StoreOption = None,
     user: UserOption = None,
     verbose: VerboseOption = False,
 ) -> None:
     """Remove a conversation for good; its refs answer gone from then on."""
+    removal = Removal(name=conversation, cascade=cascade, confirmed=yes)
     choices = Choices(store=store, user=user)
-    attend(partial(forget, conversation, cascade, choices), verbose=verbose)
+    attend(partial(forget, removal, choices), verbose=verbose)
+
+
+@app.command("fork")
+def fork_command(
+    seq: Annotated[int, typer.Option(min=1, metavar="SEQ", help="The last block that both share.")],
+    conversation: Annotated[
+        str | None, typer.Argument(help="Its name; else the latest.", show_default=False)
+    ] = None,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="What the new one is called.", show_default=False)
+    ] = "",
+    store: StoreOption = None,
+    user: UserOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Begin another conversation from a block of one; print its name."""
+    choices = Choices(conversation=conversation, store=store, user=user)
+    attend(partial(fork, seq, name, choices), verbose=verbose)
+
+
+@app.command("feedback")
+def feedback_command(
+    turn: Annotated[str, typer.Argument(metavar="TURN", help="Such as turn_2.")],
+    reaction: Annotated[
+        Literal["ok", "not_ok", "neutral", "none"],
+        typer.Argument(help="What the turn was worth; none takes it back."),
+    ],
+    text: Annotated[str, typer.Option(help="Why.", show_default=False)] = "",
+    conversation: ConversationOption = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    verbose: VerboseOption = False,
+) -> None:
+    """Judge a turn; the newest reaction counts."""
+    choices = Choices(conversation=conversation, store=store, user=user)
+    attend(partial(judge, turn, reaction, text, choices), verbose=verbose)
 
 
 @app.command("chat")

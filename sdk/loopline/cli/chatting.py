@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,27 @@ from loopline.cli.opening import opened
 from loopline.cli.running import Over, introduce, stop, tell, watched
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
-from loopline.conversations import Talk
-from loopline.errors import LooplineError
+from loopline.conversations import Receipt, Talk
+from loopline.errors import AttachmentError, LooplineError
+from loopline.files import AttachmentCaps, entered
 
 PROMPT = "> "
-STOP, QUIT, STEER, ATTACH = "/stop", "/quit", "/steer", "/attach"
+_COMMAND = re.compile(r"/[a-z]+")
+
+
+class Command(StrEnum):
+    """What a line of a chat may begin with, instead of being a message."""
+
+    STEER = "/steer"
+    STOP = "/stop"
+    ATTACH = "/attach"
+    QUIT = "/quit"
+
+
 HELP = (
     "what you type while a turn runs is added to it · "
-    f"{STEER} TEXT turns it another way · {STOP} ends it · {QUIT} leaves · "
-    f"{ATTACH} FILE sends a file with what you say next"
+    f"{Command.STEER} TEXT turns it another way · {Command.STOP} ends it · {Command.QUIT} leaves · "
+    f"{Command.ATTACH} FILE sends a file with your next message"
 )
 
 _logger = logging.getLogger("loopline")
@@ -66,20 +80,35 @@ class _Chat:
             if line is None:
                 self.screen.gap(needed=True)
                 break
-            if line.strip() == QUIT:
-                break
-            if line.strip() == STOP:
-                self.screen.note(Text("nothing is running", style=QUIET))
-            elif line.startswith(f"{ATTACH} "):
-                self._attach(line.removeprefix(ATTACH).strip())
-            elif line.strip():
-                ok = await self._turn(line)
+            command, rest = _command(line)
+            match command:
+                case "":
+                    ok = await self._turn(line) if line.strip() else ok
+                case Command.QUIT:
+                    break
+                case Command.STOP | Command.STEER:
+                    self.screen.note(Text("nothing is running", style=QUIET))
+                case Command.ATTACH:
+                    await self._attach(rest)
+                case _:
+                    self._refuse(command)
         return 0 if ok else 1
 
-    def _attach(self, name: str) -> None:
-        """Keep a file for what is said next."""
-        self.attached = (*self.attached, Path(name).expanduser())
-        self.screen.note(Text(f"{visible(name)} goes with what you say next", style=QUIET))
+    async def _attach(self, name: str) -> None:
+        """Check a file, and keep it for the next message."""
+        try:
+            file = await asyncio.to_thread(_checked_file, name)
+        except AttachmentError as error:
+            self.screen.error(str(error))
+            return
+        self.attached = (*self.attached, file)
+        self.screen.note(Text(f"{visible(name)} goes with your next message", style=QUIET))
+
+    def _refuse(self, command: str) -> None:
+        self.screen.error(
+            f"there is no command {command}: {', '.join(Command)}; "
+            "begin the line with a space to send it as a message"
+        )
 
     async def _line(self) -> str | None:
         """The next line; None when there is none, or Ctrl-C was pressed instead."""
@@ -134,20 +163,50 @@ class _Chat:
                 await self._typed(self.keyboard.take())
 
     async def _typed(self, line: str | None) -> None:
-        said = "" if line is None else line.strip()
-        if line is None or said == QUIT:
+        """Do what was typed while a turn runs."""
+        if line is None:
             self.leaving = True
-        if line is not None and said in (STOP, QUIT):
-            await self.talk.stop()
-        elif said.startswith(f"{ATTACH} "):
-            self._attach(said.removeprefix(ATTACH).strip())
-        elif said:
-            words = said.removeprefix(f"{STEER} ").strip()
-            say = self.talk.followup if words == said else self.talk.steer
-            receipt = await say(words)
-            self.screen.note(
-                Text(f"added to {receipt.turn_id}, as block {receipt.seq}", style=QUIET)
-            )
+            return
+        command, rest = _command(line)
+        match command:
+            case Command.STOP:
+                await self.talk.stop()
+            case Command.QUIT:
+                self.leaving = True
+                await self.talk.stop()
+            case Command.ATTACH:
+                await self._attach(rest)
+            case Command.STEER:
+                self._added(await self.talk.steer(rest))
+            case "":
+                if line.strip():
+                    self._added(await self.talk.followup(line.strip()))
+            case _:
+                self._refuse(command)
+
+    def _added(self, receipt: Receipt) -> None:
+        text = f"added to {receipt.turn_id}, as block {receipt.seq}"
+        self.screen.note(Text(text, style=QUIET))
+
+
+def _checked_file(name: str) -> Path:
+    """Return the file's path.
+
+    Raises:
+        AttachmentError: it cannot be attached.
+    """
+    file = Path(name).expanduser()
+    entered(file, AttachmentCaps())
+    return file
+
+
+def _command(line: str) -> tuple[Command | str, str]:
+    """Return the command that a line begins with, or nothing, and the rest of the line."""
+    word, _, rest = line.partition(" ")
+    word = word.rstrip()
+    if not _COMMAND.fullmatch(word):
+        return "", line
+    return (Command(word) if word in list(Command) else word), rest.strip()
 
 
 async def _first(*futures: asyncio.Future[Any]) -> None:

@@ -17,6 +17,7 @@ import typer
 from loopline.cli.records import JsonLines
 from loopline.cli.screen import Screen
 from loopline.errors import LooplineError
+from loopline.models import dumps
 
 ANSWERED, FAILED, MISUSED = 0, 1, 2
 BY_SIGNAL = 128
@@ -46,22 +47,38 @@ def attend(
     try:
         code = asyncio.run(work(screen))
     except LooplineError as error:
-        screen.error(str(error))
+        _report(error, str(error), screen, as_json=as_json)
         _logger.debug("%s", type(error).__name__, exc_info=error)
         code = MISUSED if isinstance(error, UsageError) else FAILED
-    except BrokenPipeError:
-        raise  # whoever read has read enough; typer knows what to do
+    except BrokenPipeError:  # the reader has read enough, as `| head` does: nothing went wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = ANSWERED
     except OSError as error:
-        screen.error(str(error))
+        _report(error, _with_place(error), screen, as_json=as_json)
         code = FAILED
     except KeyboardInterrupt:
         screen.calm()
         code = BY_SIGNAL + signal.SIGINT
     except Exception as error:
-        screen.error(f"{type(error).__name__}: {error} (a fault in loopline: -v shows where)")
+        problem = f"{type(error).__name__}: {error} (a fault in loopline: -v shows where)"
+        _report(error, problem, screen, as_json=as_json)
         _logger.exception("unexpected")
         code = FAILED
     raise typer.Exit(code)
+
+
+def _report(error: Exception, problem: str, screen: Screen, *, as_json: bool) -> None:
+    """Write what went wrong on stderr, and with `--json` as an object on stdout too."""
+    screen.error(problem)
+    if as_json:
+        screen.raw(dumps({"error": problem, "error_type": type(error).__name__}))
+
+
+def _with_place(error: OSError) -> str:
+    """Return the message of an operating system error, with the file or address it is about."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 @dataclass(slots=True)

@@ -1,23 +1,30 @@
-"""`loopline export`, `import`, `backup`, `forget`: what is kept, taken out and in, copied, removed."""
+"""`loopline export`, `import`, `backup`, `fork`, `feedback`, `forget`: commands on stored conversations."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import kept, latest_kept
-from loopline.cli.door import ANSWERED, UsageError
+from loopline.cli.door import ANSWERED, FAILED, UsageError
+from loopline.cli.keyboard import Keyboard, restored
 from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
 from loopline.cli.words import QUIET, visible
+from loopline.errors import LooplineError
 from loopline.harness import Store
 from loopline.models import Json, dumps
+from loopline.timeline import Reaction
+
+NO_REACTION = "none"
 
 
 async def export(choices: Choices, screen: Screen) -> int:
@@ -56,9 +63,67 @@ async def backup(target: Path, choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def forget(name: str, cascade: bool, choices: Choices, screen: Screen) -> int:
-    """Remove a conversation for good."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Which conversation to forget; `confirmed` when nobody has to be asked."""
+
+    name: str
+    cascade: bool
+    confirmed: bool
+
+
+async def forget(removal: Removal, choices: Choices, screen: Screen) -> int:
+    """Remove a conversation for good, once the user has confirmed it.
+
+    Raises:
+        LooplineError: there is no such conversation.
+        UsageError: nobody can be asked.
+    """
     async with Store.open(choices.store) as store:
-        await store.forget(name, cascade=cascade, user=choices.whose)
-    screen.note(Text(f"conversation {visible(name)} is forgotten", style=QUIET))
+        handle = kept(store, removal.name, choices)
+        shown = f"conversation {visible(removal.name)}"
+        summary = await store.log.find(handle.conversation)
+        if summary is None:
+            if await store.log.forgotten(handle.conversation) is None:
+                raise LooplineError(
+                    f"there is no {shown} of the user {choices.whose!r}: loopline timeline --list names them"
+                )
+            screen.note(Text(f"{shown} was forgotten before", style=QUIET))
+            return ANSWERED
+        if not removal.confirmed and not await _confirmed(
+            f"{shown}, {counted(summary.turns, 'turn')}"
+        ):
+            screen.note(Text(f"{shown} is kept", style=QUIET))
+            return FAILED
+        await store.forget(removal.name, cascade=removal.cascade, user=choices.whose)
+    screen.note(Text(f"{shown} is forgotten", style=QUIET))
+    return ANSWERED
+
+
+async def _confirmed(what: str) -> bool:
+    """Ask whether to remove it for good."""
+    keyboard = Keyboard()
+    if not keyboard.is_person:
+        raise UsageError("forget removes for good, and there is no terminal to ask at: give --yes")
+    with restored():
+        line = await keyboard.ask(f"Remove {what}, for good? [y/N] ")
+    return (line or "").strip().lower() in ("y", "yes")
+
+
+async def fork(seq: int, name: str, choices: Choices, screen: Screen) -> int:
+    """Begin another conversation with the blocks of one up to a place."""
+    async with Store.open(choices.store) as store:
+        source = await latest_kept(store, choices, screen)
+        made = await kept(store, source, choices).fork(seq=seq, name=name)
+    screen.answer(Text(visible(made.conversation.name)))
+    return ANSWERED
+
+
+async def judge(turn: str, reaction: str, text: str, choices: Choices, screen: Screen) -> int:
+    """Record what the user thinks of a turn; `none` takes it back."""
+    async with Store.open(choices.store) as store:
+        name = await latest_kept(store, choices, screen)
+        given = None if reaction == NO_REACTION else cast("Reaction", reaction)
+        await kept(store, name, choices).feedback(turn, given, text=text)
+    screen.note(Text(f"{visible(turn)} of {visible(name)}: {reaction}", style=QUIET))
     return ANSWERED

@@ -20,7 +20,7 @@ from loopline.models import Json, JsonObject, dumps
 from loopline.prompt import Native, View
 from loopline.reader import Conversed, Reader
 from loopline.timeline import Moment, Source, Timeline
-from loopline.tools import Call, Outcome, Tool, ToolContext, ToolSet
+from loopline.tools import AskUser, Call, Outcome, Tool, ToolContext, ToolSet
 
 TURN = "turn_1"
 """The turn that a call outside any conversation is told it is in."""
@@ -47,6 +47,12 @@ async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
     await begin(loaded)
     try:
         outcome = await found.run(arguments, call)
+    except AskUser as asked:
+        screen.error(
+            f"{wanted.name} asks the user: {visible(asked.question)!r}. Outside a conversation nobody can "
+            "answer: have a model call it with loopline run"
+        )
+        return FAILED
     except ToolError as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         screen.error(f"{wanted.name}: {error}{notes}")

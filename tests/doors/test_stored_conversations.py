@@ -1,0 +1,80 @@
+"""Commands on stored conversations: fork, feedback, forget, and what each says when it cannot."""
+
+from __future__ import annotations
+
+import json
+
+from tests.doors.bundles import QUESTION
+from tests.doors.command import Loopline
+from tests.doors.terminal import Terminal
+
+
+def test_forget_without_a_terminal_needs_yes(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    refused = tea("forget", "c1")
+    assert (refused.code, "give --yes" in refused.err) == (2, True)
+    assert tea("read", "ar:turn_1.user.prompt", "-c", "c1").code == 0
+    assert tea("forget", "c1", "--yes").code == 0
+    assert "was forgotten on" in tea("read", "ar:turn_1.user.prompt", "-c", "c1").err
+
+
+def test_forget_asks_at_a_terminal_and_keeps_what_is_not_confirmed(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    for answer, code in (("n", 1), ("y", 0)):
+        with Terminal(tea, "forget", "c1") as terminal:
+            terminal.wait_for("Remove conversation c1, 1 turn, for good? [y/N]")
+            terminal.type(f"{answer}\n")
+            assert terminal.end() == code
+
+
+def test_forget_of_a_name_that_never_was_is_an_error(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    unknown = tea("forget", "c2", "--yes")
+    assert (unknown.code, "there is no conversation c2" in unknown.err) == (1, True)
+    assert tea("forget", "c1", "--yes").code == 0
+    again = tea("forget", "c1", "--yes")
+    assert (again.code, "was forgotten before" in again.err) == (0, True)
+
+
+def test_fork_prints_the_name_of_the_new_conversation(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    first, second = tea("fork", "c1", "--seq", "1"), tea("fork", "--seq", "1", "--name", "other")
+    assert (first.out, second.out) == ("c1-fork-1\n", "other\n")
+    assert [block["type"] for block in tea.blocks("other")] == ["user.prompt"]
+
+
+def test_feedback_is_recorded_and_taken_back(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    assert tea("feedback", "turn_1", "not_ok", "--text", "too short").code == 0
+    assert tea("feedback", "turn_1", "none").code == 0
+    given = [block["body"] for block in tea.blocks("c1") if block["type"] == "turn.feedback"]
+    assert [(body.get("reaction"), body.get("text")) for body in given] == [
+        ("not_ok", "too short"),
+        (None, None),
+    ]
+    missing = tea("feedback", "turn_2", "ok")
+    assert (missing.code, "no turn 'turn_2'" in missing.err) == (1, True)
+
+
+def test_a_reader_that_has_read_enough_is_no_failure(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    ran = tea.paste("set -o pipefail; loopline export c1 | head -c 1")
+    assert (ran.out, ran.err, ran.code) == ("{", ran.err, 0)
+    assert "error" not in ran.err
+
+
+def test_an_error_is_json_where_json_was_asked_for(tea: Loopline) -> None:
+    ran = tea("run", "guid", QUESTION, "--json")
+    assert ran.code == 1
+    assert json.loads(ran.out)["error_type"] == "BundleError"
+    assert "no bundle 'guid'" in json.loads(ran.out)["error"]
+
+
+def test_a_file_that_is_not_there_is_named(tea: Loopline) -> None:
+    ran = tea("import", "nope.json")
+    assert (ran.code, "error: nope.json: No such file or directory" in ran.err) == (1, True)
+
+
+def test_the_version_is_printed(tea: Loopline) -> None:
+    ran = tea("--version")
+    assert ran.out.startswith("loopline 0.")
