@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
+from loopline import Store
 from tests.doors.bundles import OTHER_QUESTION, QUESTION
 from tests.doors.command import Loopline
 from tests.doors.conftest import Talked
@@ -119,3 +121,21 @@ def test_nothing_is_wider_than_a_small_terminal(talked: Talked, arguments: tuple
     with Terminal(talked.loopline, "timeline", *arguments, columns=80) as terminal:
         assert terminal.end() == 0
         assert max(len(line.rstrip()) for line in terminal.text.splitlines()) <= 80
+
+
+def test_the_rate_of_the_users_reactions_is_told_behind_the_blocks(slow: Loopline) -> None:
+    for _ in range(3):
+        assert slow("run", "slow", "hello", "-c", "judged").code == 0
+    assert "satisfaction" not in slow("timeline", "judged").err
+
+    async def judge() -> None:
+        store = f"sqlite:///{slow.folder}/.loopline/loopline.db"
+        async with Store.open(store) as opened:
+            talk = opened.conversation("judged")
+            await talk.feedback("turn_1", "ok")
+            await talk.feedback("turn_2", "not_ok")
+            await talk.feedback("turn_3", "neutral")
+            await talk.feedback("turn_3", None)
+
+    asyncio.run(judge())
+    assert "satisfaction: 50% (1 of 2 judged turns)" in slow("timeline", "judged").err

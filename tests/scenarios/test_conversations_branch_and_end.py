@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from loopline import ConflictError, Harness, Store, StoreError
+from loopline import ConflictError, Harness, LooplineError, Store, StoreError
 from loopline.models import Json, JsonObject, UserMessage
 from loopline.reader import DocumentError
 from loopline.testing import Call, Say, ScriptedModel
@@ -60,6 +60,14 @@ async def test_a_fork_needs_a_place_and_a_name_of_its_own() -> None:
         await talk.fork(seq=1, name="taken")
         with pytest.raises(ConflictError, match="taken"):
             await talk.fork(seq=1, name="taken")
+
+
+@pytest.mark.parametrize("name", [" ", "\t\n", "caf\udce9"])
+async def test_a_fork_needs_a_name_that_can_be_stored(name: str) -> None:
+    async with talking(["One."]) as talk:
+        await talk.say("first")
+        with pytest.raises(LooplineError, match="no name of a conversation: give it one"):
+            await talk.fork(seq=1, name=name)
 
 
 async def test_an_export_is_the_document_that_its_ref_names() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -42,6 +42,54 @@ from loopline.timeline import (
 )
 from tests.support.playground import bundle as playground
 from tests.support.talking import talking
+
+
+async def waiting_at_the_lease(talk: Talk, said: Coroutine[None, None, TurnResult]) -> TurnResult:
+    """What comes of it when it is stopped while somebody else has the conversation."""
+    task = asyncio.create_task(said)
+    await asyncio.sleep(0.05)
+    await talk.stop()
+    return await task
+
+
+async def test_a_carried_on_turn_that_is_stopped_while_it_waits_is_a_result_and_stays_cut() -> None:
+    log = MemoryLog(FakeClock())
+    left = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
+    await log.append(Conversation(name="c"), [left], seen=0)
+    async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
+        talk = harness.conversation("c")
+        async with log.lease(Conversation(name="c")):
+            stopped = await waiting_at_the_lease(talk, talk.resume())
+        assert (stopped.exit_reason, stopped.ok, stopped.turn_id) == ("stopped", False, "turn_1")
+        assert (await talk.resume()).answer == "Done."
+
+
+async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_here() -> None:
+    log, here = MemoryLog(FakeClock()), Conversation(name="c")
+    async with Harness.open(playground, store=log, model=ScriptedModel([])) as harness:
+        talk = harness.conversation("c")
+        async with log.lease(here) as term:
+            said = asyncio.create_task(talk.say("go"))
+            await asyncio.sleep(0.05)
+            taken = RoundStart(
+                saw=1,
+                limit=15,
+                takes=(1,),
+                epoch=1,
+                opened_by="start",
+                model="m",
+                protocol="native",
+                renderer=1,
+                system_sha256="",
+                tools_sha256="",
+                stable_sha256="",
+            )
+            await log.append(here, [Entry(body=taken, turn=1, round=1)], seen=1, term=term)
+            await talk.stop()
+            stopped = await said
+    assert (stopped.exit_reason, stopped.turn_id) == ("stopped", "turn_1")
+    assert "user.recalled" in [block.type for block in await log.read(here)]
+
 
 SURROGATE = "caf\udce9"
 

@@ -76,9 +76,14 @@ async def timeline(wanted: Wanted, choices: Choices, screen: Screen) -> int:
         page, more = await wanted.page(talk)
         if not page:
             raise UsageError(await _nothing(name, talk, summary))
+        satisfaction = await talk.satisfaction()
     screen.answer_whole(table(page, wide=screen.width >= WIDE), "\n".join(map(_line, page)))
     if more is not None:
         screen.note(Text(f"there are more: --after {more}", style=QUIET))
+    if satisfaction.rate is not None:
+        judged = counted(satisfaction.judged, "judged turn")
+        share = f"{satisfaction.rate:.0%} ({satisfaction.ok} of {judged})"
+        screen.note(Text(f"satisfaction: {share}", style=QUIET))
     return ANSWERED
 
 

@@ -4,7 +4,7 @@ from loopline.conversations.children import run_child
 from loopline.conversations.interrupts import InterruptQueue, Receipt
 from loopline.conversations.logs import InTurn
 from loopline.conversations.recovery import Recoveries, Recovery, RecoveryStatus
-from loopline.conversations.talk import Attachments, Talk, WhenBusy
+from loopline.conversations.talk import Attachments, Talk, WhenBusy, check_name
 from loopline.conversations.turns import Process, Turns
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "Talk",
     "Turns",
     "WhenBusy",
+    "check_name",
     "run_child",
 ]

@@ -25,11 +25,13 @@ from loopline.timeline import (
     Feedback,
     Reaction,
     RunChild,
+    Satisfaction,
     Timeline,
     TimelineLog,
     UserAnswer,
     UserAttachment,
     UserPrompt,
+    feedback,
     kinds,
     opened,
     turn_id,
@@ -214,6 +216,11 @@ class Talk:
             Feedback(reaction=reaction, text=well_formed(text)), number
         )
 
+    async def satisfaction(self) -> Satisfaction:
+        """Return how the user's reactions in force are spread, and their rate."""
+        given = await self._log.read(self.conversation, types=["turn.feedback"])
+        return feedback.fold(given).satisfaction
+
     async def read(self, refs: str | Sequence[str]) -> Reading:
         """Read anything that has a ref, or several; what exists is read although some do not."""
         reader = await self._reader(self.conversation)
@@ -277,10 +284,11 @@ class Talk:
 
         Raises:
             StoreError: there is no such place.
-            LooplineError: the name is that of a child run.
+            LooplineError: the name is blank, or that of a child run.
             ConflictError: a conversation of that name has begun already.
         """
         fork = replace(self.conversation, name=name or await self._fork_name())
+        check_name("conversation", fork.name)
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
         return Talk(
@@ -319,14 +327,15 @@ class Talk:
             raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
         self._turns.check_outside(self.conversation)
         wait = when_busy == "queue"
-        receipt = await self.interrupts.append(body, NEW_TURN, files) if wait else None
+        receipts = [await self.interrupts.append(body, NEW_TURN, files)] if wait else []
 
         async def choose(timeline: Timeline) -> int:
             """The turn of what was said; said only now, where it may not have to wait."""
-            said = receipt or await self.interrupts.append(body, NEW_TURN, files)
-            if timeline.seq < said.seq:
+            if not receipts:
+                receipts.append(await self.interrupts.append(body, NEW_TURN, files))
+            if timeline.seq < receipts[0].seq:
                 timeline.extend(await self._log.read(self.conversation, after=timeline.seq))
-            return said.turn
+            return receipts[0].turn
 
         request = Request(
             conversation=self.conversation,
@@ -344,9 +353,9 @@ class Talk:
             joined = await self._join(text, files, when_busy)
             return joined or await self._say(text, files, "queue", limits, hear)
         except StoppedInQueue:
-            if receipt is None or not await self.recall(receipt):
-                raise
-            return TurnResult(answer="", turn_id=receipt.turn_id, exit_reason="stopped", ok=False)
+            for receipt in receipts:
+                await self.recall(receipt)
+            return stopped_early(receipts[0].turn_id if receipts else "")
 
     async def _join(
         self, text: str, files: Sequence[UserAttachment], when_busy: WhenBusy
@@ -382,7 +391,11 @@ class Talk:
             limits=checked(limits),
             hear=hear,
         )
-        return await self._turns.run(request)
+        try:
+            return await self._turns.run(request)
+        except StoppedInQueue:
+            timeline = await opened(self._log, self.conversation)
+            return stopped_early(turn_id(to_carry_on(timeline)))
 
     async def _answer(self, values: Mapping[str, Json]) -> None:
         """Keep what the user gives to calls that wait.
@@ -426,6 +439,21 @@ class Talk:
         if self._process is None:
             raise LooplineError("opened without a bundle: it can be read, but there is none to run")
         return self._process
+
+
+def check_name(kind: str, name: str) -> None:
+    """Check that this is a name under which something can be stored.
+
+    Raises:
+        LooplineError: it is blank, or is no text that can be stored.
+    """
+    if not name.strip() or well_formed(name) != name:
+        raise LooplineError(f"{name!r} is no name of a {kind}: give it one")
+
+
+def stopped_early(turn: str) -> TurnResult:
+    """Return the result of a turn that was stopped while it waited, before it was begun or gone on with here."""
+    return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
 
 
 def _number(turn: str) -> int:

@@ -40,6 +40,7 @@ from loopline.timeline import (
     UserPrompt,
     opened,
     reaching,
+    trimmed,
     turn_id,
 )
 
@@ -249,8 +250,8 @@ class Turns:
         if known is None:
             known = _Known(await opened(self._log, conversation))
         else:
-            timeline = known.timeline
-            timeline.extend(await self._log.read(conversation, after=timeline.seq))
+            known.timeline.extend(await self._log.read(conversation, after=known.timeline.seq))
+            known.timeline = trimmed(known.timeline)
         self._known[conversation] = known
         while len(self._known) > KEPT_TIMELINES:
             self._known.pop(next(iter(self._known)))

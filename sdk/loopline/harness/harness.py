@@ -34,11 +34,12 @@ from loopline.harness.cassettes import Cassette, inserted
 from loopline.harness.conversing import Conversing
 from loopline.harness.deciders import ModelChoice, chooser
 from loopline.harness.logs import MEMORY, open_log, place
+from loopline.harness.models_in_use import ModelsInUse
 from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
 from loopline.harness.telemetry import Telemetry, chosen, observer_of
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import Chain, ClockedModel, ClosingModel, Model, ModelRegistry
+from loopline.models import Chain, ClockedModel, Model, ModelRegistry
 from loopline.react import (
     Child,
     Limits,
@@ -86,7 +87,7 @@ class Harness(Conversing):
         self._on_build = on_build
         self._telemetry: Telemetry = chosen(telemetry)
         self._caps = caps
-        self._models: list[Model] = []
+        self._models = ModelsInUse()
         self._opened: Opened | None = None
         self._closing = AsyncExitStack()
 
@@ -181,9 +182,7 @@ class Harness(Conversing):
         traceback: TracebackType | None,
     ) -> None:
         async with AsyncExitStack() as stack:  # what is pushed last is closed first: the turns
-            for model in self._models:
-                if isinstance(model, ClosingModel):
-                    stack.push_async_callback(model.close, failed=error is not None)
+            self._models.close_with(stack, failed=error is not None)
             await stack.enter_async_context(self._closing)
         self._opened = None
 
@@ -228,8 +227,6 @@ class Harness(Conversing):
             cause = f"{type(error).__name__}: {error}"
             raise ModelError(f"the model of this run could not be made: {cause}") from error
         for model in models.models:
-            if not any(model is known for known in self._models):
-                self._models.append(model)
             if isinstance(model, ClockedModel):
                 model.use_clock(self._clock)
         return models
@@ -291,8 +288,10 @@ class Harness(Conversing):
     async def _process(
         self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
     ) -> TurnResult:
-        services = await self._services(recorder, limits, listen, self._models_of_run())
-        return await run(self._open_now.loaded, services, payload)
+        models = self._models_of_run()
+        async with self._models.used(models.models):
+            services = await self._services(recorder, limits, listen, models)
+            return await run(self._open_now.loaded, services, payload)
 
     async def _services(
         self,

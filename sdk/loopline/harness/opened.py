@@ -12,10 +12,8 @@ from loopline.bundle import (
     load_tools,
     wired,
 )
-from loopline.conversations import Turns
-from loopline.errors import LooplineError
+from loopline.conversations import Turns, check_name
 from loopline.knowledge import KnowledgeSpace
-from loopline.models import well_formed
 from loopline.reader import Conversed, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import Conversation, Timeline, TimelineLog
@@ -65,8 +63,7 @@ def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:
     """
     names = (("conversation", name), ("user", user), ("tenant", tenant), ("project", project))
     for kind, given in names:
-        if not given.strip() or well_formed(given) != given:
-            raise LooplineError(f"{given!r} is no name of a {kind}: give it one")
+        check_name(kind, given)
     return Conversation(name=name, user=user, tenant=tenant, project=project)
 
 

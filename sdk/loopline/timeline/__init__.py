@@ -50,11 +50,11 @@ from loopline.timeline.blocks import (
     as_entry,
     stored_type,
 )
-from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching
+from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching, trimmed
 from loopline.timeline.children import child_name, depth, parent_name
 from loopline.timeline.codec import body_types, decode, encode
 from loopline.timeline.documents import block_object, iso
-from loopline.timeline.feedback import Given, Reactions
+from loopline.timeline.feedback import Given, Reactions, Satisfaction
 from loopline.timeline.log import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -150,6 +150,7 @@ __all__ = [
     "ResultStatus",
     "RoundStart",
     "RunChild",
+    "Satisfaction",
     "Source",
     "SourceAdded",
     "SourceType",
@@ -210,6 +211,7 @@ __all__ = [
     "stored_type",
     "summary_text",
     "title_of",
+    "trimmed",
     "turn_id",
     "verify",
     "warm",

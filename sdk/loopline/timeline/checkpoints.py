@@ -47,6 +47,14 @@ async def opened(log: TimelineLog, conversation: Conversation) -> Timeline:
     return Timeline(await log.read(conversation))
 
 
+def trimmed(timeline: Timeline) -> Timeline:
+    """The conversation from its newest checkpoint on, as `opened` would read it; as it is where none is newer."""
+    newest = timeline.checkpoint
+    if newest.covers <= timeline.base.covers or not _is_known(newest):
+        return timeline
+    return Timeline([*timeline.at(newest.carries), *timeline.after(newest.covers)], newest)
+
+
 async def reaching(
     log: TimelineLog, conversation: Conversation, timeline: Timeline, turn: int
 ) -> Timeline:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -36,6 +36,25 @@ class Given:
     def _by(self) -> str:
         confidence = self.feedback.confidence
         return self.feedback.origin + ("" if confidence is None else f", {confidence:.2f} sure")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Satisfaction:
+    """How many turns of a conversation the user judged, and how; a reaction that was taken back is none."""
+
+    ok: int
+    not_ok: int
+    neutral: int
+
+    @property
+    def judged(self) -> int:
+        """The number of turns that were judged."""
+        return self.ok + self.not_ok + self.neutral
+
+    @property
+    def rate(self) -> float | None:
+        """The share of "ok", or None if no turn was judged."""
+        return self.ok / self.judged if self.judged else None
 
 
 @dataclass(slots=True)
@@ -93,8 +112,15 @@ class Reactions:
     @property
     def rate(self) -> float | None:
         """The share of "ok" in the user's reactions in force; None when there are none."""
-        reactions: list[Reaction | None] = [one.feedback.reaction for one in self.users.values()]
-        return reactions.count("ok") / len(reactions) if reactions else None
+        return self.satisfaction.rate
+
+    @property
+    def satisfaction(self) -> Satisfaction:
+        """How the user's reactions in force are spread."""
+        reactions = Counter(one.feedback.reaction for one in self.users.values())
+        return Satisfaction(
+            ok=reactions["ok"], not_ok=reactions["not_ok"], neutral=reactions["neutral"]
+        )
 
     def new_since(self, seq: int) -> list[str]:
         """A line for each feedback in force that was recorded after that place, in order.

@@ -1,0 +1,79 @@
+"""What a harness holds in memory does not grow with how long its conversations are, or how many it ran."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+from loopline import Harness
+from loopline.models import ModelRegistry
+from loopline.testing import Say, ScriptedModel
+from loopline.timeline import Block
+from tests.support.playground import bundle as playground
+
+
+def held() -> int:
+    """The blocks that this process holds."""
+    gc.collect()
+    return sum(type(found) is Block for found in gc.get_objects())
+
+
+async def test_a_long_lived_conversation_holds_no_more_blocks_than_its_context_shows(
+    tmp_path: Path,
+) -> None:
+    model = ScriptedModel(
+        [Say("Yes. " * 80) for _ in range(40)], window=6_000, output_limit=1_000, strict=False
+    )
+    store, before, counts = f"sqlite:///{tmp_path}/talk.db", held(), list[int]()
+    async with Harness.open(playground, store=store, model=model) as harness:
+        talk = harness.conversation("c")
+        for turn in range(1, 41):
+            assert (await talk.say("Go on. " * 80)).ok
+            if turn % 4 == 0:
+                counts.append(held() - before)
+        blocks, checkpoints = await talk.blocks(), await talk.blocks(types="conv.checkpoint")
+        assert (len(blocks) > 160, len(checkpoints) > 2) == (True, True)
+    assert max(counts[5:]) < 1.5 * max(counts[:5])
+
+
+class Closed(ScriptedModel):
+    """Counts how often it was closed."""
+
+    closed = 0
+
+    async def close(self, *, failed: bool) -> None:
+        self.closed += 1
+        await super().close(failed=failed)
+
+
+async def test_a_model_that_was_made_for_a_run_is_closed_once_no_run_uses_it() -> None:
+    made = list[Closed]()
+
+    def make() -> Closed:
+        made.append(Closed(["Done."]))
+        return made[-1]
+
+    async with Harness.open(playground, store="memory:", model=make) as harness:
+        for _ in range(5):
+            await harness.conversation("c").say("go")
+        assert [model.closed for model in made] == [1, 1, 1, 1, 0]
+    assert [model.closed for model in made] == [1] * 5
+
+
+async def test_models_that_are_given_again_stay_open_until_the_harness_closes() -> None:
+    kept = Closed(["One.", "Two.", "Three."])
+    registry = ModelRegistry({"general": (kept,), "fast": (Closed([]),)})
+    async with Harness.open(playground, store="memory:", model=lambda: registry) as harness:
+        for _ in range(3):
+            await harness.conversation("c").say("go")
+        assert [model.closed for model in registry.models if isinstance(model, Closed)] == [0, 0]
+    assert [model.closed for model in registry.models if isinstance(model, Closed)] == [1, 1]
+
+
+async def test_a_model_that_objects_to_being_closed_is_held_and_given_again() -> None:
+    """A script that is not over is only read further by a run that comes after another model's."""
+    first, second = Closed(["One.", "Three."]), Closed(["Two."])
+    given = iter([first, second, first])
+    async with Harness.open(playground, store="memory:", model=lambda: next(given)) as harness:
+        answers = [(await harness.conversation("c").say("go")).answer for _ in range(3)]
+    assert answers == ["One.", "Two.", "Three."]
