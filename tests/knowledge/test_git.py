@@ -271,6 +271,28 @@ def test_a_remote_that_cannot_be_reached_is_named_without_its_password(
     assert "secret" not in message
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://user:a@secret@localhost:1/x.git",
+        "HTTPS://secret@localhost:1/x.git",
+        "https://localhost:1/x.git?private_token=secret",
+        "ssh://git:secret@localhost:1/x.git",
+        "ftp://user:secret@localhost:1/x.git",
+    ],
+)
+def test_a_token_in_a_url_is_in_no_error(tmp_path: Path, url: str) -> None:
+    with pytest.raises(KnowledgeError) as raised:
+        GitRepository.open(url, mirrors=tmp_path)
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("repo", ["a\0b", "https://x/\0", "a\udcff", "a\nb"])
+def test_what_is_no_name_of_a_repository_is_said_to_be_none(tmp_path: Path, repo: str) -> None:
+    with pytest.raises(KnowledgeError, match=r"knowledge\.repo is"):
+        GitRepository.open(repo, mirrors=tmp_path)
+
+
 def test_a_remote_without_a_commit_says_so(folder: GitFolder, tmp_path: Path) -> None:
     opened = GitRepository.open(url_of(folder), mirrors=tmp_path / "mirrors")
     with pytest.raises(KnowledgeError, match="no commit yet"):

@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from hashlib import sha256
@@ -18,9 +18,16 @@ from git import Git
 from loopline.errors import KnowledgeError
 from loopline.knowledge import Entry
 
-_REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)")
-_PASSWORD = re.compile(r"(https?://)[^/@\s]*@")
+_REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
+# Of HTTP the name may be the token; of others it is `git`.
+_WHO = re.compile(r"(https?://)[^/\s]*@", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
+_QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
 _ODD = re.compile(r"[^\w.-]")
+_OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_FILTER_SETTING = re.compile(r"(filter\..*\.)(?:clean|smudge|process|required)", re.DOTALL)
+_EMPTY, _FALSE = "LOOPLINE_EMPTY", "LOOPLINE_FALSE"
+_NO_FILTER = {"clean": _EMPTY, "smudge": _EMPTY, "process": _EMPTY, "required": _FALSE}
 _OWN_ENVIRONMENT = (
     "env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_FILE", "-u", "GIT_PREFIX",
     "-u", "GIT_OBJECT_DIRECTORY", "-u", "GIT_COMMON_DIR", "-u", "GIT_NAMESPACE",
@@ -34,8 +41,24 @@ _NO_PROMPT = {
     "SSH_ASKPASS_REQUIRE": "force",
     "GCM_INTERACTIVE": "never",
 }
-# Reading takes no locks, writes nothing and fetches nothing.
-_READ_ONLY = {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", **_NO_PROMPT}
+# Reading takes no locks, writes nothing and fetches nothing. Older versions of git don't know
+# GIT_NO_LAZY_FETCH, so no transport is allowed either.
+_READ_ONLY = {
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+    _EMPTY: "",
+    _FALSE: "false",
+    **_NO_PROMPT,
+}
+_FETCHING = {"GIT_OPTIONAL_LOCKS": "0", **_NO_PROMPT}
+# What a repository's configuration could have git run. Filters have names of their own.
+_NO_PROGRAMS = (
+    "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}",
+    "-c", "core.alternateRefsCommand=", "-c", "core.sshCommand=false", "-c", "core.pager=cat",
+    "-c", "credential.helper=", "-c", "diff.external=", "-c", "gpg.program=false",
+    "-c", "log.showSignature=false", "-c", "submodule.recurse=false", "-c", "gc.auto=0",
+)  # fmt: skip
 _REMOTE_HEAD = "refs/loopline/head"
 _REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 FETCH_SECONDS = 300.0
@@ -83,8 +106,17 @@ class GitRepository:
             KnowledgeError: there is no such repository, or it cannot be had.
         """
         wanted = repo.strip()
+        if not wanted.isprintable():
+            raise KnowledgeError(
+                f"knowledge.repo is {_without_password(wanted)!r}: no such name exists"
+            )
         if _REMOTE.match(wanted):
             return _mirrored(wanted, ref, mirrors, timeout_seconds)
+        if "://" in wanted:
+            raise KnowledgeError(
+                f"knowledge.repo is {_without_password(wanted)!r}: a URL begins with "
+                "https://, http://, ssh://, git:// or file://"
+            )
         if wanted:
             return _local(_existing(wanted))
         return _surrounding(beside)
@@ -96,6 +128,7 @@ class GitRepository:
         name = self._head if ref == "HEAD" else ref
         status, out, error = _git(
             self._folder,
+            *_NO_PROGRAMS,
             "rev-parse",
             "--verify",
             "--quiet",
@@ -110,13 +143,13 @@ class GitRepository:
     def abbreviate(self, commit: str) -> str:
         """The first seven characters of a full id, or as many more as git needs."""
         if commit not in self._short:
-            out = self._asked("rev-parse", "--short=7", "--verify", commit)
+            out = self._asked("rev-parse", "--short=7", "--verify", self._object(commit))
             self._short[commit] = out.decode().strip()
         return self._short[commit]
 
     def entries(self, commit: str) -> Sequence[Entry]:
         """Every file; a path that is not UTF-8 comes with surrogate escapes."""
-        out = self._asked("ls-tree", "-r", "-z", "-l", "--full-tree", commit)
+        out = self._asked("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
         text = out.decode("utf-8", "surrogateescape")
         found: list[Entry] = []
         for line in text.split("\0"):
@@ -132,10 +165,10 @@ class GitRepository:
         if not blobs:
             return
         with tempfile.TemporaryFile() as ids:
-            ids.write("".join(f"{blob}\n" for blob in blobs).encode())
+            ids.write("".join(f"{self._object(blob)}\n" for blob in blobs).encode())
             ids.seek(0)
             process = Git(str(self._folder)).execute(
-                _command("cat-file", "--batch", "--buffer"),
+                _command(*_NO_PROGRAMS, "cat-file", "--batch", "--buffer"),
                 istream=ids.fileno(),
                 as_process=True,
                 env=_READ_ONLY,
@@ -155,19 +188,49 @@ class GitRepository:
         raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
 
     def uncommitted(self) -> int:
-        """How many files of the work tree differ from HEAD or are new and not ignored."""
+        """Count the files of the work tree that differ from HEAD or are new and not ignored.
+
+        A filter of the repository is a program of its author: none runs, so a touched file that has one
+        counts as changed. Submodules are not looked into.
+        """
         if self._bare:
             return 0
         out = self._asked(
-            "-c", "core.fsmonitor=false",
+            *self._no_filters(),
             "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all",
+            "--ignore-submodules=all",
         )  # fmt: skip
         return out.count(b"\0")
+
+    def _no_filters(self) -> list[str]:
+        """Return the options that leave every configured filter without a program."""
+        out = self._asked("config", "--list", "--name-only", "-z").decode(
+            "utf-8", "surrogateescape"
+        )
+        named = {match[1] for name in out.split("\0") if (match := _FILTER_SETTING.fullmatch(name))}
+        # Not by -c, which would end the name of a filter at a `=` in it.
+        return [
+            f"--config-env={name}{setting}={value}"
+            for name in sorted(named)
+            for setting, value in _NO_FILTER.items()
+        ]
+
+    def _object(self, id: str) -> str:
+        """Return a full object id as it is.
+
+        Raises:
+            KnowledgeError: it is none, so that git could take it for a name or an option.
+        """
+        if not _OBJECT.fullmatch(id):
+            raise KnowledgeError(f"{id!r} is not the full id of an object of {self.location}")
+        return id
 
     def _at(self, commit: str, path: str) -> Iterator[tuple[str, str]]:
         if not path or any(part in ("", ".", "..") for part in path.split("/")):
             return
-        out = self._asked("--literal-pathspecs", "ls-tree", "-z", "--full-tree", commit, "--", path)
+        out = self._asked(
+            "--literal-pathspecs", "ls-tree", "-z", "--full-tree", self._object(commit), "--", path
+        )
         for line in out.split(b"\0"):
             head, _, found = line.partition(b"\t")
             if found == path.encode("utf-8", "surrogateescape"):
@@ -187,7 +250,7 @@ class GitRepository:
         return data
 
     def _asked(self, *arguments: str) -> bytes:
-        status, out, error = _git(self._folder, *arguments)
+        status, out, error = _git(self._folder, *_NO_PROGRAMS, *arguments)
         if status != 0:
             raise KnowledgeError(f"git could not read {self.location}: {error.strip()}")
         return out
@@ -215,13 +278,16 @@ class GitRepository:
 
 
 def _existing(given: str) -> Path:
+    public = _without_password(given)
     try:
         folder = Path(given).expanduser().absolute()
     except RuntimeError as error:
-        raise KnowledgeError(f"knowledge.repo is {given!r}: {error}") from error
+        raise KnowledgeError(f"knowledge.repo is {public!r}: {error}") from error
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
-        raise KnowledgeError(f"knowledge.repo is {given!r}, but {folder} {what}")
+        raise KnowledgeError(
+            f"knowledge.repo is {public!r}, but {_without_password(str(folder))} {what}"
+        )
     return folder
 
 
@@ -256,7 +322,9 @@ def _discovered(folder: Path) -> GitRepository | None:
         KnowledgeError: there is one, and git refuses to read it.
     """
     status, out, error = _git(
-        folder, "rev-parse", "--is-bare-repository", "--absolute-git-dir", "--show-toplevel"
+        folder,
+        *_NO_PROGRAMS,
+        *("rev-parse", "--is-bare-repository", "--absolute-git-dir", "--show-toplevel"),
     )
     lines = out.decode("utf-8", "surrogateescape").split("\n")
     match lines:
@@ -342,19 +410,24 @@ def _fetch(
         "-c", "gc.auto=0",
         "-c", "http.lowSpeedLimit=1000",
         "-c", "http.lowSpeedTime=30",
-        "fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head", "--",
-        url, *refspecs,
+        "-c", f"core.hooksPath={os.devnull}",
+        "fetch", "--quiet", "--prune", "--no-tags", "--no-write-fetch-head",
+        "--no-recurse-submodules", "--", url, *refspecs,
         timeout_seconds=timeout_seconds,
+        environment=_FETCHING,
     )  # fmt: skip
     return status, error
 
 
 def _without_password(text: str) -> str:
-    return _PASSWORD.sub(r"\1", text)
+    return _QUERY.sub(r"\1", _PASSWORD.sub(r"\1@", _WHO.sub(r"\1", text)))
 
 
 def _git(
-    folder: Path, *arguments: str, timeout_seconds: float | None = None
+    folder: Path,
+    *arguments: str,
+    timeout_seconds: float | None = None,
+    environment: Mapping[str, str] = _READ_ONLY,
 ) -> tuple[int, bytes, str]:
     """Status, output and complaint of a git command in a folder.
 
@@ -371,7 +444,7 @@ def _git(
         strip_newline_in_stdout=False,
         with_exceptions=False,
         kill_after_timeout=timeout_seconds,
-        env=_READ_ONLY,
+        env=environment,
     )
     if status == GIT_NOT_FOUND:
         raise KnowledgeError(f"a knowledge space needs git, which could not be run: {error}")
