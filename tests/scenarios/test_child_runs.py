@@ -542,6 +542,9 @@ async def test_an_export_names_the_children_that_it_leaves_out(tmp_path: Path) -
         assert await begun(talk) == ["c~c1"]
         (item,) = await talk.read("cv:c~c1/ar:turn_1.user.prompt")
         assert item.status == "missing"
-        await other.load(await store.conversation("c~c1").export())
+        child = await store.conversation("c~c1").export()
+        with pytest.raises(LooplineError, match="confirm child:c~c1"):
+            await other.load(child)
+        await other.load(child, confirm=["child:c~c1"])
         (item,) = await talk.read("cv:c~c1/ar:turn_1.user.prompt")
         assert item.text == "middle"

@@ -410,13 +410,21 @@ def import_command(
     name: Annotated[
         str, typer.Option("--as", help="Its name here, instead of its own.", show_default=False)
     ] = "",
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ACTION",
+            help="Let this act, which the import lists as inert; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
     store: StoreOption = None,
     user: UserOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Keep an exported conversation, block by block as it was."""
+    """Keep an exported conversation, block by block as it was; nothing in it acts unless confirmed."""
     choices = Choices(store=store, user=user)
-    attend(partial(import_, file, name, choices), verbose=verbose)
+    attend(partial(import_, file, name, confirm or (), choices), verbose=verbose)
 
 
 @app.command("backup")

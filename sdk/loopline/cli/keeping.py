@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -22,6 +23,7 @@ from loopline.cli.words import QUIET, visible
 from loopline.errors import LooplineError
 from loopline.harness import Store
 from loopline.models import Json, dumps
+from loopline.reader import import_actions
 from loopline.timeline import Reaction
 
 NO_REACTION = "none"
@@ -35,19 +37,25 @@ async def export(choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def import_(file: Path, name: str, choices: Choices, screen: Screen) -> int:
-    """Keep an exported conversation in the store, block by block as it was."""
+async def import_(
+    file: Path, name: str, confirmed: Sequence[str], choices: Choices, screen: Screen
+) -> int:
+    """Keep an exported conversation in the store, block by block as it was, and list what stays inert."""
     try:
         document: Json = json.loads(await asyncio.to_thread(_text, file))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{file}: it is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise UsageError(f"{file}: it holds no JSON object: give it what loopline export prints")
     async with Store.open(choices.store) as store:
-        talk = await store.load(document, name=name, user=choices.whose)
-        count = len(await talk.blocks())
+        talk = await store.load(document, name=name, confirm=confirmed, user=choices.whose)
+        *blocks, _ = await talk.blocks()
     kept = visible(talk.conversation.name)
-    screen.note(Text(f"conversation {kept}: {counted(count, 'block')} imported", style=QUIET))
+    screen.note(Text(f"conversation {kept}: {counted(len(blocks), 'block')} imported", style=QUIET))
+    for action in import_actions(blocks, talk.conversation.name):
+        if action.name not in confirmed:
+            said = f"inert: {action.name} ({action.text}); --confirm {action.name} would allow it"
+            screen.note(Text(visible(said), style=QUIET))
     return ANSWERED
 
 

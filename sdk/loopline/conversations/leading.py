@@ -75,7 +75,7 @@ class Leading:
         self, chosen: int, watched: Callable[[int], Callable[[Block], None]]
     ) -> None:
         """End every turn that a runner began and left, save the chosen one."""
-        for turn in self.timeline.cut:
+        for turn in self.timeline.unended:
             if turn.number != chosen:
                 recorder = self.recorder(turn.number, watched(turn.number))
                 await settled(self.end(recorder, "interrupted"))

@@ -232,6 +232,7 @@ class Turns:
                 number = await asked.request.choose(known.timeline)
                 timeline = await reaching(self._log, conversation, known.timeline, number)
                 _check_known(timeline)
+                _check_confirmed(timeline, number)
                 known.timeline = timeline
                 if known.summary is None:
                     known.summary = await self._log.find(conversation)
@@ -364,6 +365,8 @@ def to_carry_on(timeline: Timeline) -> int:
     if not timeline.turns:
         raise LooplineError("there is nothing to carry on: the conversation has not begun")
     if not waiting:
+        for turn in timeline.unended:
+            _check_confirmed(timeline, turn.number)
         raise LooplineError("there is nothing to carry on: every turn has ended; say something")
     return waiting[0].number
 
@@ -374,6 +377,14 @@ def _check_known(timeline: Timeline) -> None:
         raise StoreVersion(
             f"block {block.seq} is a {block.type!r} of a newer loopline, which alone may run "
             "this conversation: upgrade, or only read it"
+        )
+
+
+def _check_confirmed(timeline: Timeline, number: int) -> None:
+    if timeline.turn(number).inert:
+        raise LooplineError(
+            f"{turn_id(number)} was imported and nobody confirmed it, so it is not run: import the "
+            f"document under another name and confirm {turn_id(number)}, or say something new"
         )
 
 

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
+from loopline.clock import Clock
 from loopline.conversations import Talk
+from loopline.errors import LooplineError
 from loopline.harness.opened import named
 from loopline.models import JsonObject
-from loopline.reader import read_document
+from loopline.reader import DocumentError, import_actions, import_mark, read_document
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
     DEFAULT_USER,
+    Block,
     Conversation,
+    ImportedAction,
     TimelineLog,
+    child_action,
+    parent_name,
+    unknown_names,
 )
 
 
 class Conversing(ABC):
     """Whoever has a log of conversations open."""
+
+    _clock: Clock
 
     @property
     @abstractmethod
@@ -46,18 +56,50 @@ class Conversing(ABC):
         document: JsonObject,
         *,
         name: str = "",
+        confirm: Sequence[str] = (),
         user: str = DEFAULT_USER,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
     ) -> Talk:
         """Import an exported conversation, block by block as it was; without a name under its own.
 
+        A document may have been written by anybody, so nothing in it acts: turns that had not ended are
+        not carried on, repositories that it names are not read, and it takes the place of no child run.
+        `confirm` names those of its `import_actions` that a person has looked at and allows.
+
         Raises:
             DocumentError: it is of another version, or damaged; the message names the place.
+            LooplineError: it has no such action to confirm, or its name is a child run's.
             ConflictError: a conversation of that name has begun already.
         """
-        blocks = await asyncio.to_thread(read_document, document)
-        own = name or str(document.get("conversation_id") or "")
+        own = name or _own_name(document)
         talk = self.conversation(own, user=user, tenant=tenant, project=project)
-        await self.log.restore(talk.conversation, blocks)
+
+        def read() -> list[Block]:
+            blocks = read_document(document)
+            _check_confirmed(confirm, import_actions(blocks, own), own)
+            return [*blocks, import_mark(blocks, confirm, self._clock.now())]
+
+        await self.log.restore(talk.conversation, await asyncio.to_thread(read))
         return talk
+
+
+def _own_name(document: JsonObject) -> str:
+    name = document.get("conversation_id")
+    if not isinstance(name, str) or not name:
+        raise DocumentError("conversation_id: it is no name; import it under one that you give it")
+    return name
+
+
+def _check_confirmed(confirm: Sequence[str], actions: Sequence[ImportedAction], own: str) -> None:
+    unknown = unknown_names(confirm, actions)
+    if unknown:
+        known = ", ".join(action.name for action in actions) or "nothing"
+        raise LooplineError(
+            f"{unknown[0]!r} cannot be confirmed: in this document {known} would act"
+        )
+    if parent_name(own) is not None and child_action(own) not in confirm:
+        raise LooplineError(
+            f"{own!r} is the name of a child run, whose answer its parent would take: import it under "
+            f"another name, or confirm {child_action(own)}"
+        )

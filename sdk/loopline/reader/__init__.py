@@ -7,6 +7,7 @@ from loopline.reader.documents import (
     timeline_document,
 )
 from loopline.reader.importing import DocumentError, read_document
+from loopline.reader.imports import import_actions, import_mark
 from loopline.reader.passages import passage_source
 from loopline.reader.reader import (
     Conversed,
@@ -28,6 +29,8 @@ __all__ = [
     "Reading",
     "Status",
     "block_object",
+    "import_actions",
+    "import_mark",
     "iso",
     "page_document",
     "passage_source",

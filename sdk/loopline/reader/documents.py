@@ -13,7 +13,7 @@ from loopline.timeline import (
     SourceAdded,
     Timeline,
     block_object,
-    encode,
+    encode_whole,
     iso,
 )
 
@@ -76,6 +76,6 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
     """
     source = timeline.pool.sources[sid]
     kept = timeline.kept.get(source.url)
-    stored = encode(SourceAdded(sid=sid, source=source))[2]
+    stored = encode_whole(SourceAdded(sid=sid, source=source))
     fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
     return {"sid": sid, **fields} if kept is None else {"sid": sid, **fields, "text": kept.text}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -11,13 +12,16 @@ from hashlib import sha256
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.reader.documents import VERSION
+from loopline.reader.numbers import MOST, number_fault
 from loopline.timeline import (
     Block,
     Body,
+    KnowledgeCommit,
     RunChild,
     ToolCalled,
     ToolResult,
     ToolStarted,
+    TurnHeader,
     Unknown,
     UserAttachment,
     UserFollowup,
@@ -26,12 +30,24 @@ from loopline.timeline import (
     attachments,
     body_types,
     decode,
+    encode_whole,
+    is_child_of,
 )
 from loopline.timeline.codec import VERSION as BODY_VERSION
 
-MOST = 2**53
-"""No number of a block is larger."""
+_DOCUMENT = {
+    "version",
+    "conversation_id",
+    "conversation_title",
+    "conversation_started_at",
+    "last_activity_at",
+    "turn_ids",
+    "children_not_included",
+    "blocks",
+}
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
+_STORED = {"stored"}
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 class DocumentError(LooplineError):
@@ -44,8 +60,15 @@ def read_document(document: JsonObject) -> list[Block]:
     Raises:
         DocumentError: it is of another version, or damaged; the message names the place.
     """
-    if document.get("version") != VERSION:
-        raise DocumentError(f"version {document.get('version')!r}: only {VERSION} can be imported")
+    match document.get("version"):
+        case 1:
+            pass
+        case int(version) if 0 <= version <= MOST:
+            raise DocumentError(f"version {version}: only {VERSION} can be imported")
+        case _:
+            raise DocumentError(f"version: it is no number; only {VERSION} can be imported")
+    for name in sorted({str(name) for name in document} - _DOCUMENT):
+        raise DocumentError(f"{name}: a document has no such field")
     rows = document.get("blocks")
     if not isinstance(rows, list) or not rows:
         raise DocumentError("blocks: there are none")
@@ -56,6 +79,10 @@ def read_document(document: JsonObject) -> list[Block]:
     _check_calls(blocks)
     _check_attachments(blocks)
     _check_names(read)
+    _check_commits(blocks)
+    fault = number_fault(blocks)
+    if fault is not None:
+        raise DocumentError(f"blocks[{fault[0]}].{fault[1]}")
     return blocks
 
 
@@ -79,12 +106,12 @@ def _block(row: Json, place: int) -> tuple[Block, Json]:
             pass
         case _:
             raise DocumentError(f"{at}: a field of the block is missing or has the wrong type")
+    if not all(0 <= number <= MOST for number in (seq, version, round_, n, term)):
+        raise DocumentError(f"{at}: seq, version, round, n and term are from 0 to {MOST}")
     if seq != place:
         raise DocumentError(
             f"{at}: seq {seq} stands at place {place}: a block is missing or doubled"
         )
-    if not all(0 <= number <= MOST for number in (version, round_, term)):
-        raise DocumentError(f"{at}: version, round and term are from 0 to {MOST}")
     try:
         block = Block(
             seq=seq,
@@ -95,10 +122,41 @@ def _block(row: Json, place: int) -> tuple[Block, Json]:
             term=term,
             body=_body(kind, version, body, rest.get("stored")),
         )
-    except ValueError as error:
+        _check_fields(block.body, body, at)
+    except (ValueError, TypeError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise DocumentError(f"{at}: it is no {kind}: {said}") from error
+    known = _STORED if isinstance(block.body, Unknown) else set[str]()
+    extra = sorted({str(name) for name in rest} - known)
+    if extra:
+        raise DocumentError(f"{at}.{extra[0]}: a {kind} has no such field")
     return block, ref
+
+
+def _check_fields(body: Body, given: Json, at: str) -> None:
+    """Check that nothing is given of which the body has taken no note."""
+    if not isinstance(body, Unknown):
+        whole: Json = json.loads(encode_whole(body))
+        path = _unknown_field(given, whole, f"{at}.body")
+        if path:
+            raise DocumentError(f"{path}: a {body.type} has no such field")
+
+
+def _unknown_field(given: Json, whole: Json, path: str) -> str:
+    """Return the path of the first field that the whole does not have; empty when it has all."""
+    match given, whole:
+        case dict(), dict():
+            pairs = [(f"{path}.{name}", one, whole.get(name)) for name, one in given.items()]
+            missing = [f"{path}.{name}" for name in given if name not in whole]
+        case list(), list():
+            pairs = [
+                (f"{path}[{n}]", *both) for n, both in enumerate(zip(given, whole, strict=False))
+            ]
+            missing = list[str]()
+        case _:
+            return ""
+    inner = (_unknown_field(one, other, where) for where, one, other in pairs)
+    return next(filter(None, [*missing, *inner]), "")
 
 
 def _turn(written: str, at: str) -> int:
@@ -138,7 +196,21 @@ def _check_names(read: Sequence[tuple[Block, Json]]) -> None:
         except LooplineError as error:
             raise DocumentError(f"blocks[{place}]: it cannot be named: {error}") from error
         if ref != name:
-            raise DocumentError(f"blocks[{place}]: it is called {ref!r}, and should be {name!r}")
+            called = repr(ref) if isinstance(ref, str) else "by no ref"
+            raise DocumentError(f"blocks[{place}]: it is called {called}, and should be {name!r}")
+
+
+def _check_commits(blocks: Sequence[Block]) -> None:
+    """A commit is named by its digest alone, never by what a command could take for something else."""
+    for place, block in enumerate(blocks):
+        match block.body:
+            case TurnHeader(knowledge=KnowledgeCommit(commit=commit)):
+                if not _COMMIT.fullmatch(commit):
+                    raise DocumentError(
+                        f"blocks[{place}].body.knowledge.commit: {commit!r} is no commit"
+                    )
+            case _:
+                pass
 
 
 def _check_turns(blocks: Sequence[Block]) -> None:
@@ -187,8 +259,8 @@ def _check_calls(blocks: Sequence[Block]) -> None:
             case ToolResult(call_id=call_id):
                 known = called.get(call_id) == block.turn and call_id not in settled
                 settled.add(call_id)
-            case RunChild(call_id=call_id):
-                known = called.get(call_id) == block.turn
+            case RunChild(call_id=call_id, conversation=name):
+                known = called.get(call_id) == block.turn and is_child_of(name, call_id)
             case _:
                 continue
         if not known:

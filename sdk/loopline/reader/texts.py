@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import cast
 
 from loopline.errors import RefError
-from loopline.models import dumps
+from loopline.models import JsonObject, dumps
 from loopline.reader.reading import Item
 from loopline.refs import Characters, Lines, Span, Spanned, spanned
 from loopline.search import split_lines
 from loopline.timeline import (
     ArtifactKept,
     Block,
+    Body,
     Completion,
     Draft,
     Feedback,
     Notes,
     Notice,
+    Plan,
     PlanHistory,
     RangeSummary,
     SystemMessage,
@@ -30,6 +34,7 @@ from loopline.timeline import (
     UserSteer,
     attachments,
     encode,
+    encode_whole,
     summary_text,
 )
 
@@ -46,20 +51,30 @@ def text_of(block: Block) -> tuple[str, str]:
             return text or attachments.described(file), mime
         case Completion(text=text) | Draft(text=text) | Notes(text=text) | Thinking(text=text):
             return text, MARKDOWN
-        case ToolResult(text=text) | Notice(text=text):
-            return text, "text/plain"
         case TextKept(text=text, mime=mime) | ArtifactKept(text=text, mime=mime):
             return text, mime
         case ToolCalled(tool=tool, arguments=arguments):
             return dumps({"tool": tool, "arguments": arguments}), JSON
         case RangeSummary():
             return summary_text(block.body), MARKDOWN
-        case PlanHistory(text=text) | SystemMessage(text=text):
+        case ToolResult(text=text) | Notice(text=text) | PlanHistory(text=text):
+            return text, "text/plain"
+        case SystemMessage(text=text):
             return text, "text/plain"
         case Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
         case body:
-            return encode(body)[2], JSON
+            return _json_of(body), JSON
+
+
+def _json_of(body: Body) -> str:
+    """A body as it is stored; a plan whole, with the status that follows from it."""
+    match body:
+        case Plan(snapshot=snapshot):
+            fields = cast("dict[str, JsonObject]", json.loads(encode_whole(body)))
+            return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}})
+        case _:
+            return encode(body)[2]
 
 
 def part(text: str, span: Span | None) -> str:

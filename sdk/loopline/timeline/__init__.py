@@ -51,10 +51,17 @@ from loopline.timeline.blocks import (
     stored_type,
 )
 from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching, trimmed
-from loopline.timeline.children import child_name, depth, parent_name
-from loopline.timeline.codec import body_types, decode, encode
+from loopline.timeline.children import child_name, depth, is_child_of, parent_name
+from loopline.timeline.codec import body_types, decode, encode, encode_whole
 from loopline.timeline.documents import block_object, iso
 from loopline.timeline.feedback import Given, Reactions, Satisfaction
+from loopline.timeline.imports import (
+    Imported,
+    ImportedAction,
+    child_action,
+    repository_action,
+    unknown_names,
+)
 from loopline.timeline.log import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -120,6 +127,8 @@ __all__ = [
     "Feedback",
     "Given",
     "Hide",
+    "Imported",
+    "ImportedAction",
     "KnowledgeCommit",
     "LedgerLine",
     "LimitValue",
@@ -192,13 +201,16 @@ __all__ = [
     "body_types",
     "check",
     "checkpoint",
+    "child_action",
     "child_name",
     "citations",
     "decode",
     "depth",
     "encode",
+    "encode_whole",
     "feedback",
     "identity",
+    "is_child_of",
     "iso",
     "kinds",
     "memory_notes",
@@ -207,12 +219,14 @@ __all__ = [
     "place_for",
     "plan",
     "reaching",
+    "repository_action",
     "spent",
     "stored_type",
     "summary_text",
     "title_of",
     "trimmed",
     "turn_id",
+    "unknown_names",
     "verify",
     "warm",
 ]

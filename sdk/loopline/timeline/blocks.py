@@ -21,6 +21,7 @@ from loopline.refs import (
     SummaryRef,
     parse,
 )
+from loopline.timeline.imports import Imported
 from loopline.timeline.plan import PlanSnapshot, StepStatus
 from loopline.timeline.shown import (
     Checkpoint,
@@ -491,6 +492,7 @@ Body = (
     | Hide
     | RangeSummary
     | Checkpoint
+    | Imported
     | Draft
     | SourceAdded
     | TextKept

@@ -24,6 +24,7 @@ from loopline.timeline.blocks import (
     UserSteer,
 )
 from loopline.timeline.codec import body_types
+from loopline.timeline.imports import Imported
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.shown import Checkpoint, RoundStart
 from loopline.timeline.timeline import Timeline
@@ -135,7 +136,7 @@ class _Mattering:
         match block.body:
             case Plan(snapshot=snapshot):
                 self._plans[snapshot.plan_id] = block.seq
-            case SourceAdded() | TextKept() | ModelOverflowed():
+            case SourceAdded() | TextKept() | ModelOverflowed() | Imported():
                 self._kept.append(block.seq)
             case ToolResult(shows=shows) if _has_two_names(shows):
                 self._kept.append(block.seq)

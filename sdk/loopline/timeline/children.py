@@ -16,6 +16,12 @@ def child_name(parent: str, call_id: str, n: int) -> str:
     return f"{parent}~{call_id}" if n == 1 else f"{parent}~{call_id}.{n}"
 
 
+def is_child_of(name: str, call_id: str) -> bool:
+    """Whether a call of that id can have begun a child run of that name."""
+    first, _, number = name.rpartition(".")
+    return name.endswith(f"~{call_id}") or (number.isdecimal() and first.endswith(f"~{call_id}"))
+
+
 def parent_name(name: str) -> str | None:
     """The conversation whose call began this one; None when it is no child run."""
     found = _CHILD.fullmatch(name)

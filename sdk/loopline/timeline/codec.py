@@ -31,6 +31,14 @@ def encode(body: Body) -> tuple[str, int, str]:
     return body.type, VERSION, stored.decode()
 
 
+def encode_whole(body: Body) -> str:
+    """Return the body's JSON with every field of its type, those that have their default included."""
+    if isinstance(body, Unknown):
+        return body.stored
+    serializer = _adapters()[body.type].serializer
+    return serializer.to_json(body, exclude=_TYPE, warnings=False).decode()
+
+
 def decode(stored_type: str, version: int, stored: str) -> Body:
     """The body that `encode` was given.
 

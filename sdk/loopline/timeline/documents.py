@@ -7,22 +7,22 @@ from datetime import datetime
 from typing import cast
 
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline.blocks import Block, Unknown
-from loopline.timeline.codec import encode
+from loopline.timeline.blocks import Block, Unknown, stored_type
+from loopline.timeline.codec import VERSION, encode_whole
 
 
 def block_object(block: Block) -> JsonObject:
-    """A block with its place, its name and its body.
+    """A block with its place, its name and its body, in which every field of its type is there.
 
     What of an unknown type would not be written as it is stored is there as `stored` too.
     """
-    kind, version, stored = encode(block.body)
+    stored = encode_whole(block.body)
     body = _loaded(stored)
     exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
     return {
         "seq": block.seq,
-        "type": kind,
-        "version": version,
+        "type": stored_type(block.body),
+        "version": block.body.version if isinstance(block.body, Unknown) else VERSION,
         "turn_id": block.turn_id,
         "round": block.round,
         "n": block.n,

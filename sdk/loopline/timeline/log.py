@@ -164,7 +164,8 @@ class TimelineLog(Protocol):
         """Begin another conversation of the same owner with the blocks up to `seq`.
 
         What it costs does not depend on how many those are. Places, turns and numbers go on from
-        there, and what is appended to either later is not in the other. Keys and terms are its own.
+        there, and what is appended to either later is not in the other. Keys and terms are its own. Where
+        the mark of an import comes after `seq`, the fork begins with the same mark.
 
         Raises:
             ConflictError: the fork has begun already.

@@ -13,6 +13,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry, stored_type
 from loopline.timeline.children import parent_name
+from loopline.timeline.imports import Imported
 from loopline.timeline.kinds import is_among
 from loopline.timeline.log import (
     Conversation,
@@ -199,7 +200,7 @@ class MemoryLog:
         check_fork(conversation, fork, seq=seq, head=len(kept.blocks) if kept else 0, taken=taken)
         if kept is not None:
             shown = kept.blocks[:seq]
-            self._kept[fork] = _Kept(
+            self._kept[fork] = begun = _Kept(
                 uid=self._clock.new_id(),
                 title=kept.title,
                 blocks=shown,
@@ -207,6 +208,8 @@ class MemoryLog:
                 turns=max(block.turn for block in shown),
                 shows=_shown(conversation, kept, seq),
             )
+            marks = [block.body for block in kept.blocks[seq:] if isinstance(block.body, Imported)]
+            self._keep(begun, [Entry(body=mark, turn=begun.turns) for mark in marks], 0)
 
     async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
         """Remove a conversation for good."""

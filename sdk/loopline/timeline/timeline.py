@@ -49,8 +49,9 @@ from loopline.timeline.blocks import (
     UserSteer,
 )
 from loopline.timeline.feedback import Reactions
+from loopline.timeline.imports import Imported, repository_action
 from loopline.timeline.plan import Plans
-from loopline.timeline.shown import Checkpoint, RangeSummary, RoundStart
+from loopline.timeline.shown import Checkpoint, RangeSummary, RoundStart, turn_id
 from loopline.timeline.sources import Pool
 
 F = TypeVar("F")
@@ -76,7 +77,8 @@ class Turn:
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
     `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
     `elapsed_seconds` is how long runners have been at it; `latest` is the last block of one. `estimated`
-    is what was used beside `usage` and not reported.
+    is what was used beside `usage` and not reported. One that is `inert` was imported before it had ended,
+    and nobody confirmed it: it is never carried on.
     """
 
     number: int
@@ -108,6 +110,7 @@ class Turn:
     cut_off: int = 0
     elapsed_seconds: float = 0.0
     latest: Block | None = None
+    inert: bool = False
 
     def take(self, block: Block) -> None:
         """Fold one more of its blocks in."""
@@ -327,6 +330,11 @@ class Timeline:
 
     @property
     def cut(self) -> list[Turn]:
+        """The turns that a runner began and did not end and that may be carried on, oldest first."""
+        return [turn for turn in self.unended if not turn.inert]
+
+    @property
+    def unended(self) -> list[Turn]:
         """The turns that a runner began and did not end, oldest first."""
         return [turn for turn in self._begun.values() if not turn.exit]
 
@@ -415,6 +423,8 @@ class Timeline:
                 self.calls += 1
             case Checkpoint() as made:
                 self.checkpoint = made
+            case Imported(confirmed=confirmed):
+                self._keep_inert(confirmed)
             case ModelOverflowed(model=model, window=window):
                 self.windows[model] = min(window, self.windows.get(model, window))
             case TurnHeader(knowledge=knowledge):
@@ -426,6 +436,16 @@ class Timeline:
                 self._begun.pop(block.turn, None)
             case _:
                 pass
+
+    def _keep_inert(self, confirmed: Sequence[str]) -> None:
+        """Nothing that was imported acts by itself, save what is confirmed."""
+        for turn in [*self.unended, *self.unbegun]:
+            turn.inert = turn.inert or turn_id(turn.number) not in confirmed
+            if turn.inert and turn.header is None and turn.prompt is not None:
+                self.recalled.add(turn.prompt.seq)
+                self.pending.pop(turn.prompt.seq, None)
+        trusted = [one for one in self.knowledge if repository_action(one.repository) in confirmed]
+        self.knowledge[:] = trusted
 
     def _fold_input(self, block: Block) -> None:
         match block.body:
@@ -463,7 +483,9 @@ class Timeline:
         match block.body:
             case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
                 self._fold_input(block)
-            case TurnHeader() | Exit() | ToolCalled() | Checkpoint() | ModelOverflowed():
+            case (
+                TurnHeader() | Exit() | ToolCalled() | Checkpoint() | ModelOverflowed() | Imported()
+            ):
                 self._fold_course(block)
             case ToolResult(shows=shows):
                 self.shown.update(shows)

@@ -22,6 +22,7 @@ from loopline.adapters.sql.owners import Claim, Owner
 from loopline.adapters.sql.rows import (
     BLOCK_COLUMNS,
     Rows,
+    Wanted,
     is_named,
     milliseconds_of,
     moment_of,
@@ -45,6 +46,7 @@ from loopline.timeline import (
     NEW_TURN,
     Block,
     Conversation,
+    Entry,
     admit,
     as_entry,
     stored_type,
@@ -207,6 +209,14 @@ class Ledger:
         row = self._row(connection, fork, place)
         forks.begin(connection, row, self._row(connection, conversation, base), seq)
         self._places.pop(fork)
+        wanted = Wanted(after=seq, types=("conv.imported",))
+        marks = [block.body for block in self._rows.wanted(connection, conversation, wanted)]
+        if marks:
+            place = self._place(connection, fork)
+            entries = [Entry(body=mark, turn=place.turns) for mark in marks]
+            asked = Append.of(fork, entries, seen=place.head, term=None, key="", has_blobs=False)
+            self._keep(connection, place, asked)
+            self._pending.write(connection)
 
     def forget_conversation(
         self, connection: Connection, conversation: Conversation, *, cascade: bool

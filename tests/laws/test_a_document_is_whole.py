@@ -1,0 +1,133 @@
+"""Law 14: a document has every field of its schema, and an import refuses what it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopline import Store
+from loopline.models import Json, JsonObject
+from loopline.reader import DocumentError, read_document
+from loopline.timeline import Body, Timeline, encode, encode_whole
+from tests.strategies import known_bodies
+from tests.support.documents import lived
+
+FREE = {"arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned"}
+"""Fields whose own fields tools, bundles and providers choose, or which are kept by number or name."""
+SECONDS = 20
+
+Rows = list[JsonObject]
+
+
+def rows(document: JsonObject) -> Rows:
+    return cast("Rows", document["blocks"])
+
+
+def missing(value: object, written: Json, path: str) -> list[str]:
+    """The fields of a value that are not written."""
+    if is_dataclass(value):
+        assert isinstance(written, dict), path
+        names = [one.name for one in fields(value) if (path, one.name) != ("body", "type")]
+        found = [f"{path}.{name}" for name in names if name not in written]
+        for name in names:
+            if name in written:
+                found += missing(getattr(value, name), written[name], f"{path}.{name}")
+        return found
+    if isinstance(value, tuple):
+        assert isinstance(written, list), path
+        inner = zip(cast("tuple[object, ...]", value), written, strict=True)
+        return [lost for one, text in inner for lost in missing(one, text, f"{path}[]")]
+    return []
+
+
+@given(known_bodies())
+def test_every_field_of_a_body_is_written_whatever_its_default(body: Body) -> None:
+    assert missing(body, json.loads(encode_whole(body)), "body") == []
+
+
+def test_a_document_is_imported_to_the_very_blocks_it_was_made_of() -> None:
+    blocks, document = lived().blocks, deepcopy(lived().document)
+    assert read_document(document) == blocks
+    for row, block in zip(rows(document), blocks, strict=True):
+        assert missing(block.body, row["body"], "body") == []
+        row["body"] = json.loads(encode(block.body)[2])  # as older versions exported it
+    assert read_document(document) == blocks
+
+
+def objects(value: Json, path: str) -> Iterator[tuple[str, JsonObject]]:
+    """Every object in a body whose fields its type says, with its path."""
+    if isinstance(value, dict):
+        yield path, value
+        for name, inner in value.items():
+            if name not in FREE:
+                yield from objects(inner, f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from objects(inner, f"{path}[{index}]")
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_field_that_nobody_knows_is_refused_with_its_path(data: st.DataObject) -> None:
+    document = deepcopy(lived().document)
+    index = data.draw(st.integers(0, len(rows(document)) - 1))
+    at = f"blocks[{index}]"
+    places = [(at, rows(document)[index]), *objects(rows(document)[index]["body"], f"{at}.body")]
+    path, place = data.draw(st.sampled_from(places))
+    place["later"] = 1
+    with pytest.raises(DocumentError) as refused:
+        read_document(document)
+    assert str(refused.value).startswith(f"{path}.later: ")
+
+
+def numbers(value: Json) -> Iterator[Callable[[Json], None]]:
+    """For every number, what puts another value in its place."""
+    match value:
+        case dict():
+            for name, one in value.items():
+                if is_number(one):
+                    yield partial(value.__setitem__, name)
+                yield from numbers(one)
+        case list():
+            for index, one in enumerate(value):
+                if is_number(one):
+                    yield partial(value.__setitem__, index)
+                yield from numbers(one)
+        case _:
+            pass
+
+
+def is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+async def _used(document: JsonObject) -> None:
+    """Import it, and do with it what only reads."""
+    async with Store.open("memory:") as store:
+        talk = await store.load(document, name="c")
+        await talk.read([block.ref for block in await talk.blocks()])
+        again = Timeline(await talk.blocks())
+        assert again.seq == len(rows(document)) + 1
+
+
+@settings(max_examples=60)
+@given(st.data(), st.sampled_from([2**53, 2**63, 10**30, -1, 0, 1e308, 0.5]))
+def test_a_number_of_a_document_is_refused_or_does_no_harm(
+    data: st.DataObject, number: int | float
+) -> None:
+    document = deepcopy(lived().document)
+    places = list(numbers(list(rows(document))))
+    put = data.draw(st.sampled_from(places))
+    put(number)
+    with suppress(DocumentError):
+        asyncio.run(asyncio.wait_for(_used(document), SECONDS))
