@@ -30,6 +30,9 @@ FORMS = (
     "ef:<tenant>:<project>:chatbot:<stage>:<user>:<conversation>:<turn>:<role>:<path>",
     "artifact:conv.timeline.v1",
     "artifact:conv:sources_pool",
+    "artifact:conv:plans",
+    "artifact:conv:notes",
+    "artifact:conv:feedback",
 )
 
 _ESCAPED = re.compile(r"[%@#\[\]\s\x00-\x1f\x7f]")
@@ -242,7 +245,9 @@ class HostedRef:
         return f"ef:{first}:chatbot:{rest}:{encode(self.path)}"
 
 
-Document = Literal["conv.timeline.v1", "conv:sources_pool"]
+Document = Literal[
+    "conv.timeline.v1", "conv:sources_pool", "conv:plans", "conv:notes", "conv:feedback"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,7 +444,9 @@ def _parse_ef(rest: str) -> Ref | None:
 def _parse_artifact(rest: str) -> Ref | None:
     name, span = _split_span(rest)
     match name:
-        case "conv.timeline.v1" | "conv:sources_pool":
+        case (
+            "conv.timeline.v1" | "conv:sources_pool" | "conv:plans" | "conv:notes" | "conv:feedback"
+        ):
             return DocumentRef(name=name, span=span)
         case _:
             return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
+from itertools import accumulate
 
 from loopline.models.call_ids import is_beside
 from loopline.models.json import dumps
@@ -22,6 +24,14 @@ def estimate(text: str) -> int:
     data = text.encode("utf-8", "surrogatepass")
     other = len(data.translate(None, _PLAIN))
     return -(-(len(data) - other) // 4) + -(-other // 2)
+
+
+def fitting(entries: Sequence[str], limit: int | None) -> list[str]:
+    """Return the first entries that together cost at most `limit` tokens, each on lines of its own."""
+    if limit is None:
+        return list(entries)
+    totals = accumulate(estimate(f"{entry}\n") for entry in entries)
+    return [entry for entry, total in zip(entries, totals, strict=True) if total <= limit]
 
 
 def cost(message: Message, written: str = "") -> int:

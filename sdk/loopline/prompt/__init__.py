@@ -1,6 +1,6 @@
 """From a timeline to what a model reads, and from its reply to a decision."""
 
-from loopline.prompt.announce import announce
+from loopline.prompt.announce import OPEN_PLANS_SHOWN, announce, tail_limit, unseen_sources
 from loopline.prompt.facts import Facts
 from loopline.prompt.fitting import (
     KEEP_INTACT_TURNS,
@@ -42,6 +42,8 @@ from loopline.prompt.requests import (
     tools_text,
 )
 from loopline.prompt.summarizing import (
+    HISTORY_SHARE,
+    LEDGER_SHARE,
     Covered,
     Written,
     hint_named,
@@ -54,11 +56,14 @@ from loopline.prompt.view import View
 
 __all__ = [
     "DELEGATE",
+    "HISTORY_SHARE",
     "KEEP_INTACT_TURNS",
     "KEEP_TURNS",
+    "LEDGER_SHARE",
     "MIN_ROUNDS",
     "NATIVE",
     "OFFSET_ROUNDS",
+    "OPEN_PLANS_SHOWN",
     "RENDERER",
     "TARGET",
     "TRACE_LIMIT",
@@ -106,7 +111,9 @@ __all__ = [
     "requests",
     "shortened",
     "summarized",
+    "tail_limit",
     "tools_text",
     "trace",
     "trace_window",
+    "unseen_sources",
 ]

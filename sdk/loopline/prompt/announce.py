@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
-from loopline.refs import SourcesRef
-from loopline.timeline import PlanSnapshot
+from loopline.models.tokens import estimate, fitting
+from loopline.refs import DocumentRef, PlanRef, SourcesRef
+from loopline.timeline import PlanSnapshot, Source
 
 OPEN_PLANS_SHOWN = 4
 FEW_LEFT = 2
 SOURCES_SHOWN = 6
+FEEDBACK_SHOWN = 8
+SCANNED = 200
+"""Sources that are looked at for those which nothing above names, the newest; older ones share one range."""
+RANGES = 12
+"""Ranges of numbers that name sources."""
+NAME = 160
+"""Characters of the name of a source."""
+SHARE = 0.15
+"""The share of a request's tokens that plans, feedback and sources may have here."""
+LEAST = 240
+"""The tokens that they may have in any request."""
+PLANS_SHARE, FEEDBACK_SHARE = 0.6, 0.2
+
+STEPS: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50), (2, 40), (1, 30))
+"""How many steps of a plan are shown where all have no room, and how many characters of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Sources that nothing in the prompt names: the newest with their names, the others as ranges of numbers."""
+
+    newest: Sequence[tuple[int, str]] = ()
+    others: Sequence[tuple[int, int]] = ()
+
+
+def tail_limit(room: float) -> int:
+    """Return the tokens that plans, feedback and sources may have in a request of `room` tokens."""
+    return max(int(room * SHARE), LEAST)
 
 
 def announce(
@@ -22,16 +53,17 @@ def announce(
     turn_id: str,
     plans: Sequence[PlanSnapshot],
     feedback: Sequence[str] = (),
-    unseen: Sequence[tuple[int, str]] = (),
+    unseen: Unseen | None = None,
     lasting: bool = False,
+    room: int = 0,
 ) -> str:
     """The tail of the prompt for round `iteration` of `limit`, 0 where none is set but by `tokens`.
 
     `plans` are the open ones, the one changed last at the end; the last four are shown. `feedback` is a
-    line for each reaction that no turn shows in its place. `unseen` are the sources that nothing above
-    names, by number, with what they are called: the newest get a line, the rest their ref. A `lasting` one
+    line for each reaction that no turn shows in its place. `unseen` are the sources that nothing above names:
+    the newest get a line, the others their ref. A `lasting` one
     leaves out what is another in every round, so that it can be seen whether it says something new: the
-    iteration, until few are left.
+    iteration, until few are left. Plans, feedback and sources share `room` tokens, if it is not 0.
     """
     counts = not lasting or (limit and limit - iteration <= FEW_LEFT)
     left = _left(iteration, limit, None if lasting else tokens)
@@ -39,17 +71,29 @@ def announce(
         f"ANNOUNCE — iteration {iteration}{left}" if counts else "ANNOUNCE",
         f"[TIME] {now:%Y-%m-%d %H:%M} UTC  [TURN] {turn_id}",
     ]
-    shown = plans[-OPEN_PLANS_SHOWN:]
-    if shown:
-        lines.append("[OPEN PLANS]")
-    for plan in shown:
-        current = " (current)" if plan.current else ""
-        lines += [f"plan_id={plan.plan_id}{current}", *plan.lines()]
+    for_plans, for_feedback = (int(room * share) for share in (PLANS_SHARE, FEEDBACK_SHARE))
+    if plans:
+        lines += ["[OPEN PLANS]", *_fitted(plans[-OPEN_PLANS_SHOWN:], for_plans)]
     if feedback:
-        lines += ["[NEW FEEDBACK]", *feedback]
-    if unseen:
-        lines += ["[SOURCES NOT SHOWN ABOVE]", *_named(unseen)]
+        lines += ["[NEW FEEDBACK]", *_given(feedback, for_feedback or None)]
+    if unseen and unseen.newest:
+        lines += ["[SOURCES NOT SHOWN ABOVE]", *_named(unseen, room - for_plans - for_feedback)]
     return "\n".join(lines)
+
+
+def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unseen:
+    """Return the sources that are not `marked`.
+
+    Only the newest `SCANNED` are looked at, so that it costs the same in every round; all before them count
+    as not marked.
+    """
+    scanned = list(islice(reversed(sources), SCANNED))[::-1]
+    found = [sid for sid in scanned if sid not in marked]
+    before = [(next(iter(sources)), scanned[0] - 1)] if len(sources) > SCANNED else []
+    return Unseen(
+        newest=[(n, _one_line(sources[n].title or sources[n].url)) for n in found[-SOURCES_SHOWN:]],
+        others=[*before, *((sid, sid) for sid in found[:-SOURCES_SHOWN])],
+    )
 
 
 def _left(iteration: int, limit: int, tokens: int | None) -> str:
@@ -61,18 +105,79 @@ def _left(iteration: int, limit: int, tokens: int | None) -> str:
     return f" of {limit}, {left} left{last}"
 
 
-def _named(unseen: Sequence[tuple[int, str]]) -> list[str]:
-    newest = [f"[[S:{sid}]] {name}" for sid, name in unseen[-SOURCES_SHOWN:]]
-    older = [sid for sid, _ in unseen[:-SOURCES_SHOWN]]
-    return [*([str(SourcesRef(ranges=_ranges(older)))] if older else []), *newest]
+def _fitted(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
+    """The plans in `room` tokens, if it is not 0: fewer and shorter steps, of the current plan last."""
+    lines = [line for plan in plans for line in _whole(plan)]
+    for place in range(len(STEPS) + 2):
+        if not room or estimate("\n".join(lines)) <= room:
+            break
+        other, current = STEPS[min(place, len(STEPS) - 1)], STEPS[max(place - 2, 0)]
+        lines = [
+            line for plan in plans for line in _reduced(plan, *(current if plan.current else other))
+        ]
+    return lines
 
 
-def _ranges(sids: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Rising numbers as ranges, both ends included."""
-    ranges = list[tuple[int, int]]()
-    for sid in sids:
-        if ranges and ranges[-1][1] == sid - 1:
-            ranges[-1] = (ranges[-1][0], sid)
+def _title(plan: PlanSnapshot) -> str:
+    return f"plan_id={plan.plan_id}{' (current)' if plan.current else ''}"
+
+
+def _whole(plan: PlanSnapshot) -> list[str]:
+    return [_title(plan), *plan.lines()]
+
+
+def _reduced(plan: PlanSnapshot, most: int, width: int) -> list[str]:
+    """The steps around the one that comes next, and how many stand before and after these."""
+    count = len(plan.steps)
+    statuses = [plan.at(number) for number in range(1, count + 1)]
+    upcoming = [n for n, status in enumerate(statuses) if status in ("in_progress", "pending")]
+    first = max(min(min(upcoming, default=0) - most // 4, count - most), 0)
+    last = min(first + most, count)
+    lines = [_title(plan)]
+    if first:
+        lines.append(f"({first} steps before: {_counts(statuses[:first])})")
+    lines += [plan.line(number, width) for number in range(first + 1, last + 1)]
+    if last < count:
+        lines.append(f"({count - last} steps after: {_counts(statuses[last:])})")
+    return [*lines, f"(all steps whole: {PlanRef(plan_id=plan.plan_id)})"]
+
+
+def _counts(statuses: Sequence[str]) -> str:
+    counted = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
+    return ", ".join(f"{count} {status}" for status, count in counted.items())
+
+
+def _given(feedback: Sequence[str], room: int | None) -> list[str]:
+    """The newest lines, and how many there are besides."""
+    shown = fitting(list(reversed(feedback))[:FEEDBACK_SHOWN], room)
+    more = len(feedback) - len(shown)
+    rest = [f"{more} more: {DocumentRef(name='conv:feedback')}"] if more else []
+    return [*rest, *reversed(shown)]
+
+
+def _named(unseen: Unseen, room: int) -> list[str]:
+    """The newest sources by name, as far as there is room, and the ref of the others."""
+    names = [f"[[S:{sid}]] {name}" for sid, name in reversed(unseen.newest)]
+    shown = fitting(names, room or None)
+    unnamed = [(sid, sid) for sid, _ in unseen.newest[: len(names) - len(shown)]]
+    others = _joined([*unseen.others, *unnamed])
+    return [*([str(SourcesRef(ranges=others))] if others else []), *reversed(shown)]
+
+
+def _one_line(name: str) -> str:
+    line = " ".join(name.split())
+    return line if len(line) <= NAME else f"{line[:NAME]}…"
+
+
+def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Rising ranges, those that touch made one; where there are too many, the first are made one."""
+    joined = list[tuple[int, int]]()
+    for first, last in ranges:
+        if joined and joined[-1][1] == first - 1:
+            joined[-1] = (joined[-1][0], last)
         else:
-            ranges.append((sid, sid))
-    return tuple(ranges)
+            joined.append((first, last))
+    beyond = len(joined) - RANGES
+    if beyond > 0:
+        joined[: beyond + 1] = [(joined[0][0], joined[beyond][1])]
+    return tuple(joined)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 
@@ -22,6 +23,7 @@ from loopline.timeline import (
     UserRecalled,
     UserSteer,
     attachments,
+    feedback,
 )
 
 REMEMBERED = 8
@@ -41,7 +43,7 @@ class Facts:
         self.inputs: dict[int, Block] = {}
         self.attached: dict[int, list[tuple[Block, UserAttachment]]] = {}
         self.taken: dict[int, int] = {}
-        self.taken_in: dict[int, int] = {}
+        self.taken_by: dict[int, list[int]] = {}
         self.started: set[str] = set()
         self.hides: dict[str, list[Block]] = {}
         self.last_hide: int = 0
@@ -49,6 +51,7 @@ class Facts:
         self.histories: dict[int, Block] = {}
         self.feedback: list[Block] = []
         self._recalled: set[int] = set()
+        self._reactions = 0, Reactions()
         self._points: tuple[CachePoint, ...] = ()
         self._kept = (0, 0)
         self._named: dict[int, str] = {}
@@ -118,11 +121,10 @@ class Facts:
 
     def reactions(self, until: int) -> Reactions:
         """What was thought of the turns, as known at that place."""
-        reactions = Reactions()
-        for block in self.feedback:
-            if block.seq <= until:
-                reactions.take(block)
-        return reactions
+        if self._reactions[0] != until:
+            known = bisect_right(self.feedback, until, key=lambda block: block.seq)
+            self._reactions = until, feedback.fold(self.feedback[:known])
+        return self._reactions[1]
 
     def named_once(self, seq: int, name: Callable[[], str]) -> str:
         """What stands for the result at a place where it is not shown, made when first asked for."""
@@ -147,7 +149,8 @@ class Facts:
     def _begin(self, block: Block, begun: RoundStart) -> None:
         for seq in begun.takes:
             if seq in self.inputs and seq not in self._recalled and seq not in self.taken:
-                self.taken[seq], self.taken_in[seq] = block.seq, block.turn
+                self.taken[seq] = block.seq
+                self.taken_by.setdefault(block.turn, []).append(seq)
         if begun.model:
             self._model = begun.model
         self._files = begun.file_tokens

@@ -7,7 +7,7 @@ call has its result, so that no call is ever shown without one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
@@ -26,12 +26,14 @@ from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attaching, clipping
 from loopline.prompt.facts import Facts
 from loopline.prompt.protocols import DecisionProtocol
+from loopline.refs import DocumentRef
 from loopline.timeline import (
     Block,
     Completion,
     Decision,
     Draft,
     Exit,
+    Given,
     Notes,
     Notice,
     PlanHistory,
@@ -48,11 +50,14 @@ from loopline.timeline import (
     summary_text,
 )
 
-RENDERER = 3
+RENDERER = 4
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
 _OURS = re.compile(r"c\d+", re.ASCII)
 """Our ids of calls; a provider's that looks like one could be taken for another call's."""
+
+FEEDBACK_SHOWN = 8
+"""So much of the feedback about a turn, or about all turns that a summary stands for, is shown."""
 
 PLAN_TOOL = "react.plan"
 """The tool whose calls are never clipped."""
@@ -207,15 +212,17 @@ class Rendering:
         if found is None or not isinstance(found.body, RangeSummary):
             return
         summary = found.body
-        text = summary_text(summary)
+        text = self._cut(found, summary_text(summary))
         self.marked.update(clipping.marked(text))
         self._add(UserMessage(text=f"[{found.ref}]\n{text}"), found.ref)
         history = self._facts.histories.get(found.seq)
         if history is not None and isinstance(history.body, PlanHistory):
-            self._add(UserMessage(text=f"[{history.ref}]\n{history.body.text}"), history.ref)
+            text = self._cut(history, history.body.text)
+            self._add(UserMessage(text=f"[{history.ref}]\n{text}"), history.ref)
         if self._reactions is not None:
-            for number in range(summary.first_turn, summary.last_turn + 1 - summary.split):
-                self._add_feedback(number, after=self.window.start)
+            last = summary.last_turn - summary.split
+            given = self._reactions.in_force_after(self.window.start)
+            self._add_feedback([one for one in given if one.block.turn <= last])
         if summary.split:
             self.turn = summary.last_turn
             self.turn_start = len(self.messages)
@@ -226,8 +233,8 @@ class Rendering:
         facts = self._facts
         self._say(
             facts.inputs[seq]
-            for seq, taken in facts.taken.items()
-            if facts.taken_in[seq] == turn and taken <= self.window.start
+            for seq in facts.taken_by.get(turn, ())
+            if facts.taken[seq] <= self.window.start
         )
 
     def _decide(self, block: Block, decision: Decision) -> None:
@@ -353,16 +360,23 @@ class Rendering:
         if not self._answered:
             text = f"The turn ended here without an answer: {reason}."
             self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
-        self._add_feedback(block.turn)
+        if self._reactions is not None:
+            self._add_feedback(self._reactions.about(block.turn))
 
-    def _add_feedback(self, turn: int, after: int = 0) -> None:
-        """What was thought of a turn, as far as this epoch holds it in its place."""
-        if self._reactions is None:
-            return
-        for given in self._reactions.about(turn):
-            if given.block.seq > after:
-                text = f"[{given.block.ref}]\n{given.line()}"
-                self._add(UserMessage(text=text), given.block.ref)
+    def _add_feedback(self, given: Sequence[Given]) -> None:
+        """Show the newest feedback about turns that this epoch holds in its place, and count the rest."""
+        older = given[:-FEEDBACK_SHOWN]
+        if older:
+            text = f"{len(older)} more reactions: {DocumentRef(name='conv:feedback')}"
+            self._add(UserMessage(text=text), older[-1].block.ref)
+        for one in given[-FEEDBACK_SHOWN:]:
+            text = f"[{one.block.ref}]\n{one.line()}"
+            self._add(UserMessage(text=text), one.block.ref)
+
+    def _cut(self, block: Block, text: str) -> str:
+        """What a text shows where no text may be longer than some limit."""
+        limit = self.window.text_limit
+        return text if limit is None else clipping.cut(text, limit, block.ref)
 
     def _text(self, block: Block, text: str) -> str:
         limit = self.window.text_limit
@@ -370,7 +384,7 @@ class Rendering:
             return clipping.old_text(
                 text, block.ref, min(limit or clipping.TEXT_LIMIT, clipping.TEXT_LIMIT)
             )
-        return text if limit is None else clipping.cut(text, limit, block.ref)
+        return self._cut(block, text)
 
     def _noted(self, block: Block, text: str) -> str:
         """Notes, whose memory notes are never cut."""

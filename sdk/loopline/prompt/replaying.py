@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from loopline.models import Message
-from loopline.prompt.announce import announce
+from loopline.prompt.announce import announce, unseen_sources
 from loopline.prompt.rendering import RENDERER, written_out
 from loopline.prompt.requests import Request, requests
 from loopline.timeline import Timeline
@@ -99,8 +99,6 @@ def _tail_differs(past: Timeline, request: Request, tail: str) -> Divergence | N
     """Whether the tail, or the one that was kept, shows other plans, reactions or sources than the log up to then makes."""
     if request.begun.shows == "trace":
         return None
-    sources = past.pool.sources
-    unseen = [sid for sid in sources if sid not in request.marked]
     rendered = announce(
         iteration=0,
         limit=0,
@@ -108,7 +106,8 @@ def _tail_differs(past: Timeline, request: Request, tail: str) -> Divergence | N
         turn_id="",
         plans=past.plans.open,
         feedback=past.reactions.new_since(request.told),
-        unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
+        unseen=unseen_sources(past.pool.sources, request.marked),
+        room=request.begun.tail_room,
     )
     tails = (text.splitlines()[OWN_LINES:] for text in (tail, rendered))
     for was, now in zip_longest(*tails, fillvalue=""):

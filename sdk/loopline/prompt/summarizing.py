@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from loopline.models import Usage
-from loopline.models.tokens import estimate
+from loopline.models.tokens import estimate, fitting
 from loopline.prompt.coverage import left_out
-from loopline.prompt.ledger import ledger, told
+from loopline.prompt.ledger import Ledger, cost, ledger, told
 from loopline.prompt.rendering import Cut
 from loopline.timeline import (
     Block,
@@ -26,9 +26,17 @@ from loopline.timeline import (
 TEXT_TOKENS = 800
 """What a model's text may cost."""
 LEDGER_SHARE = 0.75
-"""The most of the room for messages that a summary may take."""
-SOURCES = 40
-"""Cited sources that a summary names, the newest."""
+"""The most of the room for messages that a summary may take, with the plan history."""
+HISTORY_SHARE = 0.1
+"""The most of that for the plan history."""
+NOTES_SHARE = 0.2
+"""The most of that for memory notes."""
+SOURCES_SHARE = 0.1
+"""The most of that for cited sources."""
+CARRIED_SHARE = 0.15
+"""The most of that for what later rounds refer to."""
+LINE = 400
+"""Characters of a memory note in a summary; its ref has all of it."""
 _PER_LINE = 30
 
 _ASK = """Everything above, up to here, is about to be replaced by your summary. Write it for whoever carries \
@@ -85,7 +93,8 @@ class Written:
 class Covered:
     """What a summary is to stand for: blocks, up to a place, after an earlier summary.
 
-    `later` is the text of what is kept after it, `room` what messages may cost in tokens.
+    `later` is the text of what is kept after it, `room` what messages may cost in tokens, and `history` the
+    text about plans that stands beside the summary.
     """
 
     blocks: Sequence[Block]
@@ -94,6 +103,12 @@ class Covered:
     before_ref: str
     later: Sequence[str]
     room: int
+    history: str = ""
+
+    @property
+    def limit(self) -> int:
+        """The tokens that the summary may have, with the plan history."""
+        return int(self.room * LEDGER_SHARE)
 
 
 def needed(blocks: Sequence[Block], before: RangeSummary | None, room: int) -> Callable[[Cut], int]:
@@ -122,10 +137,12 @@ def summarized(
     """
     before, new = covered.before, told(covered.blocks)
     text, why = written.text.strip(), written.why
-    limit = min(2 * TEXT_TOKENS, sum(estimate(one.text) for one in new))
+    notes, sources = _notes(covered), _sources(covered, timeline)
+    beside = cost(notes.lines) + cost(sources.lines) + estimate(covered.history)
+    limit = min(2 * TEXT_TOKENS, sum(estimate(one.text) for one in new), covered.limit - beside)
     if text and estimate(text) > limit:
         text, why = "", f"the model's summary was longer than {limit} tokens"
-    if not text and before and 2 * estimate(before.text) <= LEDGER_SHARE * covered.room:
+    if not text and before and 2 * estimate(before.text) <= covered.limit:
         text = before.text
     first = before.first_turn if before else covered.blocks[0].turn
     split = not covered.cut.opens_turn
@@ -136,8 +153,10 @@ def summarized(
         split=split,
         hint=hint,
         text=text,
-        notes=_notes(covered),
-        sources=_sources(covered, timeline),
+        notes=notes.lines,
+        sources=sources.lines,
+        dropped_notes=notes.dropped + (before.dropped_notes if before else 0),
+        dropped_sources=sources.dropped + (before.dropped_sources if before else 0),
         model=written.model,
         elapsed_ms=written.elapsed_ms,
         usage=written.usage,
@@ -146,14 +165,14 @@ def summarized(
     )
     plain = summary_text(summary)
     old = (*before.carried, *before.ledger) if before else ()
-    room = int(covered.room * LEDGER_SHARE) - estimate(plain)
+    room = covered.limit - estimate(plain) - estimate(covered.history)
     lines = ledger(_distinct(old), new, max(room, 0))
     older = covered.before_ref if lines.dropped else (before.older if before else "")
     every = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
     carried = left_out(every, new, covered.later)
     return replace(
         summary,
-        carried=tuple(carried),
+        carried=tuple(carried[: _fitting(carried, covered.limit * CARRIED_SHARE)]),
         ledger=lines.lines,
         dropped=lines.dropped + (before.dropped if before else 0),
         older=older,
@@ -170,17 +189,30 @@ def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
     return list(longest.values())
 
 
-def _notes(covered: Covered) -> tuple[LedgerLine, ...]:
-    """The memory notes so far, each once."""
+def _fitting(lines: Iterable[LedgerLine], limit: float) -> int:
+    """Return how many of the lines, from the first, cost at most `limit` tokens."""
+    return len(fitting([f"{line.ref} {line.words}" for line in lines], int(limit)))
+
+
+def _newest(lines: Sequence[LedgerLine], limit: float) -> Ledger:
+    """Return the last lines that cost at most `limit` tokens, in order, and how many had no room."""
+    dropped = len(lines) - _fitting(reversed(lines), limit)
+    return Ledger(tuple(lines[dropped:]), dropped)
+
+
+def _notes(covered: Covered) -> Ledger:
+    """Return the memory notes so far, each once, the one said last at the end."""
     notes = {line.words: line for line in covered.before.notes} if covered.before else {}
     found = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
     for note in found.notes:
-        notes.setdefault(note.line(), LedgerLine(ref=note.ref, words=note.line()))
-    return tuple(notes.values())
+        line = note.line()
+        words = line if len(line) <= LINE else f"{line[:LINE]}…"
+        notes[words] = notes.pop(words, LedgerLine(ref=note.ref, words=words))
+    return _newest(list(notes.values()), covered.limit * NOTES_SHARE)
 
 
-def _sources(covered: Covered, timeline: Timeline) -> tuple[LedgerLine, ...]:
-    """The sources that answers cited, the newest last."""
+def _sources(covered: Covered, timeline: Timeline) -> Ledger:
+    """Return the sources that answers cited, the one cited last at the end."""
     lines = {line.ref: line for line in covered.before.sources} if covered.before else {}
     for block in covered.blocks:
         match block.body:
@@ -189,7 +221,8 @@ def _sources(covered: Covered, timeline: Timeline) -> tuple[LedgerLine, ...]:
                     source = timeline.pool.sources[sid]
                     ref = f"so:sources_pool[{sid}]"
                     words = f"[[S:{sid}]] {source.title or source.url}"
+                    lines.pop(ref, None)
                     lines[ref] = LedgerLine(ref=ref, words=words[:160])
             case _:
                 pass
-    return tuple(list(lines.values())[-SOURCES:])
+    return _newest(list(lines.values()), covered.limit * SOURCES_SHARE)

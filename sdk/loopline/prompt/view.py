@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from math import ceil
 
 from loopline.models import Message
@@ -91,10 +92,11 @@ class View:
     def covered(self, window: Window, until: int) -> Sequence[Block]:
         """The blocks that are rendered under a window, up to a seq; input that waits there is none."""
         inputs, taken = self.facts.inputs, self.facts.taken
+        lately = takewhile(lambda one: one[1] > window.start, reversed(taken.items()))
         earlier = [
             block
-            for seq, by in taken.items()
-            if seq <= window.start < by <= until
+            for seq, by in list(lately)[::-1]
+            if seq <= window.start and by <= until
             for block in self.facts.with_files(inputs[seq])
         ]
         return earlier + [

@@ -28,8 +28,10 @@ from loopline.prompt import (
     cache_points,
     messages_digest,
     placed,
+    tail_limit,
     trace,
     trace_window,
+    unseen_sources,
 )
 from loopline.react.offering import Offer, Offers
 from loopline.react.policies import Policies, chosen_protocol
@@ -329,8 +331,9 @@ class Context:
     async def _open(self, iteration: Iteration) -> None:
         timeline, number = self._recorder.timeline, self._recorder.number
         inputs = timeline.inputs_for(number) if iteration.takes_input else []
-        tail = cache(partial(self._tail, iteration))
         factor = self.view.facts.factor_of(self.model.name)
+        tail_room = tail_limit(self._room / factor)
+        tail = cache(partial(self._tail, iteration, tail_room))
         budget = Budget(
             total=self._room,
             fixed=self._offer.fixed,
@@ -367,6 +370,7 @@ class Context:
             stable_sha256=now.sha256,
             tail=tail(now),
             tail_kind=self.model.abilities.tail,
+            tail_room=tail_room,
             limit=iteration.limit,
             purpose=iteration.purpose,
             tokens=self.tokens,
@@ -399,9 +403,8 @@ class Context:
         timeline = self._recorder.timeline
         covers, before = place_for(timeline, start), timeline.checkpoint
         facts = Facts(before.learned)
-        for block in timeline.until(covers):
-            if block.seq > before.covers:
-                facts.take(block)
+        for block in timeline.between(before.covers, covers):
+            facts.take(block)
         made = checkpoint(timeline, covers, facts.learned) if covers else None
         return [made] if made else []
 
@@ -410,11 +413,9 @@ class Context:
         """What the requests of this conversation have in common, and those of no other."""
         return sha256(repr(self._recorder.conversation).encode()).hexdigest()[:32]
 
-    def _tail(self, iteration: Iteration, now: Rendering) -> str:
+    def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
         """What changes from round to round; nothing where the last one that was kept says the same."""
         timeline, stays = self._recorder.timeline, self.model.abilities.tail == "kept"
-        sources = timeline.pool.sources
-        unseen = [sid for sid in sources if sid not in now.marked]
         prompt = self._recorder.turn.prompt
         said = announce(
             iteration=iteration.number,
@@ -424,8 +425,9 @@ class Context:
             turn_id=f"turn_{self._recorder.number}",
             plans=timeline.plans.open,
             feedback=timeline.reactions.new_since(now.window.feedback),
-            unseen=[(sid, sources[sid].title or sources[sid].url) for sid in unseen],
+            unseen=unseen_sources(timeline.pool.sources, now.marked),
             lasting=stays,
+            room=room,
         )
         return "" if stays and said == now.kept_tail else said
 

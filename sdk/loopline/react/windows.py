@@ -12,6 +12,9 @@ from loopline.events import Delta, Listen
 from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
+    HISTORY_SHARE,
+    LEDGER_SHARE,
+    OPEN_PLANS_SHOWN,
     RENDERER,
     TARGET,
     TRIGGER,
@@ -203,8 +206,8 @@ class Windows:
             messages_before=len(now.messages),
             messages_after=len(now.messages) - cut.messages + 1,
         )
-        history = plan.history(timeline.plans)
-        told: list[Body] = [summary, *([PlanHistory(text=history)] if history else [])]
+        history = [PlanHistory(text=covered.history)] if covered.history else []
+        told: list[Body] = [summary, *history]
         named = f"{summary.covered_turn_ids[0]} to {summary.covered_turn_ids[-1]} are summed up"
         await self._tell([*told, self._made_room(before, None, budget, named)])
         recorded = view.facts.newest_summary
@@ -239,7 +242,7 @@ class Windows:
         )
         if cut is None:
             return None
-        plans = self.recorder.timeline.plans.open
+        plans = self.recorder.timeline.plans
         return Covered(
             blocks=view.covered(window, cut.seq),
             cut=cut,
@@ -247,9 +250,10 @@ class Windows:
             before_ref=earlier.ref if earlier else "",
             later=[
                 *map(str, now.messages[cut.messages :]),
-                *(step for one in plans for step in one.steps),
+                *(step for one in plans.open[-OPEN_PLANS_SHOWN:] for step in one.steps),
             ],
             room=room,
+            history=plan.history(plans, int(room * LEDGER_SHARE * HISTORY_SHARE)),
         )
 
     async def _written(self, messages: Sequence[Message] | None, asked: str) -> Written:

@@ -12,6 +12,7 @@ from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.knowledge import Passage
 from loopline.models import Json, dumps
 from loopline.reader.documents import pool_document, source_row, timeline_document
+from loopline.reader.listings import feedback_list, note_list, plan_list
 from loopline.reader.passages import kept_passage, read_passage
 from loopline.reader.reading import Item, Reading
 from loopline.reader.texts import JSON, MARKDOWN, fitted, text_of
@@ -20,6 +21,7 @@ from loopline.refs import (
     BlockRef,
     CallRef,
     ConversationRef,
+    Document,
     DocumentRef,
     FileRef,
     HostedRef,
@@ -42,6 +44,7 @@ from loopline.timeline import (
     Timeline,
     UserAttachment,
     attachments,
+    plan,
 )
 
 KnowledgeRead = Callable[[str], Awaitable[Passage]]
@@ -68,6 +71,12 @@ class Conversed:
     async def whole(self) -> Timeline:
         """The conversation from its first block on."""
         return self.timeline if self.past is None else await self.past.whole()
+
+    async def of_type(self, kind: str) -> Sequence[Block]:
+        """Return every block of a stored type, oldest first."""
+        if self.past is None:
+            return [block for block in self.timeline if block.type == kind]
+        return await self.past.of_type(kind)
 
 
 OtherConversation = Callable[[str], Awaitable[Conversed | None]]
@@ -114,7 +123,7 @@ class Reader:
             case FileRef(area="user.attachments"):
                 return await self._block(ref, asked, room)
             case PlanRef(plan_id=plan_id):
-                return self._plan(ref, plan_id, asked, room)
+                return await self._plan(ref, plan_id, asked, room)
             case SourcesRef():
                 return self._sources(ref, asked, room)
             case SkillRef():
@@ -145,10 +154,10 @@ class Reader:
             case _:
                 return item
 
-    def _plan(self, ref: PlanRef, plan_id: str, asked: str, room: int) -> Item:
-        block = self.here.timeline.find(ref)
+    async def _plan(self, ref: PlanRef, plan_id: str, asked: str, room: int) -> Item:
+        block = await self.find(ref)
         if block is None:
-            known = list(self.here.timeline.plans.latest)
+            known = list(self.here.timeline.plans.latest)[-plan.NAMED :]
             raise RefError(f"no plan {plan_id!r}: plans here are {known or 'none'}")
         text, mime = text_of(block)
         name = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
@@ -168,9 +177,22 @@ class Reader:
         return replace(item, message="; ".join(part for part in (item.message, note) if part))
 
     async def _document(self, ref: DocumentRef, asked: str, room: int) -> Item:
-        document = timeline_document if ref.name == "conv.timeline.v1" else pool_document
-        text = dumps(document(await self.here.whole(), self.here.summary))
-        return fitted(ref, asked, text, JSON, room)
+        text, mime = await self._document_text(ref.name)
+        return fitted(ref, asked, text, mime, room)
+
+    async def _document_text(self, name: Document) -> tuple[str, str]:
+        here = self.here
+        match name:
+            case "conv.timeline.v1":
+                return dumps(timeline_document(await here.whole(), here.summary)), JSON
+            case "conv:sources_pool":
+                return dumps(pool_document(await here.whole(), here.summary)), JSON
+            case "conv:plans":
+                return plan_list(await here.of_type("react.plan")), "text/plain"
+            case "conv:notes":
+                return note_list(await here.of_type("react.notes")), "text/plain"
+            case "conv:feedback":
+                return feedback_list(await here.of_type("turn.feedback")), "text/plain"
 
     def _skill(self, ref: SkillRef, asked: str, room: int) -> Item:
         kept = self.here.timeline.kept.get(str(replace(ref, span=None)))

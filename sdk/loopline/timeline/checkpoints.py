@@ -26,8 +26,9 @@ from loopline.timeline.blocks import (
 from loopline.timeline.codec import body_types
 from loopline.timeline.imports import Imported
 from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.plan import Plans
 from loopline.timeline.shown import Checkpoint, RoundStart
-from loopline.timeline.timeline import Timeline
+from loopline.timeline.timeline import Timeline, plans_begun
 
 Learned = Mapping[str, tuple[float, ...]]
 
@@ -77,12 +78,10 @@ def place_for(timeline: Timeline, start: int) -> int:
     It lies before the turn that `start` lies in has begun, so that this turn is there whole.
     """
     known = timeline.checkpoint.covers
-    for block in reversed(timeline.until(start)):
+    for block in reversed(timeline.between(known, start)):
         match block:
             case Block(body=TurnHeader(), n=1):
                 return block.seq - 1 if block.seq - 1 > known else 0
-            case _ if block.seq <= known:
-                return 0
             case _:
                 pass
     return 0
@@ -95,9 +94,9 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
     checkpoint before carries and what has come since.
     """
     before = timeline.checkpoint
-    since = [block for block in timeline.until(covers) if block.seq > before.covers]
-    blocks = [*timeline.at(before.carries), *since]
-    carries = tuple(sorted(_Mattering(blocks).seqs()))
+    since = timeline.between(before.covers, covers)
+    matter = _Mattering(timeline.at(before.carries), since, before.plans)
+    carries = tuple(sorted(matter.seqs()))
     if _goes_on(since) or covers - len(carries) <= before.covers - len(before.carries):
         return None
     texts = [digest for block in since for digest in _texts(block)]
@@ -107,6 +106,7 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
         calls=before.calls + sum(isinstance(block.body, ToolCalled) for block in since),
         texts=tuple(dict.fromkeys([*before.texts, *texts])),
         types=tuple(sorted({*before.types, *(block.type for block in since)})),
+        plans=matter.plans.begun,
         learned=dict(learned),
     )
 
@@ -114,28 +114,34 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
 class _Mattering:
     """The blocks of a beginning that say something which no later block of it takes back."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        self._blocks = blocks
-        self._plans: dict[str, int] = {}
+    def __init__(self, carried: Sequence[Block], since: Sequence[Block], plans: int) -> None:
+        self._blocks = [*carried, *since]
+        self.plans: Plans = Plans()
+        self._snapshots: dict[str, int] = {}
         self._judged: dict[int, int] = {}
         self._kept: list[int] = []
         self._feedback: list[int] = []
         self._knowledge: list[int] = []
         self._pending: dict[int, Block] = {}
-        for block in blocks:
+        for block in carried:
+            self._take(block)
+            self._take_input(block)
+        self.plans.begun = plans_begun(plans, carried)
+        for block in since:
             self._take(block)
             self._take_input(block)
 
     def seqs(self) -> set[int]:
         """Their places."""
         latest = [self._feedback[-1:], self._knowledge[-1:], self._kept]
-        alone = [*self._plans.values(), *self._judged.values()]
+        alone = [*map(self._snapshots.__getitem__, self.plans.latest), *self._judged.values()]
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
 
     def _take(self, block: Block) -> None:
         match block.body:
             case Plan(snapshot=snapshot):
-                self._plans[snapshot.plan_id] = block.seq
+                self.plans.take(snapshot)
+                self._snapshots[snapshot.plan_id] = block.seq
             case SourceAdded() | TextKept() | ModelOverflowed() | Imported():
                 self._kept.append(block.seq)
             case ToolResult(shows=shows) if _has_two_names(shows):

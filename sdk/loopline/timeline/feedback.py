@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from loopline.timeline.blocks import Block, Feedback, Reaction
 
@@ -65,10 +66,9 @@ class Reactions:
     additive: it replaces nothing, and nothing replaces it. `newest` is the seq of the last feedback.
     """
 
-    _users: defaultdict[int, list[Given]] = field(
-        default_factory=lambda: defaultdict[int, list[Given]](list)
-    )
-    _machines: list[Given] = field(default_factory=list[Given])
+    _given: list[Given] = field(default_factory=list[Given])
+    _users: dict[int, list[Given]] = field(default_factory=dict[int, list[Given]])
+    _machines: dict[int, list[Given]] = field(default_factory=dict[int, list[Given]])
 
     newest: int = 0
 
@@ -84,13 +84,17 @@ class Reactions:
     def _count(self, block: Block) -> None:
         match block.body:
             case Feedback(origin="user") as feedback:
-                self._users[block.turn].append(Given(block, feedback))
+                self._keep(self._users, Given(block, feedback))
             case Feedback(confidence=confidence) as feedback if confidence is None or (
                 confidence >= SURE
             ):
-                self._machines.append(Given(block, feedback))
+                self._keep(self._machines, Given(block, feedback))
             case _:
                 pass
+
+    def _keep(self, by_turn: dict[int, list[Given]], given: Given) -> None:
+        by_turn.setdefault(given.block.turn, []).append(given)
+        self._given.append(given)
 
     @property
     def users(self) -> dict[int, Given]:
@@ -101,13 +105,25 @@ class Reactions:
     @property
     def machines(self) -> list[Given]:
         """The feedback of machines, in order."""
-        return list(self._machines)
+        return [one for one in self._given if one.feedback.origin != "user"]
 
     def about(self, turn: int) -> list[Given]:
         """What is in force of one turn, in order."""
-        users = [self.users[turn]] if turn in self.users else []
-        machines = [one for one in self._machines if one.block.turn == turn]
-        return sorted([*users, *machines], key=lambda one: one.block.seq)
+        given = [*self._users.get(turn, ())[-1:], *self._machines.get(turn, ())]
+        return sorted(filter(self._counts, given), key=lambda one: one.block.seq)
+
+    def in_force_after(self, seq: int) -> list[Given]:
+        """Return what is in force and was recorded after that place, by turn and in order."""
+        given = filter(self._counts, self._after(seq))
+        return sorted(given, key=lambda one: (one.block.turn, one.block.seq))
+
+    def _counts(self, given: Given) -> bool:
+        if given.feedback.origin != "user":
+            return True
+        return given.feedback.reaction is not None and given is self._users[given.block.turn][-1]
+
+    def _after(self, seq: int) -> list[Given]:
+        return list(takewhile(lambda one: one.block.seq > seq, reversed(self._given)))
 
     @property
     def rate(self) -> float | None:
@@ -127,8 +143,10 @@ class Reactions:
 
         That the user took a reaction back is told only where it was recorded up to that place.
         """
-        changed = [one for given in self._users.values() for one in _news(given, seq)]
-        news = [*changed, *(one for one in self._machines if one.block.seq > seq)]
+        recent = self._after(seq)
+        turns = {one.block.turn for one in recent if one.feedback.origin == "user"}
+        changed = [one for turn in turns for one in _news(self._users[turn], seq)]
+        news = [*changed, *(one for one in recent if one.feedback.origin != "user")]
         return [one.line() for one in sorted(news, key=lambda one: one.block.seq)]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, Ref, SummaryRef
+from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
+from loopline.timeline.blocks import Block
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.timeline import Timeline, turn_number
 
@@ -49,8 +51,18 @@ class Past:
                 | FileRef(turn_id=turn_id)
             ):
                 return await self._with(turn_number(turn_id))
+            case PlanRef() if self._timeline.find(ref) is None:
+                return Timeline(await self.of_type("react.plan"))
             case _:
                 return self._timeline
+
+    async def of_type(self, kind: str) -> Sequence[Block]:
+        """Return every block of a stored type, oldest first."""
+        held = self._timeline
+        if not held.base.covers:
+            return [block for block in held.blocks if block.type == kind]
+        found = await self._log.read(self._conversation, types=[kind])
+        return [block for block in found if block.seq <= held.seq]
 
     async def _with(self, turn: int) -> Timeline:
         """A timeline in which that turn is whole."""

@@ -9,11 +9,23 @@ from datetime import datetime
 from typing import Literal
 
 from loopline.errors import ToolError
-from loopline.refs import PlanRef
+from loopline.models.tokens import fitting
+from loopline.refs import DocumentRef, PlanRef
 
 StepStatus = Literal["done", "failed", "in_progress", "pending"]
 PlanStatus = Literal["open", "complete", "closed", "superseded"]
 Mode = Literal["new", "activate", "replace", "close"]
+
+OPEN_KEPT = 64
+"""Open plans that the fold keeps, those changed last; an older one is found by its ref."""
+ENDED_KEPT = 20
+"""Ended plans that the fold keeps, those that ended last."""
+LINE = 120
+"""Characters of the steps of a plan that is told in one line."""
+NAMED = 12
+"""Open plans that an error names."""
+LISTED = DocumentRef(name="conv:plans")
+"""The ref that lists every plan of the conversation."""
 
 MARKS: Mapping[StepStatus, str] = {"done": "✓", "failed": "✗", "in_progress": "…", "pending": "□"}
 _STATUSES: Mapping[str, StepStatus] = {
@@ -58,8 +70,8 @@ class PlanSnapshot:
             return "closed"
         if self.superseded_ts is not None:
             return "superseded"
-        statuses = [self.at(number) for number in range(1, len(self.steps) + 1)]
-        return "complete" if all(s in ("done", "failed") for s in statuses) else "open"
+        numbers = range(1, len(self.steps) + 1)
+        return "complete" if all(self.at(n) in ("done", "failed") for n in numbers) else "open"
 
     @property
     def open(self) -> bool:
@@ -70,9 +82,21 @@ class PlanSnapshot:
         """The status of step `number`, counted from 1."""
         return self.step_status.get(str(number), "pending")
 
+    @property
+    def is_new(self) -> bool:
+        """Whether this is the plan as it was begun, before any change."""
+        begun = (self.created_ts, self.origin_turn_id) == (self.last_ts, self.last_turn_id)
+        return begun and not self.step_status and self.open
+
+    def line(self, number: int, width: int | None = None) -> str:
+        """Return step `number` with its mark, in one line of its first `width` characters."""
+        step = " ".join(self.steps[number - 1].split())
+        shown = step if width is None or len(step) <= width else f"{step[:width]}…"
+        return f"{MARKS[self.at(number)]} [{number}] {shown}"
+
     def lines(self) -> list[str]:
         """The steps with their marks, as ANNOUNCE shows them."""
-        return [f"{MARKS[self.at(n)]} [{n}] {step}" for n, step in enumerate(self.steps, start=1)]
+        return [self.line(number) for number in range(1, len(self.steps) + 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +109,44 @@ class Moment:
 
 @dataclass(slots=True)
 class Plans:
-    """The newest snapshot of every plan, in the order in which they were last changed."""
+    """The newest snapshots of the plans changed last, in the order of that change.
+
+    `latest` keeps the last `OPEN_KEPT` open plans and the last `ENDED_KEPT` ended ones, so that it does not
+    grow with the conversation; `begun` counts all plans there ever were.
+    """
 
     latest: dict[str, PlanSnapshot] = field(default_factory=dict[str, PlanSnapshot])
+    begun: int = 0
+    _ended: dict[str, None] = field(default_factory=dict[str, None])
 
     def take(self, snapshot: PlanSnapshot) -> None:
         """Fold one more snapshot in."""
-        self.latest.pop(snapshot.plan_id, None)
-        self.latest[snapshot.plan_id] = snapshot
+        plan_id = snapshot.plan_id
+        if self.latest.pop(plan_id, None) is None and snapshot.is_new:
+            self.begun += 1
+        self.latest[plan_id] = snapshot
+        self._ended.pop(plan_id, None)
+        if not snapshot.open:
+            self._ended[plan_id] = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop the open and the ended plan changed longest ago, where there are too many."""
+        if len(self._ended) > ENDED_KEPT:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest], self.latest[oldest]
+        if len(self.latest) - len(self._ended) > OPEN_KEPT:
+            del self.latest[next(name for name in self.latest if name not in self._ended)]
 
     @property
     def open(self) -> list[PlanSnapshot]:
         """The open plans, the one changed last at the end."""
-        return [plan for plan in self.latest.values() if plan.open]
+        return [plan for name, plan in self.latest.items() if name not in self._ended]
+
+    @property
+    def ended(self) -> list[PlanSnapshot]:
+        """The plans that ended, the one that ended last at the end."""
+        return [self.latest[name] for name in self._ended]
 
     @property
     def current(self) -> PlanSnapshot | None:
@@ -218,26 +267,40 @@ def split_marks(text: str) -> tuple[str, str]:
     return (leading.strip(), "".join(lines[count:])) if leading.strip() else ("", text)
 
 
-def history(plans: Plans) -> str:
-    """Every plan but the current one, newest first, for when what recorded them is no longer shown.
+def history(plans: Plans, limit: int | None = None) -> str:
+    """Return every plan but the current one in at most `limit` tokens; empty when there is none.
 
-    Each has its steps with their marks and the ref of its newest snapshot. Empty when there is none.
+    It stands for the blocks that recorded them. Open plans come first, then ended ones, each newest first and
+    with the ref of its newest snapshot. An ended plan is one line; an open one has its steps if there is
+    room for those of all. Plans that have no room are counted, with the ref that lists them.
     """
     current = plans.current
-    earlier = [plan for plan in reversed(plans.latest.values()) if plan is not current]
-    if not earlier:
-        return ""
-    return "\n".join(["[EARLIER PLANS]", *(line for plan in earlier for line in _retold(plan))])
+    earlier = [plan for plan in reversed(plans.open) if plan is not current]
+    earlier += reversed(plans.ended)
+    entries = [_with_steps(plan) if plan.open else in_a_line(plan) for plan in earlier]
+    if fitting(entries, limit) != entries:
+        entries = fitting([in_a_line(plan) for plan in earlier], limit)
+    more = plans.begun - len(entries) - (current is not None)
+    rest = [f"{more} more plans: {LISTED}"] if more > 0 else []
+    return "\n".join(["[EARLIER PLANS]", *entries, *rest]) if entries or rest else ""
 
 
-def _retold(plan: PlanSnapshot) -> list[str]:
-    ended = plan.status if not plan.open else "open, not current"
+def in_a_line(plan: PlanSnapshot) -> str:
+    """Return one line that says what the plan is, how it stands and which ref has all of it."""
+    steps = " ".join(plan.line(number, LINE) for number in range(1, len(plan.steps) + 1)[:LINE])
+    shown = steps if len(steps) <= LINE else f"{steps[:LINE]}…"
+    return f"{_head(plan)}: {shown} snapshot_ref={PlanRef(plan_id=plan.plan_id)}"
+
+
+def _with_steps(plan: PlanSnapshot) -> str:
+    steps = [f"  {line}" for line in plan.lines()]
+    return "\n".join([_head(plan), *steps, f"  snapshot_ref={PlanRef(plan_id=plan.plan_id)}"])
+
+
+def _head(plan: PlanSnapshot) -> str:
+    stands = "open, not current" if plan.open and not plan.current else plan.status
     by = f" by {plan.superseded_by_plan_id}" if plan.status == "superseded" else ""
-    return [
-        f"plan_id={plan.plan_id} ({ended}{by}), last changed in {plan.last_turn_id}",
-        *(f"  {line}" for line in plan.lines()),
-        f"  snapshot_ref={PlanRef(plan_id=plan.plan_id)}",
-    ]
+    return f"plan_id={plan.plan_id} ({stands}{by}), last changed in {plan.last_turn_id}"
 
 
 def _begin(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSnapshot:
@@ -263,7 +326,7 @@ def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
 def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:
     plan = plans.latest.get(plan_id)
     if plan is None or not plan.open:
-        ids = [plan.plan_id for plan in plans.open]
+        ids = [plan.plan_id for plan in plans.open[-NAMED:]]
         state = "there is no such plan" if plan is None else f"that plan is {plan.status}"
         raise ToolError(f"plan_id={plan_id!r}: {state}; open plans: {ids or 'none'}")
     return plan

@@ -68,7 +68,7 @@ class RoundStart:
     decisions the turn may take. The digests are sha256 in hexadecimal; `stable_sha256` is that of the
     messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
     its conversation with their digests. A `tail` whose `tail_kind` is "kept" or "cleared" is one of the
-    messages once the model has replied. `tokens` is the estimate of the whole request, `file_tokens` that
+    messages once the model has replied; what grows in it had `tail_room` tokens, 0 for no bound. `tokens` is the estimate of the whole request, `file_tokens` that
     of the files in it, before any learning. One that `shows` the trace of its turn instead of the context
     has no part in any epoch. `elapsed_ms` is how long its turn had run until then, 0 where nobody noted it.
     """
@@ -85,6 +85,7 @@ class RoundStart:
     stable_sha256: str
     tail: str = ""
     tail_kind: TailKind = "dropped"
+    tail_room: int = 0
     limit: int = 0
     purpose: Literal["decision", "answer"] = "decision"
     shows: Literal["context", "trace"] = "context"
@@ -139,7 +140,8 @@ class RangeSummary:
     by a model, or is empty. `carried` are the lines that later rounds refer to and the text left out,
     `ledger` a line for each block that can be read again, `notes` the memory notes, `sources` the
     numbers of those that were cited, each with its name. `dropped` counts the blocks for which the
-    ledger had no room, `older` is the ref of the summary before, if lines of it are among them. `model` was
+    ledger had no room, `older` is the ref of the summary before, if lines of it are among them; `dropped_notes`
+    and `dropped_sources` count the older notes and sources that had no room. `model` was
     asked for the text, empty when none was, which took `elapsed_ms` and that `usage`; `cost` is in US dollars,
     None while nobody knows a price. `why` says why there is no text. The prompt had `messages_before`, and
     has `messages_after`.
@@ -156,6 +158,8 @@ class RangeSummary:
     notes: tuple[LedgerLine, ...] = ()
     sources: tuple[LedgerLine, ...] = ()
     dropped: int = 0
+    dropped_notes: int = 0
+    dropped_sources: int = 0
     older: str = ""
     model: str = ""
     elapsed_ms: float = 0.0
@@ -187,7 +191,8 @@ class Checkpoint:
     `carries` are the seqs of those that still matter: newest plans, sources, texts that were kept,
     feedback in force, and input that no round had taken there. `calls` counts the tool calls, `texts` are
     the sha256 of the system and tool texts that are kept, `types` the stored types, and `learned` holds,
-    for a model, its last reports of usage over what was estimated. No turn had begun and not ended there.
+    for a model, its last reports of usage over what was estimated. `plans` counts the plans that had begun,
+    0 where it was not counted and every plan is carried. No turn had begun and not ended there.
     """
 
     covers: int = 0
@@ -195,5 +200,6 @@ class Checkpoint:
     calls: int = 0
     texts: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
+    plans: int = 0
     learned: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     type: Literal["conv.checkpoint"] = "conv.checkpoint"

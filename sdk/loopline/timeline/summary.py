@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from loopline.refs import DocumentRef
 from loopline.timeline.shown import LedgerLine, RangeSummary, turn_id
 
 
@@ -19,8 +20,12 @@ def _lines(summary: RangeSummary) -> Iterator[str]:
     if summary.text:
         yield summary.text
     yield from _section("[MEMORY NOTES]", summary.notes)
+    if summary.dropped_notes:
+        yield f"{summary.dropped_notes} older memory notes: {DocumentRef(name='conv:notes')}"
     yield from _section("[REFERRED TO LATER]", summary.carried)
     yield from _section("[SOURCES CITED]", summary.sources)
+    if summary.dropped_sources:
+        yield f"{summary.dropped_sources} older sources: {DocumentRef(name='conv:sources_pool')}"
     yield from _section("[BLOCKS]", summary.ledger)
     if summary.dropped:
         older = f", and {summary.older} has lines for some" if summary.older else ""

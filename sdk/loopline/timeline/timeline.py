@@ -287,6 +287,7 @@ class Timeline:
         given = list(blocks)
         for block in given[: _count(given, self.base.covers)]:
             self._carry(block)
+        self.plans.begun = plans_begun(self.base.plans, self.blocks)
         self.extend(given)
 
     @property
@@ -301,6 +302,10 @@ class Timeline:
     def until(self, seq: int) -> Sequence[Block]:
         """The blocks up to that place."""
         return self.blocks[: _count(self.blocks, seq)]
+
+    def between(self, after: int, until: int) -> Sequence[Block]:
+        """The blocks after one place and up to another."""
+        return self.blocks[_count(self.blocks, after) : _count(self.blocks, until)]
 
     def at(self, seqs: Iterable[int]) -> list[Block]:
         """The blocks at these places, which are here."""
@@ -515,6 +520,11 @@ class Timeline:
 def _count(blocks: Sequence[Block], seq: int) -> int:
     """How many of these blocks, in order, stand up to that place."""
     return bisect_right(blocks, seq, key=lambda block: block.seq)
+
+
+def plans_begun(counted: int, carried: Iterable[Block]) -> int:
+    """Return how many plans began before a checkpoint; one that did not count them carries them all."""
+    return counted or sum(isinstance(block.body, Plan) for block in carried)
 
 
 def turn_number(turn_id: str) -> int:

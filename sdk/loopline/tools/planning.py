@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from loopline.errors import ToolError
 from loopline.models import Json, JsonObject, ToolSpec
-from loopline.timeline import Effect, Plan, PlanSnapshot, plan
+from loopline.refs import PlanRef
+from loopline.timeline import Block, Effect, Plan, Plans, PlanSnapshot, plan
 from loopline.tools.call import Call
 from loopline.tools.outcome import Outcome
 
@@ -61,16 +62,29 @@ class PlanTool:
 
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The plan as it stands after the change."""
-        snapshots = _changed(arguments, call)
-        plans = plan.fold([*call.timeline.plans.latest.values(), *snapshots])
+        known = await _known(arguments, call)
+        snapshots = _changed(arguments, known, call)
+        plans = plan.fold([*known.latest.values(), *snapshots])
         return Outcome(
             text=_summary(str(arguments.get("mode")), snapshots, plans.current),
             bodies=tuple(Plan(snapshot=snapshot) for snapshot in snapshots),
         )
 
 
-def _changed(arguments: JsonObject, call: Call) -> list[PlanSnapshot]:
-    plans, moment, mode = call.timeline.plans, call.moment, arguments.get("mode")
+async def _known(arguments: JsonObject, call: Call) -> Plans:
+    """The plans, with the one that the call names, however long ago it was changed."""
+    plans, plan_id = call.timeline.plans, _plan_id(arguments)
+    if not plan_id or plan_id in plans.latest:
+        return plans
+    match await call.reader.find(PlanRef(plan_id=plan_id)):
+        case Block(body=Plan(snapshot=snapshot)):
+            return plan.fold([*plans.latest.values(), snapshot])
+        case _:
+            return plans
+
+
+def _changed(arguments: JsonObject, plans: Plans, call: Call) -> list[PlanSnapshot]:
+    moment, mode = call.moment, arguments.get("mode")
     new_id = f"plan:{call.context.turn_id}:{call.context.call_id}"
     match mode:
         case "new":
