@@ -10,14 +10,33 @@ from loopline.events import DialectName, Event, Wire
 from loopline.timeline import (
     Completion,
     Decision,
+    Draft,
     Exit,
+    ExitReason,
+    Notes,
     Notice,
+    ResultStatus,
+    Thinking,
+    ToolCalled,
+    ToolPending,
+    ToolResult,
     UserPrompt,
     UserRecalled,
     UserSteer,
 )
 from tests.dialects.hearing import NAMES, heard, lasting
-from tests.dialects.told import BLOCKS, EVENTS, HEADER, TALK, Told, begun, delta, events, reset
+from tests.dialects.told import (
+    BLOCKS,
+    EVENTS,
+    HEADER,
+    TALK,
+    Told,
+    answer_begun,
+    begun,
+    delta,
+    events,
+    reset,
+)
 
 CALLS: dict[DialectName, tuple[str, str]] = {
     "fim": ("step", "call_id"),
@@ -54,7 +73,8 @@ def test_each_call_has_the_time_it_took_itself() -> None:
 
 @pytest.mark.parametrize("name", [one for one in NAMES if one != "fim"])
 def test_after_a_reset_a_listener_is_told_that_what_it_showed_is_void(name: DialectName) -> None:
-    records = heard(name, events([(1, [*_asked(), delta("answer", "Ma"), reset()])]))
+    told = [*_asked(), answer_begun(), delta("answer", "Ma"), reset()]
+    records = heard(name, events([(1, told)]))
     assert "reset" in [one.event for one in records]
 
 
@@ -84,11 +104,89 @@ def test_an_answer_of_the_decision_itself_is_signalled_once() -> None:
     ]
 
 
-def test_a_reply_that_could_not_be_read_says_so_as_its_reasoning() -> None:
+def test_an_unreadable_reply_that_is_the_answer_says_so_as_its_reasoning() -> None:
     notice = Notice(code="malformed_reply", text="no JSON")
-    told = [*_asked(), Decision(model="m", stop_reason="stop", raw="Eh?"), notice]
-    (done,) = steps(heard("fim", events([(1, told)])), "thinking", "done")
-    assert done.data["reasoning"] == "(could not parse LLM output as JSON)"
+    repaired: list[Told] = [Decision(model="m", stop_reason="stop", raw="Eh?"), notice, begun()]
+    taken: list[Told] = [
+        Decision(model="m", stop_reason="stop"),
+        Thinking(text="hm"),
+        Completion(text="Oh.", flag="unparsed"),
+    ]
+    told = [*_asked(), *repaired, *taken]
+    done = steps(heard("fim", events([(1, told)])), "thinking", "done")
+    assert [one.data["reasoning"] for one in done] == ["", "(could not parse LLM output as JSON)"]
+
+
+def test_what_the_model_notes_is_its_thought_and_else_what_it_thinks() -> None:
+    notes, thinking = Notes(text="I look."), Thinking(text="hm")
+    decision = Decision(model="m", stop_reason="tool_use", calls=1)
+    call = ToolCalled(call_id="c1", tool="w.look")
+    for beside, thought in (
+        ([thinking, notes], "I look."),
+        ([thinking], "hm"),
+        ([notes], "I look."),
+    ):
+        told = [*_asked(), decision, *beside, call]
+        (done,) = steps(heard("fim", events([(1, told)])), "thinking", "done")
+        assert done.data["reasoning"] == thought
+
+
+def test_a_run_that_failed_has_made_no_iterations_in_fim() -> None:
+    told: list[Told] = [
+        *_asked(),
+        Decision(model="m", stop_reason="stop"),
+        Draft(text="x", reason="y"),
+    ]
+    ends: list[tuple[ExitReason, int]] = [("error", 0), ("deadline", 1)]
+    for reason, made in ends:
+        records = heard("fim", events([(1, [*told, Exit(reason=reason, error="down")])]))
+        (done,) = [one for one in records if one.event == "done"]
+        assert done.data["iterations"] == made
+
+
+def test_a_turn_that_waits_is_not_told_as_paused_by_a_call_that_was_cut_off() -> None:
+    calls = [ToolCalled(call_id=name, tool="w.ask") for name in ("c1", "c2")]
+    waits = ToolPending(call_id="c1", kind="question", question="How much?", digest="")
+    decision = Decision(model="m", stop_reason="tool_use", calls=2)
+    ends: list[tuple[ResultStatus, bool]] = [
+        ("ok", True),
+        ("interrupted", False),
+        ("stopped", False),
+    ]
+    for status, pauses in ends:
+        came = ToolResult(call_id="c2", tool="w.ask", text="", status=status)
+        records = heard("nadoo", events([(1, [*_asked(), decision, *calls, waits, came])]))
+        assert (lasting(records)[-1].event == "node_finished") == pauses
+
+
+def test_the_tokens_of_an_answer_follow_the_iteration_they_belong_to() -> None:
+    decision = Decision(model="m", stop_reason="stop")
+    told = [*_asked(), delta("thinking", "hm"), delta("answer", "Te"), delta("answer", "a.")]
+    told += [decision, Thinking(text="hm"), Completion(text="Tea."), Exit(reason="complete")]
+    records = heard("nadoo", events([(1, told)]))
+    assert [(one.event, one.data.get("token"), bool(one.id)) for one in records[1:]] == [
+        ("llm_token", "hm", False),
+        ("agent_iteration", None, True),
+        ("llm_token", "Te", False),
+        ("llm_token", "a.", False),
+        ("llm_finished", None, True),
+        ("node_finished", None, True),
+    ]
+
+
+def test_an_answer_that_is_void_before_its_iteration_is_told_is_never_shown() -> None:
+    decision = Decision(model="m", stop_reason="tool_use", calls=1)
+    told = [*_asked(), delta("answer", "No tea."), reset(), decision]
+    told += [ToolCalled(call_id="c1", tool="w.look")]
+    words = [one.event for one in heard("nadoo", events([(1, told)]))]
+    assert words[:-1] == ["node_started", "agent_iteration", "agent_tool_call"]
+
+
+def test_the_tokens_of_an_answer_that_is_asked_for_alone_are_told_as_they_come() -> None:
+    told = [*_asked(), Decision(model="m", stop_reason="stop"), Draft(text="x", reason="synthesis")]
+    told += [answer_begun(), delta("answer", "Tea.")]
+    (token,) = [one for one in heard("nadoo", events([(1, told)])) if one.event == "llm_token"]
+    assert token.data["token"] == "Tea."
 
 
 def test_a_forced_answer_is_no_further_iteration() -> None:

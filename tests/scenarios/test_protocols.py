@@ -9,7 +9,7 @@ import pytest
 
 from loopline.errors import LooplineError
 from loopline.models import Abilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
-from loopline.prompt import DELEGATE, Answer, Calls, Decided, Malformed, protocol
+from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
 from loopline.react import Policies, checked, chosen_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.timeline import (
@@ -120,15 +120,18 @@ async def test_what_cannot_be_read_is_asked_for_once_more_and_then_taken_as_it_i
     assert result.answer == "<tool_call name='x'>never</tool_call>"
 
 
-async def test_an_invented_observation_is_never_in_the_log() -> None:
+async def test_an_invented_observation_is_kept_apart_and_never_shown_to_the_model() -> None:
     invented = (
         'Thought: I look.\nAction: play.look\nAction Input: {"text": "tea"}\n'
         "Observation: there is none\nThought: So.\nFinal Answer: There is no tea."
     )
-    async with talking([Raw(invented), "Tea."]) as talk:
+    model = ScriptedModel([Raw(invented), "Tea."])
+    async with talking(model) as talk:
         result = await talk.say("go", protocol="thought_action")
         assert (result.answer, result.rounds) == ("Tea.", 2)
-        assert not any("there is none" in repr(block.body) for block in await talk.blocks())
+        (first, _) = [b.body for b in await talk.blocks() if isinstance(b.body, Decision)]
+    assert first.discarded == invented[invented.index("Observation") :]
+    assert "there is none" not in str(model.requests[1])
 
 
 TWO = (
@@ -139,9 +142,16 @@ TWO = (
 TAGGED: list[tuple[str, Decided]] = [
     ("It is so.", Answer("", "It is so.")),
     ("I think.\n<channel:answer>So.</channel:answer>", Answer("I think.", "So.")),
-    ("<channel:thinking>hm</channel:thinking>So.", Answer("", "So.")),
+    ("<channel:thinking>hm</channel:thinking>So.", Answer("", "So.", "hm")),
+    ("<channel:thinking>a</channel:thinking> <channel:thinking>b</channel:thinking>So.",
+     Answer("", "So.", "a\nb")),
     ("<channel:answer>never closed", Answer("", "never closed")),
-    ("<channel:new>x</channel:new><channel:answer>So.</channel:answer>", Answer("", "So.")),
+    ("<channel:canvas># Tea</channel:canvas><channel:answer>So [[S:1]].</channel:answer>",
+     Answer("", "# Tea\n\nSo [[S:1]].")),
+    ('I look. <tool name="@a" args="{\\"x\\": 1}"/>', Calls("I look.", TWO[:1])),
+    ("<TOOL args='{\"x\": 1}' name='a'></TOOL>", Calls("", TWO[:1])),
+    ("<channel:answer>Write <\\tool name='a'/> or <tools>.</channel:answer>",
+     Answer("", "Write <tool name='a'/> or <tools>.")),
     ('I look.<tool_call name="a">{"x":1}</tool_call><tool_call name="b">{"y":"</tool_call>"}'
      "</tool_call>", Calls("I look.", TWO)),
     ('<tool_call name="a" args=\'{"x": 1}\'/> <TOOL_CALL args="{\\"y\\": \\"</tool_call>\\"}" '
@@ -153,7 +163,7 @@ TAGGED: list[tuple[str, Decided]] = [
     ('<tool_call name="a"/>', Calls("", (ToolCall(name="a", arguments={}),))),
     ('<tool_call name="a">null</tool_call>', Calls("", (ToolCall(name="a", arguments={}),))),
     ('<tool_call name="a">{"x":1}</tool_call><channel:answer>So.</channel:answer>',
-     Calls("", TWO[:1])),
+     Calls("", TWO[:1], discarded="So.")),
     ('<channel:decision>```json\n{"action": "call_tool", "notes": "n", "tool": "a", '
      '"arguments": {"x": 1}}\n```</channel:decision>', Calls("n", TWO[:1])),
     ('<channel:decision>{"action": "final_answer", "notes": "n", "answer": "So."}</channel:decision>',
@@ -161,10 +171,6 @@ TAGGED: list[tuple[str, Decided]] = [
     ('<tool_call name="a">{}</tool_call><channel:code>```python\nprint("</channel:code>")\n```\n'
      "</channel:code>",
      Calls("", (ToolCall(name="a", arguments={"code": 'print("</channel:code>")'}),))),
-    ('<agent_call agent="coder" task="mend &amp; test"/>',
-     Calls("", (ToolCall(name=DELEGATE, arguments={"agent": "coder", "task": "mend & test"}),))),
-    ('<agent_call agent="coder">it\'s mended\n</agent_call>',
-     Calls("", (ToolCall(name=DELEGATE, arguments={"agent": "coder", "task": "it's mended"}),))),
 ]  # fmt: skip
 THOUGHT: list[tuple[str, Decided]] = [
     ("Thought: hm\nFinal Answer: So.\nAction: none", Answer("hm", "So.\nAction: none")),
@@ -173,22 +179,37 @@ THOUGHT: list[tuple[str, Decided]] = [
     ("I look.\nThought: now\nAction: `a`\nAction Input: ```json\n{\"x\": 1}\n```",
      Calls("I look.\nnow", TWO[:1])),
     ('Action: a\nAction Input: {"x": 1}\nAction: b\nAction Input: {"y": "</tool_call>"}\n'
-     "Observation: 7\nAction: c\nAction Input: {}", Calls("", TWO)),
-    ("Observation: old\nThought: now\nAction: a\nAction Input: {\n\"x\":\n1}", Calls("now", TWO[:1])),
+     "Observation: 7\nAction: c\nAction Input: {}",
+     Calls("", TWO, discarded="Observation: 7\nAction: c\nAction Input: {}")),
+    ("Observation: old\nThought: now\nAction: a\nAction Input: {\n\"x\":\n1}",
+     Calls("now", TWO[:1], discarded="old")),
+    ('Action: a\nAction Input: {"x": 1}\nThat will do.\nFinal Answer: So.',
+     Calls("", TWO[:1], discarded="\nThat will do.\n\nSo.")),
+    ('Thought: hm\nInput: mine\nAction: a\n**Input:** {"x": 1}', Calls("hm\nInput: mine", TWO[:1])),
+    ('Action: a\nInput: {"x": 1}\nThought: x\nInput: {}', Calls("x\nInput: {}", TWO[:1])),
     ('Action: a\nAction Input: {"x": "one\nAction: b"}',
      Calls("", (ToolCall(name="a", arguments={"x": "one\nAction: b"}),))),
     ("Action: a\nAction Input: None", Calls("", (ToolCall(name="a", arguments={}),))),
     ("Thought: x\n\\Action: y\nFinal Answer: z", Answer("x\nAction: y", "z")),
 ]  # fmt: skip
+BESIDE = (
+    '{"action":"call_tool","tool":"a","arguments":{"x":1}} {"action":"final_answer","answer":"?"}'
+)
+PROSE = 'I will send {"x": …}:\n{"action": "final_answer", "answer": "So."}'
+MORE = '{"action": "final_answer", "why": "it is so", "answer": "So."}'
 JSON: list[tuple[str, Decided]] = [
     ('{"answer": "So."}', Answer("", "So.")),
     ('{"action": "done", "answer": "So."}', Answer("", "So.")),
+    ('{"answer": "So."}{"answer": "Or so."}',
+     Answer("", "So.", discarded='{"answer": "So."}{"answer": "Or so."}')),
     ('{"action": "call_tool", "tool": "a", "arguments": {"x": 1}}', Calls("", TWO[:1])),
     ('{"action": "call_tool", "tool": "a", "arguments": null}',
      Calls("", (ToolCall(name="a", arguments={}),))),
-    ('{"action":"call_tool","tool":"a","arguments":{"x":1}} {"action":"final_answer","answer":"?"}',
-     Calls("", TWO[:1])),
-    ('I will send {"x": …}:\n{"action": "final_answer", "answer": "So."}', Answer("", "So.")),
+    (BESIDE, Calls("", TWO[:1], discarded=BESIDE)),
+    (PROSE, Answer("", "So.", discarded=PROSE)),
+    (MORE, Answer("", "So.", discarded=MORE)),
+    ('```json\n{"action": "final_answer", "notes": "n", "answer": " So. "}\n```\n'
+     '{"action": "final_answer", "notes": "m", "answer": "And so."}', Answer("n\nm", "So.\n\nAnd so.")),
 ]  # fmt: skip
 CASES = [
     *[("tagged", *case) for case in TAGGED],
@@ -217,7 +238,14 @@ def test_a_reply_is_read(name: ProtocolName, text: str, decided: Decided) -> Non
         ("tagged", '<tool_call name="a">{}</tool_call><channel:code>x', "not closed"),
         ("tagged", "<channel:code>x</channel:code>", "without a call"),
         ("tagged", "<channel:decision>I look.</channel:decision>", "no JSON object"),
-        ("tagged", '<agent_call agent="coder"/>', "task="),
+        ("tagged", '<agent_call agent="coder" task="mend it"/>', "no agents to call"),
+        ("tagged", '<tool_call name="a">{}</tool_call><agent_call agent="coder">mend', "no agents"),
+        ("tagged", '{"tool_call": "a", "args": {"x": 1}}', "no call of a known form"),
+        ("tagged", 'I look.\n```json\n{"name": "a", "arguments": {"x": 1}}\n```', "no call of a known"),
+        ("tagged", '[tool_call: a {"x": 1}]', "no call of a known form"),
+        ("tagged", "So:\n<function=a>{}</function>", "no call of a known form"),
+        ("tagged", '<invoke name="a"></invoke>', "no call of a known form"),
+        ("tagged", "<tool>a</tool>", "no whole JSON object"),
         ("thought_action", "It is so.", "neither an Action nor a Final Answer"),
         ("thought_action", "Thought: hm", "neither"),
         ("thought_action", "Final Answer: ", "neither"),

@@ -21,7 +21,6 @@ from loopline.timeline import (
     StepStatus,
     ToolCalled,
     ToolResult,
-    plan,
 )
 
 PLAN_TOOL = "react.plan"
@@ -106,7 +105,7 @@ class Steps:
     @property
     def preview(self) -> str:
         """What has been heard of the answer so far."""
-        return plan.split_marks(self._said)[1]
+        return self._said
 
     @property
     def lines(self) -> tuple[Step, ...]:
@@ -118,7 +117,7 @@ class Steps:
         match delta:
             case Delta(type="delta", channel="answer", text=text):
                 self._said += text
-            case Delta(type="reset"):
+            case Delta(type="reset", channel="answer"):
                 self._said = ""
             case Delta(type="progress", text=text):
                 self.progress = _shortened(text, PROGRESS_LENGTH)

@@ -13,8 +13,8 @@ from loopline.timeline import Block
 class Delta:
     """Something on its way. A completed block stands for the deltas before it.
 
-    Channels are `answer`, `notes`, `thinking`, `tool`, `tools`, `model`, `knowledge`, `context`, and those that a model opens
-    itself in a protocol with channels, such as `canvas`.
+    The channels of a reply are `answer`, `notes`, `thinking`, and `draft`, which is heard where another request
+    writes the answer. Others are `tool`, `tools`, `model`, `knowledge` and `context`.
 
     `pending` says what a call asks the user, before the turn pauses.
     `compaction` says that the context is being made smaller, and from what size.

@@ -121,8 +121,10 @@ class Moments:
                 deciding.thinking = text
             case Notes(text=text) if deciding is not None:
                 deciding.moment = replace(deciding.moment, notes=text)
-            case _ if deciding is not None:
+            case body if deciding is not None:
                 self._deciding = None
+                flag = body.flag if isinstance(body, Completion) else ""
+                deciding.moment = replace(deciding.moment, flag=flag)
                 yield deciding.whole
             case _:
                 pass

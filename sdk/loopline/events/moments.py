@@ -65,7 +65,8 @@ class Switched:
 class Decided:
     """The model has replied. One of the purpose "answer" is no iteration: its number is 0.
 
-    `thought` is what it noted, else what it thought. `raw` is a reply that could not be used as it was.
+    `thought` is what it noted, else what it thought. `raw` is a reply that could not be used as it was,
+    `flag` that of the answer which the reply became.
     """
 
     iteration: int
@@ -78,6 +79,7 @@ class Decided:
     stop_reason: str
     usage: Usage
     calls: int
+    flag: AnswerFlag = ""
 
     @property
     def is_unreadable(self) -> bool:

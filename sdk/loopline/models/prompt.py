@@ -238,7 +238,8 @@ StopReason = Literal["stop", "tool_use", "length", "refusal"]
 class Reply:
     """What came back, whole, at which attempt; `problem` says what of it could not be read.
 
-    There is an `echo` where the provider wants its thinking back.
+    There is an `echo` where the provider wants its thinking back. `discarded` is text that its protocol
+    found to be no part of the decision.
     """
 
     text: str = ""
@@ -249,6 +250,7 @@ class Reply:
     stop_reason: StopReason = "stop"
     usage: Usage = field(default_factory=Usage)
     attempt: int = 1
+    discarded: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

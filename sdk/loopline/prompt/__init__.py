@@ -15,16 +15,17 @@ from loopline.prompt.fitting import (
 )
 from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points, placed
 from loopline.prompt.protocols import (
-    DELEGATE,
     NATIVE,
     Answer,
     Calls,
+    Channel,
     ChannelSplitter,
     Decided,
     DecisionProtocol,
     JsonAction,
     Malformed,
     Native,
+    Piece,
     ProtocolName,
     Tagged,
     ThoughtAction,
@@ -55,7 +56,6 @@ from loopline.prompt.trace import TRACE_LIMIT, TRACE_SYSTEM, TRACE_TAIL, trace, 
 from loopline.prompt.view import View
 
 __all__ = [
-    "DELEGATE",
     "HISTORY_SHARE",
     "KEEP_INTACT_TURNS",
     "KEEP_TURNS",
@@ -73,6 +73,7 @@ __all__ = [
     "Answer",
     "Budget",
     "Calls",
+    "Channel",
     "ChannelSplitter",
     "Covered",
     "Cut",
@@ -83,6 +84,7 @@ __all__ = [
     "JsonAction",
     "Malformed",
     "Native",
+    "Piece",
     "Pointing",
     "ProtocolName",
     "Rendering",

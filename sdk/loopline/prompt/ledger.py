@@ -131,7 +131,7 @@ def _said(body: UserInput | UserAttachment) -> str:
 def _beside_marks(notes: str) -> str:
     """The lines that are neither marks of a plan nor memory notes, which survive by themselves."""
     lines = [line for line in notes.splitlines() if not memory_notes.read(line)]
-    return " ".join(line for line in lines if not plan.split_marks(line)[0]).strip()
+    return " ".join(line for line in lines if not plan.read_mark(line)).strip()
 
 
 @dataclass(frozen=True, slots=True)

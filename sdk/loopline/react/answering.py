@@ -30,6 +30,9 @@ def completion(
     )
 
 
+NOTHING = "(nothing)"
+"""What stands for a reply without a word."""
+
 Collected = Literal["summary", "partial"]
 
 _BECAUSE: Mapping[ExitReason, str] = {
@@ -63,3 +66,13 @@ def fallback(
             lines.append(one.text)
     text = "\n".join(lines)
     return completion(timeline, text, flag=way, reason=reason, error=error)
+
+
+def continued(turn: Turn) -> str:
+    """Return what was written of a reply that was cut off, so far."""
+    texts = list[str]()
+    for decision in reversed(turn.decisions):
+        if decision.stop_reason != "length" or decision.raw in ("", NOTHING):
+            break
+        texts.insert(0, decision.raw)
+    return "".join(texts)

@@ -12,11 +12,20 @@ from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
-from loopline.events import Delta, Listen
-from loopline.models import Echo, Model, Reply, ToolCall, Usage, well_formed, well_formed_object
-from loopline.prompt import Answer, Calls, Decided, Malformed
+from loopline.events import Listen
+from loopline.models import (
+    Echo,
+    Model,
+    Prompt,
+    Reply,
+    ToolCall,
+    Usage,
+    well_formed,
+    well_formed_object,
+)
+from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
 from loopline.react.acting import Actor, Hands
-from loopline.react.answering import Collected, completion, fallback
+from loopline.react.answering import NOTHING, Collected, completion, continued, fallback
 from loopline.react.arounds import wrapped
 from loopline.react.asking import Patience, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
@@ -36,7 +45,7 @@ from loopline.react.router import (
 )
 from loopline.react.seams import Around, Nudge, Say, Stop
 from loopline.react.state import ReactStateV2
-from loopline.react.streaming import Hearing
+from loopline.react.streaming import ChannelTexts, Reading, ReplyStream
 from loopline.react.strikes import Strikes, Struck, Why
 from loopline.react.turn import TurnPayload, result
 from loopline.timeline import (
@@ -62,8 +71,6 @@ from loopline.timeline import (
     plan,
 )
 
-NOTHING = "(nothing)"
-"""What stands for a reply without a word."""
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
 GivenUp = tuple[SwitchCause, str, Usage]
@@ -114,11 +121,10 @@ class React:
         self._context = context
         self._actor = Actor(recorder=recorder, clock=clock, listen=listen, hands=hands)
         self._clock = clock
-        self._listen = listen
+        self._texts = ChannelTexts(listen)
         self._policies = policies
         self._seams = seams or Seams()
         self._nudges: Sequence[Nudge] = (*nudges_of(policies), *self._seams.nudges)
-        self._heard: Hearing | None = None
         check_prices(policies, context.priced(self._models))
 
     @property
@@ -180,7 +186,7 @@ class React:
         except ModelError as error:
             return await self._without_model(error)
         except Struck:  # the next step sees why
-            self._void()
+            self._texts.void()
             return None
         return await self._route(state, reply, strikes)
 
@@ -209,7 +215,8 @@ class React:
 
     async def _route(self, state: ReactStateV2, reply: Reply, strikes: Strikes) -> Ended | None:
         recorder = self._recorder
-        decided, marks = self._without_marks(self._decoded(reply))
+        written = reply
+        reply, decided, marks = self._read(reply)
         if not isinstance(decided, Calls):  # an answer hears first what was said meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
@@ -222,7 +229,7 @@ class React:
             case Repair(raw=raw, problem=problem, notes=notes):
                 await self._record_malformed(reply, raw, problem, _both(notes, marks))
             case Continue():
-                await self._record_cut(reply)
+                await self._record_cut(written)
             case Held(notes=notes, text=text, reason=reason, say=say):
                 told = _told(say.code, say.text) if say else []
                 await self._hold(reply, _both(notes, marks), Draft(text=text, reason=reason), told)
@@ -233,9 +240,24 @@ class React:
                 return await self._close(reply, body, _both(notes, marks), told=told)
         return None
 
+    def _read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, Decided, str]:
+        """Read a reply: with its thinking, what it decides, and the marks that led its answer."""
+        read = Answer("", well_formed(reply.text)) if traces else self._decoded(reply)
+        decided, marks = self._without_marks(read)
+        match decided:
+            case (
+                Calls(thinking=thinking, discarded=discarded)
+                | Answer(thinking=thinking, discarded=discarded)
+            ):
+                thinking = "\n".join(filter(None, (reply.thinking, thinking)))
+                reply = replace(reply, thinking=thinking, discarded=discarded)
+            case Malformed():
+                pass
+        return reply, decided, marks
+
     def _decoded(self, reply: Reply) -> Decided:
         """What the model has decided; what it wrote before it was cut off is the beginning of it."""
-        before = _continued(self._recorder.turn)
+        before = continued(self._recorder.turn)
         if before and not reply.calls:
             whole = self._context.protocol.decode(replace(reply, text=before + reply.text))
             if not isinstance(whole, Malformed):
@@ -246,10 +268,10 @@ class React:
         """The decision without the marks of the plan's steps that lead its answer, and these."""
         current = self._recorder.timeline.plans.current
         match decided:
-            case Answer(notes=notes, text=text) if current is not None:
-                marks, answer = plan.split_marks(text)
+            case Answer(text=text) if current is not None:
+                marks, answer = plan.split_marks(text, len(current.steps))
                 if answer.strip():
-                    return Answer(notes, answer), marks
+                    return replace(decided, text=answer), marks
                 # It only acknowledged: what it is to say is still to come.
                 problem = "The reply held only plan marks: call a tool or answer."
                 return Malformed(text, problem), marks
@@ -277,7 +299,7 @@ class React:
                 raise _Unasked("recalled")
             is_last = place + 1 == len(self._models)
             try:
-                reply = await self._ask(purpose, falls_back=not is_last)
+                reply = await self._ask(purpose, traces=traces, falls_back=not is_last)
             except OutOfBudget as error:
                 raise _Unasked("budget") from error
             except ModelError as error:
@@ -296,7 +318,7 @@ class React:
             await self._hand_over(place, *given_up)
 
     async def _hand_over(self, place: int, why: SwitchCause, said: str, usage: Usage) -> None:
-        self._void()
+        self._texts.void()
         switched = ModelSwitched(
             model=self._context.model.name,
             to=self._models[place].name,
@@ -308,12 +330,9 @@ class React:
         )
         await self._recorder.record(switched)
 
-    async def _ask(self, purpose: RoundPurpose, *, falls_back: bool) -> Reply:
-        state, pool = self.state, self._recorder.timeline.pool
-        speaks = purpose == "answer" or not self._policies.synthesizes
-        prompt = self._context.prompt(purpose, longer=state.cut_off)
-        hear = Hearing(self._listen, pool, prompt.options.protocol, is_answer=speaks)
-        self._heard = hear
+    async def _ask(self, purpose: RoundPurpose, *, traces: bool, falls_back: bool) -> Reply:
+        prompt = self._context.prompt(purpose, longer=self.state.cut_off)
+        hear = ReplyStream(self._texts, self._reading(prompt, traces=traces))
         patience = Patience(
             clock=self._clock,
             retries=self._policies.model_retries,
@@ -324,10 +343,22 @@ class React:
         hear.close()
         return reply
 
-    def _void(self) -> None:
-        """What was heard of the reply is not the answer."""
-        attempt = self._heard.attempt if self._heard is not None else 1
-        self._listen(Delta(type="reset", channel="answer", attempt=attempt))
+    def _reading(self, prompt: Prompt, *, traces: bool) -> Reading:
+        """How the reply is read; an answer from the trace goes on with nothing that was cut off."""
+        timeline, synthesizes = self._recorder.timeline, self._policies.synthesizes
+        current = None if traces and synthesizes else timeline.plans.current
+        return Reading(
+            protocol=protocol(prompt.options.protocol),
+            pool=timeline.pool,
+            steps=len(current.steps) if current else 0,
+            before="" if traces else continued(self._recorder.turn),
+            is_draft=synthesizes and not traces,
+        )
+
+    async def _record(self, *bodies: Body) -> None:
+        """Record what came of a reply, once listeners have it like this."""
+        self._texts.settle(bodies, self._recorder.timeline.pool)
+        await self._recorder.record(*bodies)
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> Ended | None:
         recorder = self._recorder
@@ -343,21 +374,19 @@ class React:
         ]
         plans = any(call.name == "react.plan" for call in calls)
         acks = [] if plans else self._acks(notes)
-        self._void()
-        await recorder.record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
+        await self._record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
         await self._actor.act(numbered)
         return self._paused()
 
     async def _hold(self, reply: Reply, notes: str, draft: Draft, told: list[Notice]) -> None:
-        self._void()
         decided = self._decided(reply, notes, 0)
-        await self._recorder.record(*decided, *self._acks(notes), draft, *told)
+        await self._record(*decided, *self._acks(notes), draft, *told)
 
     async def _accept(
         self, reply: Reply, notes: str, text: str, flag: AnswerFlag, strikes: Strikes
     ) -> Ended | None:
         if flag == "unparsed":
-            text = _continued(self._recorder.turn) + text
+            text = continued(self._recorder.turn) + text
         if not self._policies.synthesizes:
             return await self._close(reply, self._completion(text, flag, "complete"), notes)
         await self._hold(reply, notes, Draft(text=text, reason="synthesis"), [])
@@ -374,7 +403,7 @@ class React:
             told = Notice(code="model_error", text=well_formed(str(error)))
             return await self._drafted(reason, told) or await self._without_model(error)
         except Struck:
-            self._void()
+            self._texts.void()
             return None
         if reply.stop_reason == "refusal":
             decided = self._decided(reply, "", 0, answer=True)
@@ -393,9 +422,8 @@ class React:
         draft = self._recorder.turn.draft
         if draft is None:
             return None
-        self._void()
         body = self._completion(draft.text, "draft", reason)
-        await self._recorder.record(*before, body)
+        await self._record(*before, body)
         return Ended(body.reason, body.error)
 
     def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
@@ -412,7 +440,7 @@ class React:
     ) -> Ended:
         """Record the decision together with the answer that ends the loop."""
         decided = self._decided(reply, notes, 0, answer=answer)
-        await self._recorder.record(*decided, *self._acks(notes), *told, body)
+        await self._record(*decided, *self._acks(notes), *told, body)
         return Ended(body.reason, body.error)
 
     async def _record_malformed(
@@ -420,13 +448,15 @@ class React:
     ) -> None:
         decision = self._decision(reply, raw=raw if raw.strip() else NOTHING)
         notice = Notice(code="malformed_reply", text=problem)
-        await self._recorder.record(decision, *_thoughts(reply), *self._acks(notes), notice)
+        await self._record(decision, *_thoughts(reply), *self._acks(notes), notice)
 
     async def _record_cut(self, reply: Reply) -> None:
         """Keep what came of a reply that was cut off, and have the model write on."""
         decision = self._decision(reply, raw=well_formed(reply.text))
         told = Notice(code="reply_cut_off", text=CONTINUE)
-        await self._recorder.record(decision, *_thoughts(reply), told)
+        bodies: list[Body] = [decision, *_thoughts(reply), told]
+        self._texts.settle_cut(bodies, self._recorder.timeline.pool)
+        await self._recorder.record(*bodies)
 
     def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
         estimated, estimated_cost = self._context.quota.unrecorded()
@@ -439,6 +469,7 @@ class React:
             usage=reply.usage,
             cost=None if cost is None else cost + estimated_cost,
             attempt=reply.attempt,
+            discarded=reply.discarded,
             echo=_sound(reply.echo),
             estimated=estimated,
         )
@@ -482,8 +513,7 @@ class React:
         recorder, way = self._recorder, self._policies.on_exhausted
         collected: Collected = "partial" if way == "partial" else "summary"
         body = fallback(recorder.timeline, recorder.turn, reason, way=collected)
-        self._void()
-        await recorder.record(body)
+        await self._record(body)
         return Ended(body.reason, body.error)
 
     async def _forced(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
@@ -496,17 +526,14 @@ class React:
         except ModelError as error:
             return await self._without_model(error)
         except Struck:
-            self._void()
             body = fallback(recorder.timeline, recorder.turn, reason)
-            await recorder.record(body)
+            await self._record(body)
             return Ended(body.reason, body.error)
         if reply.stop_reason == "refusal":
             return await self._refused(reply, answer=True)
-        read = Answer("", well_formed(reply.text)) if traces else self._decoded(reply)
-        decided, marks = self._without_marks(read)
+        reply, decided, marks = self._read(reply, traces=traces)
         answer = _said(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
-            self._void()
             body = fallback(recorder.timeline, recorder.turn, reason)
             return await self._close(reply, body, marks, answer=True)
         body = self._completion(answer, "forced", reason)
@@ -519,11 +546,10 @@ class React:
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
         recorder = self._recorder
-        self._void()
         said = well_formed(str(error))
         notice = Notice(code="model_error", text=said)
         body = fallback(recorder.timeline, recorder.turn, "error", said)
-        await recorder.record(notice, body)
+        await self._record(notice, body)
         return Ended("error", said)
 
 
@@ -552,16 +578,6 @@ def _told(code: str, text: str) -> list[Notice]:
 
 def _both(notes: str, marks: str) -> str:
     return "\n".join(part for part in (notes, marks) if part)
-
-
-def _continued(turn: Turn) -> str:
-    """The beginnings of a reply that was cut off, so far."""
-    texts = list[str]()
-    for decision in reversed(turn.decisions):
-        if decision.stop_reason != "length" or decision.raw in ("", NOTHING):
-            break
-        texts.insert(0, decision.raw)
-    return "".join(texts)
 
 
 def _said(decided: Decided) -> str:

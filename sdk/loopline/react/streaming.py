@@ -1,15 +1,15 @@
-"""An answer on its way to a listener: its citations are resolved, and held back until they are whole."""
+"""What listeners hear of a reply while it is written, and that it is what the log keeps of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from loopline.errors import ModelUnavailable
 from loopline.events import Delta, Event, Listen
-from loopline.models import ProtocolName, TextDelta
-from loopline.prompt import ChannelSplitter, ThoughtSplitter
-from loopline.timeline import Pool, citations
+from loopline.models import TextDelta
+from loopline.prompt import Channel, DecisionProtocol, Piece
+from loopline.timeline import Body, Completion, Draft, Notes, Pool, Thinking, citations, plan
 
 
 class Resolved:
@@ -52,77 +52,186 @@ class Resolved:
             self._listen(Delta(type="delta", channel="answer", text=text, attempt=self._attempt))
 
 
-Piece = tuple[str, str]
+class ChannelTexts:
+    """The texts that listeners have of each channel, since the last block that one of them became."""
+
+    def __init__(self, listen: Listen) -> None:
+        self._listen = listen
+        self._texts: dict[str, list[str]] = {}
+        self.attempt: int = 1
+
+    def __call__(self, event: Event) -> None:
+        """Pass an event on, and keep the text it adds to a channel."""
+        match event:
+            case Delta(type="delta", channel=channel, text=text):
+                self._texts.setdefault(channel, []).append(text)
+            case _:
+                pass
+        self._listen(event)
+
+    def __contains__(self, channel: str) -> bool:
+        return channel in self._texts
+
+    @property
+    def whole(self) -> dict[str, str]:
+        """The text of each channel."""
+        return {channel: "".join(parts) for channel, parts in self._texts.items()}
+
+    def void(self) -> None:
+        """Take back every text that is in no block."""
+        self._align({})
+
+    def begin(self, texts: Mapping[str, str], attempt: int) -> None:
+        """Have a request begin with these texts, which an earlier reply began."""
+        self.attempt = attempt
+        self._align(texts)
+
+    def settle(self, bodies: Iterable[Body], pool: Pool) -> None:
+        """Have each channel hold the text of what is about to be recorded, and nothing else."""
+        self._align(self._stored(bodies, pool))
+        self._texts.clear()
+
+    def settle_cut(self, bodies: Iterable[Body], pool: Pool) -> None:
+        """Settle a reply that was cut off: its thinking is whole, and the next reply goes on with the rest."""
+        stored = self._stored(bodies, pool)
+        if "thinking" in stored:
+            self._align({**self.whole, **stored})
+            self._texts.pop("thinking")
+
+    def _align(self, texts: Mapping[str, str]) -> None:
+        heard = self.whole
+        self._texts = {channel: [text] for channel, text in texts.items() if text}
+        for channel in dict.fromkeys([*heard, *texts]):
+            text, before = texts.get(channel, ""), heard.get(channel, "")
+            if not text.startswith(before):
+                self._listen(Delta(type="reset", channel=channel, attempt=self.attempt))
+                before = ""
+            if rest := text[len(before) :]:
+                self._listen(Delta(type="delta", channel=channel, text=rest, attempt=self.attempt))
+
+    def _stored(self, bodies: Iterable[Body], pool: Pool) -> dict[str, str]:
+        """The texts of bodies by channel; a draft is heard where it was no answer from the beginning."""
+        texts: dict[str, str] = {}
+        for body in bodies:
+            match body:
+                case Thinking(text=text):
+                    texts["thinking"] = texts.get("thinking", "") + text
+                case Notes(text=text):
+                    texts["notes"] = text
+                case Completion(text=text):
+                    marks = citations.Marks(pool.sources)
+                    texts["answer"] = citations.resolve(text, marks, newest=pool.newest)
+                case Draft(text=text) if "draft" in self:
+                    texts["draft"] = text.strip()
+                case _:
+                    pass
+        return texts
 
 
-class Splitter(Protocol):
-    """Tells channel from channel while a text comes in."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How a reply is read while it is written.
 
-    def feed(self, text: str) -> list[Piece]:
-        """What the next piece of the text adds to which channel."""
-        ...
-
-    def close(self) -> list[Piece]:
-        """What is left when nothing more comes."""
-        ...
-
-
-class Hearing:
-    """What listeners hear of one reply while it is written, by its protocol.
-
-    With `is_answer` False nothing of it is the answer: what would be is heard as thinking. Half a JSON
-    object is nothing to hear. `attempt` is the number of the request that is heard, from 1.
+    `steps` is how many steps the current plan has. `before` is the beginning of the reply, where an
+    earlier one was cut off. The text `is_draft` where another request writes the answer.
     """
 
-    def __init__(
-        self, listen: Listen, pool: Pool, protocol: ProtocolName, *, is_answer: bool = True
-    ) -> None:
-        self._resolved = Resolved(listen, pool)
-        self._protocol: ProtocolName = protocol
-        self.attempt: int = 1
-        self._answer = "answer" if is_answer else "thinking"
-        self._splitter: Splitter | None = _splitter(protocol)
+    protocol: DecisionProtocol
+    pool: Pool
+    steps: int = 0
+    before: str = ""
+    is_draft: bool = False
+
+
+class ReplyStream:
+    """What listeners hear of one reply while it is written, as far as can be told by then."""
+
+    def __init__(self, texts: ChannelTexts, reading: Reading) -> None:
+        self._texts = texts
+        self._reading = reading
+        self._begin(1)
 
     def __call__(self, piece: TextDelta) -> None:
         """Hear the next piece."""
         if piece.channel == "thinking":
             self._tell("thinking", piece.text)
-        elif self._splitter is not None:
-            self._tell_all(self._splitter.feed(piece.text))
-        elif self._protocol == "native":
-            self._tell(self._answer, piece.text)
+        else:
+            self._pass(self._splitter.feed(piece.text))
 
     def again(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
-        """The attempt is given up, and what was heard of it is void; another follows."""
-        self._resolved(Delta(type="reset", channel="answer", attempt=attempt))
+        """Void what was heard of an attempt that is given up; another follows."""
+        self._texts.void()
         said = f"{error}; asked again in {seconds:.1f} s"
-        self._resolved(Delta(type="progress", channel="model", text=said, attempt=attempt))
-        self.attempt, self._splitter = attempt + 1, _splitter(self._protocol)
+        self._texts(Delta(type="progress", channel="model", text=said, attempt=attempt))
+        self._begin(attempt + 1)
 
     def close(self) -> None:
         """The reply is whole."""
-        if self._splitter is not None:
-            self._tell_all(self._splitter.close())
+        self._pass(self._splitter.close())
+        self._tell_all(self._marks.close())
         self._resolved.close()
 
+    def _begin(self, attempt: int) -> None:
+        """Hear what was written before the reply, which listeners may have."""
+        reading = self._reading
+        self._attempt = attempt
+        self._splitter = reading.protocol.splitter()
+        self._marks = MarkFilter(reading.steps)
+        self._into = ChannelTexts(lambda _: None)
+        self._resolved = Resolved(self._hear, reading.pool)
+        self._pass(self._splitter.feed(reading.before))
+        self._texts.begin(self._into.whole, attempt)
+        self._into = self._texts
+
+    def _pass(self, pieces: Iterable[Piece]) -> None:
+        for channel, text in pieces:
+            if channel == "answer":
+                self._tell_all(self._marks.feed(text))
+            else:
+                self._tell(channel, text)
+
     def _tell_all(self, pieces: Iterable[Piece]) -> None:
-        for name, text in pieces:
-            channel = _CHANNELS.get(name, name)
-            self._tell(self._answer if channel == "answer" else channel, text)
+        """Tell what the beginning of an answer comes to; its marks are a line of the notes."""
+        for channel, text in pieces:
+            joint = "\n" if channel == "notes" and "notes" in self._into else ""
+            self._tell(channel, joint + text)
 
-    def _tell(self, channel: str, text: str) -> None:
+    def _tell(self, channel: Channel, text: str) -> None:
+        name = "draft" if channel == "answer" and self._reading.is_draft else channel
         if text:
-            self._resolved(Delta(type="delta", channel=channel, text=text, attempt=self.attempt))
+            self._resolved(Delta(type="delta", channel=name, text=text, attempt=self._attempt))
+
+    def _hear(self, event: Event) -> None:
+        self._into(event)
 
 
-_CHANNELS = {"": "notes", "tool_call": "tool", "agent_call": "tool", "code": "tool"}
+class MarkFilter:
+    """Takes off an answer that is being written the lines that acknowledge steps of the plan.
+
+    `steps` is how many the plan has; without any nothing is held back.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._begun: str | None = "" if steps else None
+
+    def feed(self, text: str) -> list[Piece]:
+        """Return the next text of notes and answer."""
+        if self._begun is None:
+            return [("answer", text)]
+        self._begun += text
+        rest = plan.split_marks(self._begun, self._steps)[1]
+        if len(self._begun) < LONGEST_MARKS and "\n" not in rest and plan.may_lead(rest):
+            return []
+        return self.close()
+
+    def close(self) -> list[Piece]:
+        """Return what is held back."""
+        begun, self._begun = self._begun, None
+        marks, rest = plan.split_marks(begun or "", self._steps)
+        pieces: list[Piece] = [("notes", marks), ("answer", rest)]
+        return [piece for piece in pieces if piece[1]]
 
 
-def _splitter(protocol: ProtocolName) -> Splitter | None:
-    match protocol:
-        case "tagged":
-            return ChannelSplitter()
-        case "thought_action":
-            return ThoughtSplitter()
-        case "native" | "json":
-            return None
+LONGEST_MARKS = 2_000
+"""Characters of marks that are held back until the answer begins; beyond that they are heard as answer."""

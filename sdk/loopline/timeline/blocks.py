@@ -159,7 +159,9 @@ class Decision:
     One whose `purpose` is "answer" was asked for the answer alone and is no round. `cost` is in US
     dollars, None while nobody knows a price. `attempt` is which request it answers, from 1. `echo` is the
     reply as the provider wants it back, where it does. Where the turn has a budget, `estimated` is what this
-    request and those given up before it used that no provider reported; `cost` includes it.
+    request and those given up before it used that no provider reported; `cost` includes it. `discarded` is
+    text of the reply that is no part of the decision, such as an observation that the model invented; no
+    prompt shows it.
     """
 
     model: str
@@ -172,6 +174,7 @@ class Decision:
     attempt: int = 1
     echo: Echo | None = None
     estimated: Usage = field(default_factory=Usage)
+    discarded: str = ""
     type: Literal["react.decision"] = "react.decision"
 
 

@@ -38,6 +38,8 @@ _ACK = re.compile(
     r"(?:[-*•]\s+)?([✓✔✅☑✗✘✖❌…□☐]|\.{3}(?=\s*\[))[\ufe0e\ufe0f]?\s*"
     r"(?:\[\s*([0-9]{1,4})\s*\]|([0-9]{1,4})(?=[.:)]?(?:\s|$)))"
 )
+_COUNT = re.compile(r"[^0-9\[]*[0-9]+[ \t]+\S")
+"""A mark and then a bare number with words behind it, as in `✓ 12 tests pass`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,15 +232,14 @@ def read_marks(notes: str, steps: int) -> dict[int, StepStatus]:
     `[n]`, `n.`, `n:`, `n)` or `n`, with n from 1 to `steps`. A list bullet may stand before the mark.
     `...` is a mark only before `[n]`, since prose begins like that too.
     """
-    marks = dict[int, StepStatus]()
-    for line in notes.splitlines():
-        match = _ACK.match(line.strip())
-        if match is None:
-            continue
-        number = int(match[2] or match[3])
-        if 1 <= number <= steps:
-            marks[number] = _STATUSES[match[1]]
-    return marks
+    return dict(mark for line in notes.splitlines() if (mark := read_mark(line, steps)))
+
+
+def read_mark(line: str, steps: int = 9_999) -> tuple[int, StepStatus] | None:
+    """Return the step that a line acknowledges, of so many, and its status; None if it does not."""
+    match = _ACK.match(line.strip())
+    number = int(match[2] or match[3]) if match else 0
+    return (number, _STATUSES[match[1]]) if match and 1 <= number <= steps else None
 
 
 def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot | None:
@@ -257,14 +258,27 @@ def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot 
     )
 
 
-def split_marks(text: str) -> tuple[str, str]:
-    """The marker lines that lead a text, and the rest: such lines are notes, not answer."""
+def split_marks(text: str, steps: int) -> tuple[str, str]:
+    """Split an answer into the lines that lead it and acknowledge one of so many steps, and the rest.
+
+    Such lines are notes. A bare number before words counts something in an answer and is no mark there.
+    """
     lines = text.splitlines(keepends=True)
     count = 0
-    while count < len(lines) and (_ACK.match(lines[count].strip()) or not lines[count].strip()):
+    while count < len(lines) and (_leads(lines[count], steps) or not lines[count].strip()):
         count += 1
     leading = "".join(lines[:count])
     return (leading.strip(), "".join(lines[count:])) if leading.strip() else ("", text)
+
+
+def may_lead(line: str) -> bool:
+    """Whether the beginning of a line may become one that `split_marks` takes off."""
+    begun = line.strip()
+    return not begun or begun[0] in "".join(_STATUSES) or begun[0] in "-*•"
+
+
+def _leads(line: str, steps: int) -> bool:
+    return read_mark(line, steps) is not None and not _COUNT.match(line.strip())
 
 
 def history(plans: Plans, limit: int | None = None) -> str:

@@ -92,27 +92,19 @@ async def test_row_111_the_last_reply_is_the_answer_without_another_request() ->
 
 async def test_row_112_thinking_notes_and_answer_are_heard_apart() -> None:
     written = (
-        "I look.\n<channel:thinking>hm</channel:thinking>"
-        "<channel:answer>It is so.</channel:answer><channel:canvas># Tea</channel:canvas>"
+        "I look.\n<channel:thinking>hm</channel:thinking><channel:answer>It is so.</channel:answer>"
     )
     async with at_work(Spoken([*written])) as talk:
         events = await heard(talk, "go", protocol="tagged")
-    heard_in = {
-        name: said(events, name).strip() for name in ("thinking", "answer", "canvas", "notes")
-    }
-    assert heard_in == {
-        "thinking": "hm",
-        "answer": "It is so.",
-        "canvas": "# Tea",
-        "notes": "I look.",
-    }
+    heard_in = {name: said(events, name) for name in ("thinking", "answer", "notes")}
+    assert heard_in == {"thinking": "hm", "answer": "It is so.", "notes": "I look."}
 
 
 async def test_row_113_of_a_stream_that_breaks_nothing_stays_on_the_screen() -> None:
     async with at_work([Fail("down", after="Half an ans")]) as talk:
         events = await heard(talk, "go")
-    assert said(events) == ""
-    assert [one.type for one in events if isinstance(one, Delta)] == ["delta", "reset"]
+    assert said(events) == "There is no answer: the model could not be asked (down)."
+    assert [one.type for one in events if isinstance(one, Delta)] == ["delta", "reset", "delta"]
 
 
 async def test_row_114_an_answer_can_be_held_once_to_be_checked() -> None:

@@ -28,7 +28,7 @@ from loopline.events.moments import (
 from loopline.models import Json, JsonObject, Usage
 
 UNREADABLE = "(could not parse LLM output as JSON)"
-"""The reasoning of a reply that was no decision."""
+"""The reasoning of a reply that could not be read and was taken as the answer as it stands."""
 
 
 class Fim:
@@ -106,7 +106,7 @@ def _thinking(moment: RoundBegan | Decided) -> Iterator[Word]:
                 },
             )
         case Decided(purpose="decision", iteration=iteration):
-            reasoning = UNREADABLE if moment.is_unreadable else moment.thought
+            reasoning = UNREADABLE if moment.flag == "unparsed" else moment.thought
             yield Word(
                 "step",
                 {

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from loopline.events.dialects.speaking import Word
 from loopline.events.moments import (
+    AnswerBegan,
     Answered,
     Asked,
     At,
@@ -17,12 +18,13 @@ from loopline.events.moments import (
     Ended,
     Moment,
     Paused,
+    RoundBegan,
     Voided,
     Wrote,
 )
 from loopline.models import JsonObject
 
-_CHANNELS = {"answer": "answer", "thinking": "thought", "notes": "thought"}
+_CHANNELS = {"answer": "answer", "thinking": "thought", "notes": "thought", "draft": "thought"}
 _STATUSES = {
     "error": "failed",
     "refused": "failed",
@@ -38,6 +40,7 @@ class Nadoo:
     def __init__(self) -> None:
         self._node = ""
         self._shown = set[str]()
+        self._held: list[Word] | None = []
 
     def say(self, at: At, moment: Moment) -> Iterator[Word]:
         """The words for a moment."""
@@ -45,9 +48,15 @@ class Nadoo:
             case Began(bundle=bundle):
                 self._node = bundle
                 self._shown.clear()
+                self._held = []
                 yield Word("node_started", {"node_id": bundle, "turn_id": at.turn_id})
+            case RoundBegan() | AnswerBegan():
+                # Tokens of an answer follow the iteration they belong to; one asked for alone has none.
+                self._held = [] if isinstance(moment, RoundBegan) else None
             case Decided(purpose="decision") | Compacted():
                 yield self._prepared(moment)
+                if isinstance(moment, Decided):
+                    yield from self._released()
             case CallBegan() | CallEnded() | Asked():
                 yield self._called(moment)
             case Wrote() | Voided() | Answered():
@@ -89,19 +98,33 @@ class Nadoo:
     def _written(self, moment: Wrote | Voided | Answered) -> Iterator[Word]:
         match moment:
             case Wrote(channel=channel, text=text) if channel in _CHANNELS:
-                self._shown.add(channel)
                 token: JsonObject = {"token": text, "node_id": self._node}
-                yield Word("llm_token", {**token, "channel": _CHANNELS[channel]})
+                word = Word("llm_token", {**token, "channel": _CHANNELS[channel]}, lasts=False)
+                if channel == "answer" and self._held is not None:
+                    self._held.append(word)
+                else:
+                    self._shown.add(channel)
+                    yield word
+            case Voided(channel="answer") if self._held:
+                self._held.clear()
             case Voided(channel=channel) if channel in self._shown:
                 self._shown.remove(channel)
                 yield Word("reset", {"node_id": self._node, "channel": _CHANNELS[channel]})
             case Answered(text=text, flag=flag, usage=usage):
+                yield from self._released()
                 self._shown.clear()
                 tokens = usage.input_tokens + usage.output_tokens
                 finished: JsonObject = {"node_id": self._node, "total_tokens": tokens}
                 yield Word("llm_finished", {**finished, "text": text, "flag": flag})
             case _:
                 pass
+
+    def _released(self) -> Iterator[Word]:
+        """The tokens that waited for their iteration."""
+        held, self._held = self._held or [], None
+        if held:
+            self._shown.add("answer")
+        yield from held
 
     def _finished(self, moment: Paused | Ended) -> JsonObject:
         """How it ended: an answer at a limit is one too."""

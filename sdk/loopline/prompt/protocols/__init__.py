@@ -10,29 +10,34 @@ from loopline.prompt.protocols.channels import ChannelSplitter
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
+    Channel,
     Decided,
     DecisionProtocol,
     Malformed,
+    Piece,
+    Splitter,
 )
 from loopline.prompt.protocols.json_action import JsonAction
 from loopline.prompt.protocols.native import Native
-from loopline.prompt.protocols.tagged import DELEGATE, Tagged
+from loopline.prompt.protocols.tagged import Tagged
 from loopline.prompt.protocols.thought_action import ThoughtAction, ThoughtSplitter
 
 NATIVE: ProtocolName = "native"
 
 __all__ = [
-    "DELEGATE",
     "NATIVE",
     "Answer",
     "Calls",
+    "Channel",
     "ChannelSplitter",
     "Decided",
     "DecisionProtocol",
     "JsonAction",
     "Malformed",
     "Native",
+    "Piece",
     "ProtocolName",
+    "Splitter",
     "Tagged",
     "ThoughtAction",
     "ThoughtSplitter",

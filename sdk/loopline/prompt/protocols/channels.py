@@ -1,7 +1,7 @@
 """A text in tagged channels, taken apart while it is still being written.
 
-Known are `<channel:NAME>…</channel:NAME>` and the calls `<tool_call …>…</tool_call>` and
-`<agent_call …>…</agent_call>`, which may close themselves. Nothing nests. A tag that is meant as text is
+Known are `<channel:NAME>…</channel:NAME>` and the calls `<tool_call …>…</tool_call>`, `<tool …>…</tool>`
+and `<agent_call …>…</agent_call>`, which may close themselves. Nothing nests. A tag that is meant as text is
 written with a backslash behind its `<`. In code and in JSON, which have string literals, a tag inside
 of one is text as it stands.
 """
@@ -20,12 +20,12 @@ Walk = Generator[None, str, T]
 Literals = Generator[bool, str, None]
 """Is sent one character after the other, and says of each whether it is part of a string literal."""
 
-_CALLS = {"<tool_call": "tool_call", "<agent_call": "agent_call"}
+_CALLS = {"<tool_call": "tool_call", "<tool": "tool_call", "<agent_call": "agent_call"}
 _CHANNEL = "<channel:"
 _WORDS = (*_CALLS, _CHANNEL, "</tool_call", "</agent_call", "</channel:")
 _BEGINNINGS = {word[:length] for word in _WORDS for length in range(1, len(word) + 1)}
-_TAG = re.compile(r"<(\\*)(?=/?(?:channel:|tool_call|agent_call))", re.IGNORECASE)
-_ESCAPED = re.compile(r"<\\+/?(?:channel:|tool_call|agent_call)", re.IGNORECASE)
+_TAG = re.compile(r"<(\\*)(?=/?(?:channel:|tool|agent_call))", re.IGNORECASE)
+_ESCAPED = re.compile(r"<\\+/?(?:channel:|tool|agent_call)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_-]")
 _SPACE = " \t\r\n"
 _LONGEST_NAME = 64
@@ -138,7 +138,7 @@ class _Reading:
             tag, character = yield from _word()
             word = tag.lower()
             if word in _CALLS and character and character in f"{_SPACE}/>":
-                character = yield from self._call(_CALLS[word], character)
+                character = yield from self._call(word, character)
             elif word == _CHANNEL:
                 character = yield from self._channel(tag, character)
             else:
@@ -160,8 +160,9 @@ class _Reading:
         self._begin(Element(name))
         return (yield from self._body(f"</channel:{name}", literals() if literals else None))
 
-    def _call(self, name: str, character: str) -> Walk[str]:
-        """What follows `<tool_call` or `<agent_call`; the character behind it all."""
+    def _call(self, word: str, character: str) -> Walk[str]:
+        """What follows a word such as `<tool_call`; the character behind it all."""
+        name = _CALLS[word]
         attributes, character = yield from _attributes(character)
         itself = bool(character) and attributes.endswith("/")
         self._begin(Element(name, True, attributes.removesuffix("/"), itself))
@@ -169,7 +170,7 @@ class _Reading:
             return ""
         if not itself:
             literals = _json_literals() if name == "tool_call" else None
-            return (yield from self._body(f"</{name}", literals))
+            return (yield from self._body(f"</{word[1:]}", literals))
         self._begin(Element(closed=True))
         return (yield)
 
@@ -250,7 +251,7 @@ def _space(character: str) -> Walk[tuple[str, str]]:
 
 
 def _unescaped(tag: str) -> str:
-    return f"<{tag[2:]}" if _ESCAPED.fullmatch(tag) else tag
+    return f"<{tag[2:]}" if _ESCAPED.match(tag) else tag
 
 
 def _json_literals() -> Literals:

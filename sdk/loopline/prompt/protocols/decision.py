@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from loopline.models import (
     AssistantMessage,
@@ -22,10 +22,16 @@ from loopline.models import (
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The model wants tools run; `notes` is what it said beside."""
+    """The model wants tools run; `notes` is what it said beside.
+
+    `thinking` is what it thought in a channel of the text. `discarded` is text of the reply that is no
+    part of the decision, such as an observation that the model invented.
+    """
 
     notes: str
     calls: tuple[ToolCall, ...]
+    thinking: str = ""
+    discarded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class Answer:
 
     notes: str
     text: str
+    thinking: str = ""
+    discarded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,59 @@ class Malformed:
 
 
 Decided = Calls | Answer | Malformed
+Channel = Literal["answer", "notes", "thinking"]
+"""Where a listener hears a text of a reply."""
+
+Piece = tuple[Channel, str]
+"""The next text of a channel."""
+
+
+class Splitter(Protocol):
+    """Tells the channels of a reply apart while it is written, however it is cut into pieces.
+
+    What it gives of a channel is what `decode` reads there of the whole reply, wherever the beginning
+    of a reply can tell. Each character is looked at once.
+    """
+
+    def feed(self, text: str) -> list[Piece]:
+        """Return what the next piece of the reply adds to which channel."""
+        ...
+
+    def close(self) -> list[Piece]:
+        """Return what is left when nothing more comes."""
+        ...
+
+
+class Sections:
+    """The text of a channel that comes in sections, without the white space around each of them."""
+
+    def __init__(self, joint: str = "") -> None:
+        self._joint = joint
+        self._white: list[str] = []
+        self._begun = self._said = False
+
+    def begin(self) -> None:
+        """Begin another section, which `joint` stands before."""
+        self._white.clear()
+        self._begun = False
+
+    def add(self, text: str) -> str:
+        """Return what can be told now; white space is held back until text follows it."""
+        if not self._begun:
+            text = text.lstrip()
+            if not text:
+                return ""
+            if self._said:
+                self._white.append(self._joint)
+            self._begun = self._said = True
+        said = text.rstrip()
+        white = text[len(said) :]
+        if said:
+            said = "".join([*self._white, said])
+            self._white.clear()
+        if white:
+            self._white.append(white)
+        return said
 
 
 class DecisionProtocol(Protocol):
@@ -53,6 +114,15 @@ class DecisionProtocol(Protocol):
     @property
     def name(self) -> ProtocolName:
         """Its name in `turn.header`."""
+        ...
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts before which a reply is to end, where the provider can see to that."""
+        ...
+
+    def splitter(self) -> Splitter:
+        """Return what tells the channels of one reply apart while it is written."""
         ...
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:

@@ -17,6 +17,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
     dumps,
+    object_at,
     scan_json,
     well_formed,
     well_formed_object,
@@ -24,8 +25,12 @@ from loopline.models import (
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
+    Channel,
     Decided,
     Malformed,
+    Piece,
+    Sections,
+    Splitter,
     arguments_of,
     listed,
 )
@@ -39,12 +44,21 @@ _FORMS = (
     'or {"action": "final_answer", "answer": …}.'
 )
 _FIELD = re.compile(r'"(?:action|notes|tool|arguments|answer)"\s*:')
+_BETWEEN = re.compile(r"(?:[\s,]|```\w*)*+")
+_HEARD: dict[str, Channel] = {"notes": "notes", "answer": "answer"}
+_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
+_HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonAction:
     """One JSON object a reply, for models without tool calls; several that are written all count."""
 
     name: Literal["json"] = "json"
+    stop: tuple[str, ...] = ()
+
+    def splitter(self) -> Splitter:
+        """Return what reads `notes` and `answer` off an object that is not whole yet."""
+        return JsonSplitter()
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The forms of a reply, and every tool with its schema."""
@@ -93,7 +107,7 @@ def decided(raw: str) -> Decided:
 
 
 def _done(raw: str, actions: Sequence[JsonObject]) -> Decided:
-    notes = "\n".join(str(one.get("notes") or "").strip() for one in actions).strip()
+    notes = "\n".join(filter(None, (str(one.get("notes") or "").strip() for one in actions)))
     calls, answers = list[ToolCall](), list[str]()
     for one in actions:
         match one:
@@ -103,7 +117,139 @@ def _done(raw: str, actions: Sequence[JsonObject]) -> Decided:
                     return Malformed(raw, "`arguments` must be a JSON object.")
                 calls.append(ToolCall(name=tool, arguments=arguments))
             case {"answer": str(answer)} if answer.strip():
-                answers.append(answer)
+                answers.append(answer.strip())
             case _:
                 return Malformed(raw, f"An object has none of the known forms. {_FORMS}")
-    return Calls(notes, tuple(calls)) if calls else Answer(notes, "\n\n".join(answers))
+    discarded = "" if _is_all(raw, actions) and not (calls and answers) else raw
+    if calls:
+        return Calls(notes, tuple(calls), discarded=discarded)
+    return Answer(notes, "\n\n".join(answers), discarded=discarded)
+
+
+def _is_all(raw: str, actions: Sequence[JsonObject]) -> bool:
+    """Whether a text says nothing beside what is done of these actions."""
+    if any(_says_more(one) for one in actions):
+        return False
+    at, found = _between(raw, 0), 0
+    while at < len(raw):
+        one = object_at(raw, at)
+        if isinstance(one, BrokenJson):
+            return False
+        at, found = _between(raw, one[1]), found + 1
+    return found == len(actions)
+
+
+def _says_more(action: JsonObject) -> bool:
+    used = {"notes", "tool", "arguments"} if "tool" in action else {"notes", "answer"}
+    return any(value for name, value in action.items() if name not in {"action", *used})
+
+
+def _between(raw: str, at: int) -> int:
+    """The end of what may stand between objects: white space, commas, fences."""
+    found = _BETWEEN.match(raw, at)
+    return found.end() if found else at
+
+
+class JsonSplitter:
+    """Reads the texts of `notes` and `answer` off objects that are still being written.
+
+    Only fields of an outermost object are read. What cannot be told from a beginning, such as an answer
+    in an object that is broken further on, is for `decode` to tell.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._key = ""
+        self._is_value = False
+        self._text: list[str] = []
+        self._field: Channel | None = None
+        self._escape: str | None = None
+        self._in_string = False
+        self._said: dict[Channel, Sections] = {"notes": Sections("\n"), "answer": Sections("\n\n")}
+        self._pieces: list[Piece] = []
+
+    def feed(self, text: str) -> list[Piece]:
+        """Return what the next piece of the reply adds to which channel."""
+        for character in text:
+            if self._in_string:
+                self._read(character)
+            else:
+                self._walk(character)
+        self._tell()
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def close(self) -> list[Piece]:
+        """Return nothing: what was not finished is no text of a field."""
+        return []
+
+    def _walk(self, character: str) -> None:
+        """Read on outside of string literals."""
+        match character:
+            case "{" | "[":
+                self._depth += 1
+                self._key, self._is_value = "", False
+            case "}" | "]":
+                self._depth = max(self._depth - 1, 0)
+                self._key, self._is_value = "", False
+            case ",":
+                self._key, self._is_value = "", False
+            case ":":
+                self._is_value = True
+            case '"' if self._depth:
+                self._in_string = True
+                known = _HEARD.get(self._key) if self._is_value and self._depth == 1 else None
+                self._field = known
+                if known:
+                    self._said[known].begin()
+            case _:
+                pass
+
+    def _read(self, character: str) -> None:
+        """Read on inside of a string literal."""
+        if self._escape is not None:
+            self._escaped(self._escape + character)
+        elif character == "\\":
+            self._escape = ""
+        elif character == '"':
+            self._end()
+        elif self._field or not self._is_value:
+            self._text.append(character)
+
+    def _escaped(self, escape: str) -> None:
+        """Take an escape as far as it has come; one that JSON does not have stands for itself."""
+        self._escape = None
+        if escape[0] != "u":
+            self._text.append(_ESCAPES.get(escape, f"\\{escape}"))
+        elif not set(escape[1:]) <= _HEX:
+            self._text.append(f"\\{escape[:-1]}")
+            self._read(escape[-1])
+        elif len(escape) < len("u0000"):
+            self._escape = escape
+        else:
+            self._text.append(chr(int(escape[1:], 16)))
+
+    def _end(self) -> None:
+        self._tell(whole=True)
+        if not self._is_value:
+            self._key = "".join(self._text)
+        self._text.clear()
+        self._in_string, self._field = False, None
+
+    def _tell(self, *, whole: bool = False) -> None:
+        """Tell what has come of a field, but for half of a character that takes two escapes."""
+        if self._field is None:
+            return
+        text = "".join(self._text)
+        held = text[-1:] if not whole and "\ud800" <= text[-1:] <= "\udbff" else ""
+        self._text = [held] if held else []
+        said = self._said[self._field].add(_paired(text.removesuffix(held)))
+        if said:
+            self._pieces.append((self._field, said))
+
+
+def _paired(text: str) -> str:
+    """The text with surrogates that make a character together made one."""
+    if text.isascii():
+        return text
+    return well_formed(text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass"))

@@ -15,13 +15,26 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.prompt.protocols.decision import Answer, Calls, Decided, Malformed
+from loopline.prompt.protocols.decision import (
+    Answer,
+    Calls,
+    Decided,
+    Malformed,
+    Piece,
+    Sections,
+    Splitter,
+)
 
 
 class Native:
     """The provider's own tool calls."""
 
     name: Literal["native"] = "native"
+    stop: tuple[str, ...] = ()
+
+    def splitter(self) -> Splitter:
+        """Return what takes the text for the answer, which it is unless calls follow."""
+        return PlainSplitter()
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The tools travel beside the text."""
@@ -50,6 +63,22 @@ class Native:
         if not text.strip():
             return Malformed(text, "The reply was empty: call a tool or answer.")
         return Answer("", text)
+
+
+class PlainSplitter:
+    """Takes a text for the answer as it comes."""
+
+    def __init__(self) -> None:
+        self._answer = Sections()
+
+    def feed(self, text: str) -> list[Piece]:
+        """Return what the next piece of the reply adds to the answer."""
+        said = self._answer.add(text)
+        return [("answer", said)] if said else []
+
+    def close(self) -> list[Piece]:
+        """Return nothing: only white space is held back."""
+        return []
 
 
 def _sound(call: ToolCall) -> ToolCall:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape, unescape
 from typing import Literal
@@ -11,6 +11,7 @@ from typing import Literal
 from loopline.models import (
     AssistantMessage,
     BrokenJson,
+    Json,
     JsonObject,
     Message,
     Reply,
@@ -19,23 +20,25 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
     dumps,
+    json_objects,
     object_at,
     well_formed,
     well_formed_object,
 )
-from loopline.prompt.protocols.channels import Element, elements, escaped
+from loopline.prompt.protocols.channels import ChannelSplitter, Element, elements, escaped
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
+    Channel,
     Decided,
     Malformed,
+    Piece,
+    Sections,
+    Splitter,
     arguments_of,
     listed,
 )
-from loopline.prompt.protocols.json_action import decided
-
-DELEGATE = "react.delegate"
-"""The tool that an `<agent_call agent=… task=…>` calls."""
+from loopline.prompt.protocols.json_action import JsonSplitter, decided
 
 _MANUAL = """Reply in tags. To call tools, say in a few words what you do, then for each call:
 <tool_call name="<tool name>">{"its arguments": "as one JSON object"}</tool_call>
@@ -56,12 +59,26 @@ _ATTRIBUTE = re.compile(
 )
 _FENCE = re.compile(r"\A```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _FENCES_ONLY = re.compile(r"\A(?:\s*```\w*)*\s*\Z")
+_ODD_CALL = re.compile(
+    r"<\|?/?(?:tool_calls?|tool_use|tool_code|function_calls?|function=|invoke\b)"
+    r"|^[ \t]*\[/?(?:tool_calls?|tool|agent_call|function_calls?)\b"
+    r'|"(?:tool_calls?|function_call)"\s*+:',
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What a call looks like in other forms than this one."""
+_NAMES = ("name", "tool", "function", "action")
+_ARGUMENTS = ("args", "arguments", "parameters", "input")
 
 
 class Tagged:
     """Tagged text, for models that follow a form but know no calls; the answer can be streamed."""
 
     name: Literal["tagged"] = "tagged"
+    stop: tuple[str, ...] = ()
+
+    def splitter(self) -> Splitter:
+        """Return what tells answer, notes and thinking apart."""
+        return TaggedSplitter()
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The tags of a reply, and every tool with its schema."""
@@ -83,8 +100,9 @@ class Tagged:
     def decode(self, reply: Reply) -> Decided:
         """The calls, with the text outside of tags as notes; else the answer.
 
-        Without any tag the whole text is the answer. A `decision` channel holds the objects of the
-        `json` protocol. Channels of other names are passed over.
+        Without any tag the whole text is the answer, unless it looks like a call of another form. A
+        `decision` channel holds the objects of the `json` protocol. Channels of names that are not
+        known are part of the answer.
         """
         return _Parts(well_formed(reply.text)).decided()
 
@@ -96,8 +114,10 @@ class _Parts:
         self._raw = raw
         self._outside: list[str] = []
         self._notes: list[str] = []
+        self._thoughts: list[str] = []
         self._answers: list[str] = []
         self._calls: list[ToolCall] = []
+        self._discarded: list[str] = []
         self._problem = ""
 
     def decided(self) -> Decided:
@@ -107,32 +127,39 @@ class _Parts:
             if self._problem:
                 return Malformed(self._raw, f"{self._problem} {_FORMS}")
         outside = "".join(self._outside).strip()
-        notes = "\n".join(part for part in [*self._notes, outside] if not _FENCES_ONLY.match(part))
+        notes = _joined(part for part in [*self._notes, outside] if not _FENCES_ONLY.match(part))
+        thinking, answer = _joined(self._thoughts), _joined(self._answers, "\n\n")
         if self._calls:
-            return Calls(notes, tuple(self._calls))
-        if answer := "\n\n".join(text for text in self._answers if text):
-            return Answer(notes, answer)
+            discarded = _joined([*self._discarded, answer])
+            return Calls(notes, tuple(self._calls), thinking, discarded)
+        discarded = _joined(self._discarded)
+        if answer:
+            return Answer(notes, answer, thinking, discarded)
         if outside and not self._answers:
-            return Answer("\n".join(self._notes), outside)
+            if _is_odd_call(outside):
+                return Malformed(self._raw, f"The reply is no call of a known form. {_FORMS}")
+            return Answer(_joined(self._notes), outside, thinking, discarded)
         return Malformed(self._raw, f"The reply has neither a call nor an answer. {_FORMS}")
 
     def _take(self, element: Element) -> None:
         match element.name:
             case "":
                 self._outside.append(element.text)
-            case "answer":
-                self._answers.append(element.text.strip())
+            case "thinking":
+                self._thoughts.append(element.text.strip())
             case "code":
                 self._take_code(element)
             case "decision":
                 self._take_decision(element.text)
-            case "tool_call" | "agent_call" if element.is_call:
+            case "agent_call" if element.is_call:
+                self._problem = "There are no agents to call here."
+            case "tool_call" if element.is_call:
                 self._take_call(element)
             case _:
-                pass
+                self._answers.append(element.text.strip())
 
     def _take_call(self, element: Element) -> None:
-        called = _agent_call(element) if element.name == "agent_call" else _tool_call(element)
+        called = _tool_call(element)
         if isinstance(called, str):
             self._problem = called
         else:
@@ -150,14 +177,81 @@ class _Parts:
 
     def _take_decision(self, text: str) -> None:
         match decided(text):
-            case Calls(notes=notes, calls=calls):
+            case Calls(notes=notes, calls=calls, discarded=discarded):
                 self._notes.append(notes)
+                self._discarded.append(discarded)
                 self._calls += calls
-            case Answer(notes=notes, text=answer):
+            case Answer(notes=notes, text=answer, discarded=discarded):
                 self._notes.append(notes)
-                self._answers.append(answer.strip())
+                self._discarded.append(discarded)
+                self._answers.append(answer)
             case Malformed(problem=problem):
                 self._problem = f"The decision channel cannot be read. {problem}"
+
+
+class TaggedSplitter:
+    """Tells answer, notes and thinking of a tagged text apart; what is part of a call is neither."""
+
+    def __init__(self) -> None:
+        self._channels = ChannelSplitter()
+        self._decision = JsonSplitter()
+        self._last: str | None = None
+        self._said: dict[Channel, Sections] = {
+            "notes": Sections(),
+            "thinking": Sections("\n"),
+            "answer": Sections("\n\n"),
+        }
+        self._calls = False
+
+    def feed(self, text: str) -> list[Piece]:
+        """Return what the next piece of the reply adds to which channel."""
+        return self._told(self._channels.feed(text))
+
+    def close(self) -> list[Piece]:
+        """Return what is left when nothing more comes."""
+        return self._told(self._channels.close())
+
+    def _told(self, pieces: Iterable[tuple[str, str]]) -> list[Piece]:
+        return [piece for name, text in pieces for piece in self._of(name, text) if piece[1]]
+
+    def _of(self, name: str, text: str) -> list[Piece]:
+        begins, self._last = name != self._last, name
+        match name:
+            case "tool_call" | "agent_call" | "code":
+                self._calls = True
+                return []
+            case "decision":
+                return self._decision.feed(text)
+            case "":
+                return [("notes", self._said["notes"].add(text))]
+            case "thinking":
+                return [("thinking", self._section("thinking", text, begins=begins))]
+            case _ if self._calls:  # an answer beside calls is none
+                return []
+            case _:
+                return [("answer", self._section("answer", text, begins=begins))]
+
+    def _section(self, channel: Channel, text: str, *, begins: bool) -> str:
+        if begins:
+            self._said[channel].begin()
+        return self._said[channel].add(text)
+
+
+def _is_odd_call(text: str) -> bool:
+    """Whether a text looks like a call, in a form that is not read here."""
+    return bool(_ODD_CALL.search(text)) or any(
+        isinstance(_first(one, _NAMES), str) and _first(one, _ARGUMENTS) is not None
+        for one in json_objects(text)
+    )
+
+
+def _first(written: JsonObject, names: Iterable[str]) -> Json:
+    """The first of these fields that an object has."""
+    return next((written[name] for name in names if name in written), None)
+
+
+def _joined(parts: Iterable[str], joint: str = "\n") -> str:
+    return joint.join(filter(None, parts))
 
 
 def _written(call: ToolCall) -> str:
@@ -188,7 +282,7 @@ def _code(text: str) -> str:
 def _tool_call(element: Element) -> ToolCall | str:
     """The call, or what is wrong with it."""
     attributes = _attributes(element)
-    name, body = attributes.get("name", ""), _unfenced(element.text)
+    name, body = attributes.get("name", "").removeprefix("@"), _unfenced(element.text)
     given = attributes.get("args") or attributes.get("arguments") or body
     if not element.closed and not given:
         return "A tool_call is not closed."
@@ -207,14 +301,6 @@ def _named_inside(written: JsonObject) -> ToolCall | str:
     if not isinstance(name, str) or arguments is None:
         return "A tool_call has no name."
     return ToolCall(name=name, arguments=arguments)
-
-
-def _agent_call(element: Element) -> ToolCall | str:
-    attributes = _attributes(element)
-    agent, task = attributes.get("agent", ""), attributes.get("task") or element.text.strip()
-    if not element.closed or not agent or not task:
-        return 'An agent_call is not of the form <agent_call agent="…" task="…"/>.'
-    return ToolCall(name=DELEGATE, arguments={"agent": agent, "task": task})
 
 
 def _attributes(element: Element) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Literal
 
 from loopline.models import (
@@ -22,7 +21,17 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.prompt.protocols.decision import Answer, Calls, Decided, Malformed, listed
+from loopline.prompt.protocols.decision import (
+    Answer,
+    Calls,
+    Channel,
+    Decided,
+    Malformed,
+    Piece,
+    Sections,
+    Splitter,
+    listed,
+)
 
 _MANUAL = """Reply with these lines, to call a tool:
 Thought: what you know, and what you do next
@@ -39,15 +48,15 @@ _FORMS = (
 )
 
 _WORD = (
-    r"(?P<bold>\*\*)?(?P<word>Thought|Action Input|Action|Observation|Final Answer)[ \t]*"
+    r"(?P<bold>\*\*)?(?P<word>Thought|Action Input|Action|Input|Observation|Final Answer)[ \t]*"
     r"(?(bold)(?:\*\*:|:\*\*)|:)"
 )
 _MARK = re.compile(rf"^[ \t]*{_WORD}[ \t]*", re.MULTILINE)
 _PLAIN = re.compile(rf"^([ \t]*)(\\*)(?={_WORD})", re.MULTILINE)
 _ESCAPED = re.compile(rf"^([ \t]*)\\(\\*)(?={_WORD})", re.MULTILINE)
-_MAYBE = re.compile(r"[ \t]*+\*{0,2}[A-Za-z ]{0,12}[ \t]*+\*{0,2}:?\*{0,2}[ \t]*+")
+_MAYBE = re.compile(r"[ \t]*+\\*+\*{0,2}[A-Za-z ]{0,12}[ \t]*+\*{0,2}:?\*{0,2}[ \t]*+")
 _LONGEST_MARK = 64
-_SHOWN = {"Thought": "thinking", "Final Answer": "answer"}
+_GAP = re.compile(r"(?:\s|```)*+")
 _BEFORE_INPUT = re.compile(r"\s*(?:```\w*\s*)?")
 _NO_INPUT = re.compile(r"(?:null|None)\b")
 
@@ -56,6 +65,11 @@ class ThoughtAction:
     """Thought, action and observation as lines of text, for models that know nothing else."""
 
     name: Literal["thought_action"] = "thought_action"
+    stop: tuple[str, ...] = ("\nObservation:",)
+
+    def splitter(self) -> Splitter:
+        """Return what tells a final answer from the thoughts before it."""
+        return ThoughtSplitter()
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The lines of a reply, and every tool with its schema."""
@@ -93,36 +107,58 @@ class _Lines:
         self._named: str | None = None
         self._calls: list[ToolCall] = []
         self._answer: str | None = None
+        self._discarded: list[str] = []
         self._problem = ""
 
     def decided(self) -> Decided:
         """What the lines come to."""
-        mark = _MARK.search(self._raw)
+        mark = self._next(0)
         if mark is not None and (before := self._raw[: mark.start()].strip()):
             self._thoughts.append(before)
         while mark is not None and not self._problem and self._answer is None:
             if mark["word"] == "Observation" and (self._calls or self._named):
+                self._discarded.append(self._raw[mark.start() :])
                 break
             self._take(mark)
-            mark = _MARK.search(self._raw, self._at)
+            mark = self._next(self._at)
+            self._pass_over(self._at, mark.start() if mark else len(self._raw))
         return self._outcome()
 
+    def _next(self, at: int) -> re.Match[str] | None:
+        """The next mark; `Input` is one only behind an action that has none yet."""
+        mark = _MARK.search(self._raw, at)
+        while mark is not None and mark["word"] == "Input" and self._named is None:
+            mark = _MARK.search(self._raw, mark.end())
+        return mark
+
+    def _pass_over(self, start: int, end: int) -> None:
+        """Set apart what stands behind the input of an action."""
+        gap = _GAP.match(self._raw, start, end)
+        if gap is not None and gap.end() < end and self._answer is None:
+            self._discarded.append(self._raw[start:end])
+
     def _take(self, mark: re.Match[str]) -> None:
-        following = _MARK.search(self._raw, mark.end())
-        self._at = following.start() if following else len(self._raw)
-        text = self._raw[mark.end() : self._at].strip()
         match mark["word"]:
             case "Thought":
-                self._thoughts.append(_ESCAPED.sub(r"\1\2", text))
+                self._thoughts.append(_ESCAPED.sub(r"\1\2", self._text(mark)))
             case "Action":
                 self._check_complete()
-                self._named = text.strip("`'\"")
-            case "Action Input":
+                self._named = ""
+                self._named = self._text(mark).strip("`'\"")
+            case "Action Input" | "Input":
+                self._text(mark)
                 self._take_input(mark.end())
             case "Final Answer":
+                self._at = len(self._raw)
                 self._answer = self._raw[mark.end() :].strip()
-            case _:
-                pass  # an observation of nothing: no action stands before it
+            case _:  # an observation of nothing: no action stands before it
+                self._discarded.append(self._text(mark))
+
+    def _text(self, mark: re.Match[str]) -> str:
+        """What stands behind a mark, up to the next one."""
+        following = self._next(mark.end())
+        self._at = following.start() if following else len(self._raw)
+        return self._raw[mark.end() : self._at].strip()
 
     def _take_input(self, at: int) -> None:
         if self._named is None:
@@ -151,32 +187,38 @@ class _Lines:
         if self._problem:
             return Malformed(self._raw, f"{self._problem} {_FORMS}")
         if self._calls:
-            return Calls(notes, tuple(self._calls))
+            discarded = "\n".join(filter(None, [*self._discarded, self._answer]))
+            return Calls(notes, tuple(self._calls), discarded=discarded)
         if self._answer:
-            return Answer(notes, self._answer)
+            discarded = "\n".join(filter(None, self._discarded))
+            return Answer(notes, self._answer, discarded=discarded)
         return Malformed(self._raw, f"The reply has neither an Action nor a Final Answer. {_FORMS}")
 
 
 class ThoughtSplitter:
-    """Tells a final answer from what stands before it, while the text comes in line by line.
+    """Tells a final answer from the thoughts before it, while the text comes in line by line.
 
-    `feed` and `close` give pairs of "thinking" or "answer", and the next text of that. Marks and the
-    lines of actions are passed over. A line is held back as long as it may still become a mark.
+    Marks and the lines of actions are passed over, and so is what the model made up behind an action.
+    A line is held back as long as it may still become a mark.
     """
 
     def __init__(self) -> None:
         self._line: str | None = ""
-        self._channel = "thinking"
-        self._pieces: list[tuple[str, str]] = []
+        self._channel: Channel | None = "notes"
+        self._word = ""
+        self._acted = False
+        self._run: list[str] = []
+        self._said = {"notes": Sections("\n"), "answer": Sections()}
+        self._pieces: list[Piece] = []
 
-    def feed(self, text: str) -> list[tuple[str, str]]:
-        """What the next piece of the text adds to which channel."""
+    def feed(self, text: str) -> list[Piece]:
+        """Return what the next piece of the reply adds to which channel."""
         for character in text:
             self._take(character)
         return self._given()
 
-    def close(self) -> list[tuple[str, str]]:
-        """What is left when nothing more comes."""
+    def close(self) -> list[Piece]:
+        """Return what is left when nothing more comes."""
         self._decide()
         return self._given()
 
@@ -192,18 +234,50 @@ class ThoughtSplitter:
         """The beginning of the line is a mark or it is none; what is behind that is text."""
         line, self._line = self._line or "", None
         mark = _MARK.match(line)
-        if mark is not None:
-            self._channel = _SHOWN.get(mark["word"], "")
-        for character in line[mark.end() if mark else 0 :]:
+        if mark is not None and self._begins(mark["word"]):
+            line = line[mark.end() :]
+        else:
+            line = _ESCAPED.sub(r"\1\2", line)
+        for character in line:
             self._say(character)
+
+    def _begins(self, word: str) -> bool:
+        """Whether a word begins something else here; then that is what follows."""
+        if word == "Input" and self._word != "Action":
+            return False
+        self._flush()
+        is_over = self._word == "Observation" and self._acted
+        self._acted = self._acted or word == "Action"
+        if not is_over:
+            self._word = word
+            self._channel = _heard(word, acted=self._acted)
+        if self._channel:
+            self._said[self._channel].begin()
+        return True
 
     def _say(self, character: str) -> None:
         if self._channel:
-            self._pieces.append((self._channel, character))
-        if character == "\n" and self._channel != "answer":
+            self._run.append(character)
+        if character == "\n" and self._word != "Final Answer":
             self._line = ""
 
-    def _given(self) -> list[tuple[str, str]]:
+    def _flush(self) -> None:
+        if self._channel and (said := self._said[self._channel].add("".join(self._run))):
+            self._pieces.append((self._channel, said))
+        self._run.clear()
+
+    def _given(self) -> list[Piece]:
+        self._flush()
         pieces, self._pieces = self._pieces, []
-        runs = groupby(pieces, key=lambda piece: piece[0])
-        return [(channel, "".join(text for _, text in run)) for channel, run in runs]
+        return pieces
+
+
+def _heard(word: str, *, acted: bool) -> Channel | None:
+    """The channel of what follows a mark; an answer behind an action is none."""
+    match word:
+        case "Thought":
+            return "notes"
+        case "Final Answer" if not acted:
+            return "answer"
+        case _:
+            return None

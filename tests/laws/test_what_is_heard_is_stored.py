@@ -1,0 +1,259 @@
+"""Heard is stored: what a listener has of a channel when it closes is the text of its blocks, in every protocol.
+
+Models ramble in marks, channels, citations and near misses of calls; replies break off, are cut off, and come
+in pieces that end anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopline import Harness
+from loopline.errors import ModelUnavailable
+from loopline.events import Delta, Event
+from loopline.models import (
+    Abilities,
+    Prompt,
+    ProtocolName,
+    Reply,
+    StopReason,
+    TextDelta,
+    ToolCall,
+)
+from loopline.prompt import protocol
+from loopline.react import Limits
+from loopline.testing import FakeClock
+from loopline.timeline import (
+    Block,
+    Completion,
+    Decision,
+    Draft,
+    Exit,
+    Notes,
+    RoundStart,
+    Thinking,
+    Timeline,
+    ToolCalled,
+    citations,
+    encode,
+)
+from tests.support.playground import bundle
+
+NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
+
+COMMON = ["@ ", "@\n", "\n\n", " ", "✓ [1] @\n", "- ✗ 2. @\n", "✓ 12 @ tests\n", "✓ [1] ", "[[S:1]]",
+          "[[S:2,1]]", "[[S:9]]", "[[S:", "`", "```\n", "é@ "]  # fmt: skip
+OWN: dict[ProtocolName, list[str]] = {
+    "native": [],
+    "json": [
+        '{"action": "final_answer", "notes": "@", "answer": "@ [[S:1]]"}',
+        '{"action": "final_answer", "notes": "", "answer": "✓ [1] @\\n@\\u00e9\\ud83d\\ude00\\q"}',
+        '{"action": "call_tool", "notes": "✓ [2] @", "tool": "play.look", "arguments": {"text": "@"}}',
+        '{"action": "final_answer", "why": {"notes": "@"}, "answer": " @ "}',
+        '{"answer": "@', '"}', '{"x": "@"}', "```json\n", '{"answer": "@"}', '"@": 1, ',
+    ],
+    "tagged": [
+        "<channel:answer>", "</channel:answer>", "<channel:answer>@ [[S:2]]</channel:answer>",
+        "<channel:thinking>@</channel:thinking>", "<channel:canvas>@ [[S:2]]</channel:canvas>",
+        '<tool_call name="play.look">{"text": "@"}</tool_call>', "<channel:thinking> @",
+        '<tool name="@play.look" args=\'{"text": "@"}\'/>', "<agent_call agent='a' task='@'/>",
+        '{"tool_call": "play.look", "args": {"text": "@"}}', "[tool_call: @]", "<\\tool_call> @", "<chan",
+        '<channel:decision>{"action": "final_answer", "notes": "@", "answer": "@"}</channel:decision>',
+    ],
+    "thought_action": [
+        "Thought: @\n", "\nThought: @", "\nFinal Answer: @ [[S:1]]", "\nAction: play.look\n",
+        'Action Input: {"text": "@"}\n', '\nInput: {"text": "@"}\n', "\nObservation: @\n",
+        "\\Thought: @\n", "**Final Answer:** ✓ [1] @\n@", "\n  \\\\Action: @",
+    ],
+}  # fmt: skip
+"""Pieces of what models write, by protocol; `@` stands for a word that nothing else has."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A reply: its pieces, how it ends, what it calls, and whether an attempt breaks off before it."""
+
+    text: str
+    ends: Sequence[int]
+    stop: StopReason
+    thinking: str
+    calls: bool
+    breaks: bool
+
+    @property
+    def pieces(self) -> list[str]:
+        ends = sorted({0, len(self.text), *(end % (len(self.text) + 1) for end in self.ends)})
+        return [self.text[start:end] for start, end in pairwise(ends)]
+
+
+@st.composite
+def drawn(draw: st.DrawFn, name: ProtocolName) -> Drawn:
+    atoms = draw(st.lists(st.sampled_from([*COMMON, *OWN[name], *OWN[name]]), max_size=7))
+    text = "".join(atoms)
+    if draw(st.booleans()):
+        text = protocol(name).answered(text or "@").text
+    words = iter(range(1_000))
+    salt = draw(st.integers(0, 10**9))
+    text = re.sub("@(?!play)", lambda _: f"w{salt}x{next(words)}", text)
+    return Drawn(
+        text=text,
+        ends=draw(st.lists(st.integers(0, 200), max_size=12)),
+        stop=draw(st.sampled_from(["stop", "stop", "stop", "length", "refusal"])),
+        thinking=draw(st.sampled_from(["", "", f"hm t{salt}"])),
+        calls=name == "native" and draw(st.booleans()),
+        breaks=draw(st.sampled_from([False, False, True])),
+    )
+
+
+@dataclass
+class Rambling:
+    """A model that finds two sources, begins a plan if it is to, rambles, and comes to an end."""
+
+    name_of_protocol: ProtocolName
+    replies: list[Drawn]
+    plans: bool
+    name: str = "rambling"
+    abilities: Abilities = field(default_factory=lambda: Abilities(window=200_000))
+    said: list[str] = field(default_factory=list[str])
+    requests: int = 0
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        self.requests += 1
+        spoken = protocol(prompt.options.protocol)
+        if self.requests == 1:
+            calls = [
+                ToolCall(name="play.find", arguments={"url": f"https://x.example/{n}"})
+                for n in "ab"
+            ]
+            if self.plans:
+                steps = ["look", "tell"]
+                calls.append(
+                    ToolCall(name="react.plan", arguments={"mode": "new", "steps": [*steps]})
+                )
+            message = spoken.called("", calls)
+            yield Reply(text=message.text, calls=message.calls)
+        elif not self.replies or not prompt.options.allow_calls:
+            text = spoken.answered("The end.").text
+            yield TextDelta(text=text)
+            yield Reply(text=text)
+        else:
+            async for event in self._ramble():
+                yield event
+
+    async def _ramble(self) -> AsyncIterator[TextDelta | Reply]:
+        reply = self.replies[0]
+        if reply.breaks:
+            self.replies[0] = Drawn(**{**vars(reply), "breaks": False})
+            for piece in reply.pieces[:3]:
+                yield TextDelta(text=piece)
+            raise ModelUnavailable("it broke off")
+        self.replies.pop(0)
+        self.said += [reply.text, reply.thinking]
+        if reply.thinking:
+            yield TextDelta(text=reply.thinking, channel="thinking")
+        for piece in reply.pieces:
+            yield TextDelta(text=piece)
+        call = ToolCall(name="play.look", arguments={"text": "it"})
+        calls = (call,) if reply.calls and reply.stop == "stop" else ()
+        yield Reply(text=reply.text, calls=calls, thinking=reply.thinking, stop_reason=reply.stop)
+
+
+async def streamed(model: Rambling, limits: Limits) -> list[Event]:
+    async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
+        return [event async for event in harness.conversation("c").stream("go", **limits)]
+
+
+@dataclass
+class Screen:
+    """What a listener has of each channel, checked when blocks say what it was."""
+
+    timeline: Timeline
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    blocks: list[Block] = field(default_factory=list[Block])
+
+    def take(self, event: Event) -> None:
+        match event:
+            case Delta(type="delta", channel=channel, text=text):
+                self.texts[channel] = self.texts.get(channel, "") + text
+            case Delta(type="reset", channel=channel):
+                self.texts.pop(channel, None)
+            case Block(body=Decision() | Thinking() | Notes() | Completion() | Draft()):
+                self.blocks.append(event)
+            case Block(body=RoundStart() | ToolCalled() | Exit()):
+                self.close()
+            case _:
+                pass
+
+    def close(self) -> None:
+        blocks, self.blocks = self.blocks, []
+        stored = dict.fromkeys(("thinking", "notes", "answer", "draft"), "")
+        for block in blocks:
+            for channel, text in self.text(block):
+                stored[channel] += text
+        if any(goes_on(block) for block in blocks) and not stored["answer"]:
+            if stored["thinking"]:
+                assert self.texts.pop("thinking") == stored["thinking"]
+        elif blocks:
+            draft = stored.pop("draft")
+            assert self.texts.pop("draft", draft) == draft
+            for channel, text in stored.items():
+                assert self.texts.pop(channel, "") == text, channel
+            assert not self.texts
+
+    def text(self, block: Block) -> Iterator[tuple[str, str]]:
+        match block.body:
+            case Thinking(text=text):
+                yield "thinking", text
+            case Notes(text=text):
+                yield "notes", text
+            case Draft(text=text):
+                yield "draft", text.strip()
+            case Completion(text=text):
+                pool = self.timeline.pool
+                marks = citations.Marks(pool.sources)
+                yield "answer", citations.resolve(text, marks, newest=pool.newest)
+            case _:
+                pass
+
+
+def goes_on(block: Block) -> bool:
+    """Whether the next reply goes on with this one."""
+    match block.body:
+        case Decision(raw=raw, stop_reason="length"):
+            return bool(raw)
+        case _:
+            return False
+
+
+def check(name: ProtocolName, replies: list[Drawn], plans: bool, synthesizes: bool) -> None:
+    limits: Limits = {"protocol": name, "max_iterations": 7}
+    if synthesizes:
+        limits["answer_mode"] = "synthesize"
+    model = Rambling(name, list(replies), plans)
+    events = asyncio.run(streamed(model, limits))
+    blocks = [event for event in events if isinstance(event, Block)]
+    screen = Screen(Timeline(blocks))
+    for event in events:
+        screen.take(event)
+    screen.close()
+    kept = "".join(encode(block.body)[2] for block in blocks)
+    for word in re.findall(r"\bw[0-9]+x[0-9]+|\bt[0-9]+", " ".join(model.said)):
+        assert word in kept
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=100)
+@given(data=st.data())
+def test_what_a_listener_has_of_a_channel_when_it_closes_is_the_text_of_its_blocks(
+    name: ProtocolName, data: st.DataObject
+) -> None:
+    replies = data.draw(st.lists(drawn(name), max_size=4))
+    check(name, replies, data.draw(st.booleans()), data.draw(st.sampled_from([False, False, True])))
