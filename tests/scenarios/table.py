@@ -13,6 +13,7 @@ from tests.docs.pages import ROOT
 from tests.house.tree import functions, python_files
 
 FEATURES = Path(__file__).with_name("features.txt")
+TABLES = Path(__file__).with_name("seed_tables.txt")
 PAGE = ROOT / "docs" / "sdk" / "agents" / "react" / "seeds-README.md"
 
 _HEAD = """# Seeds
@@ -34,7 +35,13 @@ assert (result.answer, result.rounds) == ("Third.", 3)
 
 The page is written by `python -m tests.scenarios.table` from the list of features and the names of the tests. The seeds
 are K (timeline, plans, cache points), F (two phases, JSON actions), N (thought and action), C (workers, quality) and
-B (channels, pauses, handoff).
+B (channels, pauses, handoff). [The last part](#tables-of-the-seed-pages) has a row for each line of the tables on the
+seeds' own pages.
+"""
+_TABLES = """## Tables of the seed pages
+
+Each line of a table on the pages of the seeds has a row here: the features above that hold it, a test, a page or a
+measurement. A line that is missing says which later work it waits for.
 """
 
 _NAME = re.compile(r"test_(row_\d+|[fncbk]\d+)_(\w+)")
@@ -48,6 +55,16 @@ class Feature:
     seeds: str
     text: str
     later: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLine:
+    """A line of a table of the seed pages: its key, what it is, and what holds it or what it waits for."""
+
+    key: str
+    text: str
+    holds: tuple[str, ...]
+    later: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +85,22 @@ def sections() -> dict[str, list[Feature]]:
         elif not line.startswith("#"):
             name, seeds, text, *later = (part.strip() for part in line.split("|"))
             rows.append(Feature(name=name, seeds=seeds, text=text, later="".join(later)))
+    return found
+
+
+def tables() -> dict[str, list[TableLine]]:
+    """The lines of the seeds' tables under the names of these, in order."""
+    found: dict[str, list[TableLine]] = {}
+    lines = list[TableLine]()
+    for line in TABLES.read_text("utf-8").splitlines():
+        if line.startswith("== "):
+            lines = found.setdefault(line.removeprefix("== "), [])
+        elif not line.startswith("#"):
+            key, text, by = (part.strip() for part in line.split("|"))
+            waits = by.startswith("later: ")
+            holds = () if waits else tuple(by.split())
+            later = by.removeprefix("later: ") if waits else ""
+            lines.append(TableLine(key=key, text=text, holds=holds, later=later))
     return found
 
 
@@ -98,7 +131,25 @@ def page() -> str:
         lines = ["| row | seeds | what it is | held by |", "|---|---|---|---|"]
         lines += [_line(one, held.get(one.name, [])) for one in rows]
         parts.append("\n".join([f"## {title}\n", *lines]) + "\n")
+    parts.append(_TABLES)
+    for title, table in tables().items():
+        lines = ["| line | what it is | held by |", "|---|---|---|"]
+        lines += [f"| `{one.key}` | {one.text} | {_holds(one)} |" for one in table]
+        parts.append("\n".join([f"### {title}\n", *lines]) + "\n")
     return "\n".join(parts)
+
+
+def _holds(line: TableLine) -> str:
+    return " · ".join(map(_link, line.holds)) or f"later: {line.later}"
+
+
+def _link(name: str) -> str:
+    """The row of a feature, or a link to a file; of a test its sentence is shown."""
+    path, _, test = name.partition("::")
+    if "/" not in path:
+        return f"`{name}`"
+    shown = test.removeprefix("test_").replace("_", " ") if test else path.rpartition("/")[2]
+    return f"[{shown}]({os.path.relpath(ROOT / path, PAGE.parent)})"
 
 
 def _line(row: Feature, held: Sequence[Held]) -> str:
