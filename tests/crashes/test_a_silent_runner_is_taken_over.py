@@ -7,20 +7,32 @@ import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
+from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.group import Group
 from loopline.adapters.sql.heartbeat import Heartbeat
+from loopline.adapters.sql.leases import Leases
+from loopline.adapters.sql.ledger import Ledger
+from loopline.adapters.sql.locks import Locks
+from loopline.adapters.sql.opening import open_to_write
+from loopline.adapters.sql.owners import since_boot
+from loopline.adapters.sql.rows import Rows
+from loopline.adapters.sql.threads import Readers, Writer
+from loopline.clock import SystemClock
 from loopline.errors import ConflictError, LeaseLost
 from loopline.timeline import Notes
 from tests.crashes.processes import HERE, kill, notes, start, url
 from tests.crashes.processes import block as hang
 from tests.doors.command import wait_for
 
+T = TypeVar("T")
 SECONDS = 0.4
 
 
@@ -186,3 +198,50 @@ async def test_a_lease_taken_over_within_a_process_ends_the_old_one(tmp_path: Pa
             assert term == old + 1
             with pytest.raises(LeaseLost):
                 await one.append(HERE, [notes("late")], seen=0, term=old)
+
+
+async def test_a_process_does_not_take_over_from_itself(tmp_path: Path) -> None:
+    store = tmp_path / "talk.db"
+    async with await SqlLog.open(url(store), lease_seconds=60) as log, log.lease(HERE) as term:
+        with closing(sqlite3.connect(store)) as database, database:
+            database.execute("UPDATE leases SET ends = 1")
+        with pytest.raises(ConflictError):
+            await log.lease(HERE, wait=False).__aenter__()
+        kept = await log.append(HERE, [notes("mine")], seen=0, term=term)
+        assert [block.seq for block in kept] == [1]
+
+
+class ReadersOfALateOwner(Readers):
+    """Readers, before whose second look the owner says that it is alive."""
+
+    def __init__(self, store: Path, engine: Engine) -> None:
+        super().__init__(store, engine, 1)
+        self._store = store
+        self._looks = 0
+
+    def read_here(self, work: Callable[[Connection], T]) -> T:
+        self._looks += 1
+        if self._looks == 2:
+            with closing(sqlite3.connect(self._store)) as database, database:
+                database.execute("UPDATE leases SET ends = ?", (since_boot() + 60_000,))
+        return super().read_here(work)
+
+
+async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_over(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "talk.db"
+    async with await SqlLog.open(url(store), lease_seconds=60) as one, one.lease(HERE) as term:
+        with closing(sqlite3.connect(store)) as database, database:
+            database.execute("UPDATE leases SET ends = 1")
+        reading, writing = await asyncio.to_thread(open_to_write, store, 1)
+        readers = ReadersOfALateOwner(store, reading)
+        ledger = Ledger(store, SystemClock(), None)
+        group = Group(Writer(store, writing, ledger.forget), ledger)
+        leases = Leases(Locks(store), Rows(store, None), readers, lambda: group, 60)
+        with pytest.raises(ConflictError):
+            await leases.hold(HERE, wait=False).__aenter__()
+        await leases.close()
+        await asyncio.to_thread(readers.close)
+        await asyncio.to_thread(group.writer.close)
+        assert await one.append(HERE, [notes("mine")], seen=0, term=term)

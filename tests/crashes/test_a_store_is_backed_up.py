@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,60 @@ async def test_a_backup_goes_on_by_itself(store: Path) -> None:
     async with await opened(target) as copy:
         assert len(await copy.read(HERE)) == 2
         assert [block.seq for block in await copy.append(HERE, [prompt("else")], seen=2)] == [3]
+
+
+class Interrupting:
+    """Blobs, of which the first that is copied finds its conversation forgotten."""
+
+    def __init__(self, blobs: FileBlobs, forget: Callable[[], None]) -> None:
+        self._blobs = blobs
+        self._forget: Callable[[], None] | None = forget
+
+    def put(self, data: bytes) -> str:
+        return self._blobs.put(data)
+
+    def get(self, name: str) -> bytes:
+        forget, self._forget = self._forget, None
+        if forget is not None:
+            forget()
+        return self._blobs.get(name)
+
+    def discard(self, names: Collection[str]) -> None:
+        self._blobs.discard(names)
+
+    def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
+        return self._blobs.collect(referenced, older_than)
+
+
+def blobs_of(store: Path) -> list[Path]:
+    return list(Path(f"{store}-blobs").glob("??/*"))
+
+
+async def test_what_is_forgotten_during_a_backup_is_not_in_it(store: Path) -> None:
+    target = store.parent / "copy.db"
+    loop = asyncio.get_running_loop()
+    async with await opened(store) as other:
+
+        def forget() -> None:
+            forgetting = other.forget(HERE, cascade=True)
+            asyncio.run_coroutine_threadsafe(forgetting, loop).result()
+
+        await other.append(THERE, [prompt("ü" * 40_000)], seen=1)
+        blobs = Interrupting(FileBlobs.beside(store), forget)
+        async with await SqlLog.open(url(store), blobs=blobs) as log:
+            await log.backup(target, FileBlobs.beside(target))
+    assert await everything(target) == await everything(store)
+    assert len(blobs_of(target)) == 1
+
+
+async def test_a_backup_that_fails_leaves_nothing(store: Path) -> None:
+    target = store.parent / "copies" / "copy.db"
+    for blob in blobs_of(store):
+        blob.unlink()
+    async with await opened(store) as log:
+        with pytest.raises(StoreError, match="is missing"):
+            await log.backup(target, FileBlobs.beside(target))
+    assert list(target.parent.iterdir()) == []
 
 
 async def test_a_backup_replaces_nothing(store: Path) -> None:

@@ -81,6 +81,20 @@ async def test_an_export_is_the_document_that_its_ref_names() -> None:
     assert len(str(document["blocks"])) > len(blocks)
 
 
+@pytest.mark.parametrize("store", ["memory:", "sqlite"])
+async def test_a_fork_without_a_name_passes_over_those_that_were_forgotten(
+    store: str, tmp_path: Path
+) -> None:
+    url = store if store == "memory:" else f"sqlite:///{tmp_path}/talk.db"
+    async with Harness.open(bundle, store=url, model=ScriptedModel(["One."])) as harness:
+        talk = harness.conversation("c")
+        await talk.say("first")
+        await talk.fork(seq=2)
+        await harness.log.forget((await talk.fork(seq=2)).conversation)
+        again = await talk.fork(seq=2)
+    assert again.conversation.name == "c-fork-3"
+
+
 async def exported(tmp_path: Path) -> JsonObject:
     """A conversation of two turns, as a document."""
     note = Call("play.note", name="n", ledger=str(tmp_path / "ledger"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
+from io import BufferedWriter
 from pathlib import Path
 
 from loopline.clock import Clock, SystemClock
@@ -104,7 +105,7 @@ class FileBlobs:
         self._make(path.parent)
         unfinished = path.with_name(f"{path.name}.{self._clock.new_id()}{_UNFINISHED}")
         try:
-            with unfinished.open("xb") as file:
+            with _created(unfinished) as file:
                 file.write(data)
                 file.flush()
                 self._touch(unfinished)
@@ -119,7 +120,8 @@ class FileBlobs:
     def _make(self, folder: Path) -> None:
         """Make the folder such that it is there after a loss of power."""
         if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
             _sync(self._folder)
             _sync(self._folder.parent)
 
@@ -128,12 +130,19 @@ class FileBlobs:
         if not self._folder.is_dir():
             yield  # there is nothing that could be put or removed
             return
-        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, how)
             yield
         finally:
             os.close(lock)
+
+
+def _created(path: Path) -> BufferedWriter:
+    """A new file that its owner alone can read."""
+    return os.fdopen(
+        os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
+    )
 
 
 def _put_before(path: Path, moment: float) -> bool:

@@ -301,13 +301,18 @@ class Talk:
         )
 
     async def _fork_name(self) -> str:
+        """The first name of its kind that nobody has, and that nobody had who was forgotten."""
         number = 1
-        while await self._log.find(self._forked(number)) is not None:
+        while await self._is_taken(self._forked(number)):
             number += 1
         return self._forked(number).name
 
     def _forked(self, number: int) -> Conversation:
         return replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
+
+    async def _is_taken(self, conversation: Conversation) -> bool:
+        found = await self._log.find(conversation)
+        return found is not None or await self._log.forgotten(conversation) is not None
 
     async def _entered(self, given: Attachments) -> Sequence[UserAttachment]:
         """The files as they are recorded: read, and checked against the caps."""

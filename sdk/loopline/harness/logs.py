@@ -42,7 +42,10 @@ def place(url: str | None) -> Place:
         raise StoreError(
             f"no store {given!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
         )
-    return Place(given, Path(given.removeprefix("sqlite:///")))
+    try:
+        return Place(given, Path(os.path.realpath(given.removeprefix("sqlite:///"))))
+    except ValueError as error:
+        raise StoreError(f"no store {given!r}: {error}") from error
 
 
 async def open_log(
@@ -89,7 +92,7 @@ def _on_disk() -> tuple[type[SqlLog], type[FileBlobs]]:
 
 def _make_default_folder() -> None:
     try:
-        _FOLDER.mkdir(exist_ok=True)
+        _FOLDER.mkdir(mode=0o700, exist_ok=True)
         ignore = _FOLDER / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n", encoding="utf-8")

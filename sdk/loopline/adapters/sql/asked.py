@@ -14,6 +14,10 @@ from loopline.timeline.soundness import sound
 SURVIVE_POWER = {
     "user.prompt",
     "user.followup",
+    "user.steer",
+    "user.answer",
+    "user.recalled",
+    "user.attachment",
     "turn.feedback",
     "react.tool.start",
     "assistant.completion",

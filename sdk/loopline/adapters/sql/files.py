@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -38,7 +39,7 @@ _ADVICE = {
 
 
 def path_of(url: str) -> Path:
-    """The file that a URL names, absolute.
+    """The file that a URL names, absolute and without links, so that it has one name for everybody.
 
     Raises:
         StoreError: no store can be opened under it.
@@ -49,7 +50,41 @@ def path_of(url: str) -> Path:
             f"no store can be opened at {url!r}: only sqlite:///relative.db and "
             "sqlite:////absolute.db, without options"
         )
-    return Path(name).absolute()
+    try:
+        return Path(os.path.realpath(name))
+    except ValueError as error:
+        raise StoreError(f"no store can be opened at {url!r}: {error}") from error
+
+
+def file_id(path: Path) -> tuple[int, int]:
+    """Return the device and inode of the store's file.
+
+    Raises:
+        StoreError: it is not there, or it has a second name.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise StoreError(f"{path} is not there: put it back, or open another store") from error
+    if found.st_nlink > 1:
+        # SQLite names its write-ahead log after the file, and we name locks and blobs after it.
+        raise StoreError(
+            f"{path} has {found.st_nlink} names (hard links), and under each another process would "
+            "have a log, locks and blobs of its own: remove the other names, or make a backup instead"
+        )
+    return found.st_dev, found.st_ino
+
+
+def create_private(path: Path) -> None:
+    """Create an empty file that its owner alone can read, unless there is one."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def make_private_folder(path: Path) -> None:
+    """Make the folder and those above it that are missing, for their owner alone."""
+    if not path.is_dir():
+        make_private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def reading(path: Path, *, read_only: bool, connections: int) -> Engine:
@@ -171,6 +206,7 @@ def _code(error: Exception) -> int:
 
 def copy(path: Path, target: Path) -> None:
     """Write what the store holds now to a new file, in one go."""
+    create_private(target)
     connection = _connect(path, "rw", ())
     try:
         connection.execute("VACUUM INTO ?", (str(target),))

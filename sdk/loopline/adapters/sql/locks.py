@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 from contextlib import ExitStack
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 
-from loopline.adapters.sql.files import explained
+from loopline.adapters.sql.files import explained, make_private_folder
 from loopline.timeline import Conversation
 from loopline.timeline.waiting import settled
 
@@ -35,8 +36,8 @@ class Locks:
 
     def _open(self, path: Path, held: ExitStack) -> FileIO:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            return held.enter_context(FileIO(path, "a"))
+            make_private_folder(self._folder)
+            return held.enter_context(FileIO(path, "a", opener=_open_private))
         except OSError as error:
             raise explained(self._folder, error) from error
 
@@ -53,6 +54,10 @@ class Locks:
     def give_back(self, file: FileIO) -> None:
         """Let somebody else have the lock."""
         fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _file_name(conversation: Conversation, generation: int) -> str:

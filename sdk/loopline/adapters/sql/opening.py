@@ -9,7 +9,10 @@ from sqlalchemy import Engine
 
 from loopline.adapters.sql.files import (
     DATABASE_ERRORS,
+    create_private,
     explained,
+    file_id,
+    make_private_folder,
     patiently,
     reading,
     reading_still,
@@ -46,7 +49,7 @@ def open_to_write(path: Path, connections: int) -> tuple[Engine, Engine]:
     """
     with ExitStack() as failed:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
         except OSError as error:
             raise explained(path, error) from error
         readers = reading(path, read_only=False, connections=connections)
@@ -63,6 +66,7 @@ def open_to_write(path: Path, connections: int) -> tuple[Engine, Engine]:
 def _holds_nothing(path: Path, engine: Engine) -> bool:
     if path.is_dir():
         raise StoreError(f"{path} is a folder: name a file in it")
+    file_id(path)
 
     def look() -> bool:
         with engine.begin() as connection:
@@ -81,6 +85,7 @@ def _begin(path: Path, engine: Engine) -> None:
                 create(connection)
 
     try:
+        create_private(path)
         patiently(begin)
     except DATABASE_ERRORS as error:
         raise explained(path, error) from error

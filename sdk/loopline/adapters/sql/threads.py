@@ -12,7 +12,8 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql.driver import run
-from loopline.adapters.sql.files import DATABASE_ERRORS, explained
+from loopline.adapters.sql.files import DATABASE_ERRORS, explained, file_id
+from loopline.errors import StoreError
 from loopline.timeline.waiting import settled
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loopline-write")
         self._connection: Connection | None = None
         self._synchronous = ""
+        self._file = file_id(path)
 
     async def do(self, job: Callable[[], T]) -> T:
         """What the job returns, which is run on the thread and never given up half-way."""
@@ -82,6 +84,7 @@ class Writer:
             connection = self._connected(survives_power)
             with connection.begin():
                 yield connection
+            self._check_there()  # before anybody is told that it is kept
         except DATABASE_ERRORS as error:
             self._undone()
             self._disconnect()
@@ -100,6 +103,7 @@ class Writer:
             raise explained(self._path, error) from error
 
     def _connected(self, survives_power: bool) -> Connection:
+        self._check_there()
         connection = self._connection
         if connection is None:
             connection = self._connection = self._engine.connect()
@@ -110,6 +114,14 @@ class Writer:
             run(connection, f"PRAGMA synchronous = {wanted}")
             self._synchronous = wanted
         return connection
+
+    def _check_there(self) -> None:
+        """Check that the store still has its name: what is written to a deleted file is lost."""
+        if file_id(self._path) != self._file:
+            raise StoreError(
+                f"{self._path} was replaced while it was open, and nothing is kept in what it was: "
+                "open the store anew"
+            )
 
     def _disconnect(self) -> None:
         """After a failure nothing is believed: the next write connects and reads anew."""
