@@ -53,7 +53,9 @@ broken = st.builds(
 )
 turned_away = st.just(Move(fails=ModelRateLimited("later", retry_after=1.0), works=False))
 odd = st.sampled_from([Move(), Move(text="No.", refuses=True), Move(text='{"tool'), Move(words=9)])
-plain = st.one_of([looks] * 3 + [sizes.map(crew)] * 2 + [sizes.map(beside), answers, odd])
+questions = st.just(calls("kin.question", {"text": "Which?"}))
+crews = sizes.map(crew)
+plain = st.one_of([looks] * 3 + [crews] * 2 + [sizes.map(beside), answers, odd, questions])
 moves = st.builds(
     replace,
     st.one_of([plain] * 4 + [broken, turned_away]),
@@ -100,6 +102,8 @@ async def live(life: Life) -> tuple[BillingModel, ...]:
     async with Harness.open(kin.bundle, store="memory:", model=chain, clock=clock) as harness:
         talk = harness.conversation("c")
         result = await talk.say("go", **life.limits)
+        while result.exit_reason == "paused":
+            result = await talk.resume({one.call_id: "this one" for one in result.pending})
         assert result.answer or result.exit_reason == "error"
     return chain
 

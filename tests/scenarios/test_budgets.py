@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from loopline import Harness
+from loopline import Harness, LooplineError
+from loopline.errors import ModelStreamBroken, ModelTimedOut
+from loopline.models import Prompt, ToolCall
 from loopline.react import Limits
-from loopline.testing import FakeClock
-from loopline.timeline import RunChild
+from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel, Wait
+from loopline.testing.scripted import Entry
+from loopline.timeline import (
+    Completion,
+    Decision,
+    MemoryLog,
+    Notice,
+    RunChild,
+    Timeline,
+    ToolCalled,
+)
 from tests.support import kin
-from tests.support.billing import BillingModel, four_at_once
-from tests.support.workbench import bodies
+from tests.support.billing import BillingModel, Move, four_at_once
+from tests.support.mortal import Died, MortalLog
+from tests.support.workbench import at_work, bodies, workbench
 
 
 @pytest.mark.parametrize(
     "limits",
     [
         Limits(max_tokens=8_000),
+        Limits(max_tokens=40_000),
         Limits(max_cost=0.005),
         Limits(max_tokens=8_000, max_cost=0.005),
     ],
@@ -33,3 +46,125 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
     assert model.tokens <= (limits.get("max_tokens") or 10**9)
     assert model.cost <= (limits.get("max_cost") or 10.0)
     assert result.answer
+
+
+@pytest.mark.parametrize("left", range(4, 40, 3))
+async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_used(
+    left: int,
+) -> None:
+    kept, clock = MemoryLog(FakeClock()), FakeClock()
+    dying, model = MortalLog(kept), BillingModel(four_at_once)
+    dying.left = left
+    with pytest.raises(Died):
+        async with Harness.open(kin.bundle, store=dying, model=model, clock=clock) as harness:
+            await harness.conversation("c").say("go", max_tokens=14_000)
+    async with Harness.open(kin.bundle, store=kept, model=model, clock=clock) as harness:
+        talk = harness.conversation("c")
+        result = await talk.resume()
+        turn = Timeline(await talk.blocks()).turn(1)
+    used = result.usage + turn.estimated
+    assert used.input_tokens + used.output_tokens <= 14_000
+
+
+async def test_a_reply_is_no_longer_than_what_is_left() -> None:
+    model = BillingModel(lambda _: Move(words=50_000))
+    async with at_work(model) as talk:
+        result = await talk.say("go", max_tokens=3_000)
+    assert model.tokens <= 3_000
+    assert [bill.limit < 3_000 for bill in model.bills] == [True] * len(model.bills)
+    assert result.answer
+
+
+async def test_with_its_budget_spent_a_turn_ends_with_an_answer_from_its_trace() -> None:
+    def play(prompt: Prompt) -> Move:
+        look = ToolCall(name="w.look", arguments={"text": "x" * 3_000})
+        return Move(text="What was found.") if prompt.purpose == "answer" else Move(calls=(look,))
+
+    model = BillingModel(play)
+    async with at_work(model, workbench(preset="beakr")) as talk:
+        result = await talk.say("go", max_tokens=20_000)
+        (said,) = await bodies(talk, Completion)
+    assert (result.exit_reason, said.flag, result.answer) == ("budget", "forced", "What was found.")
+    assert model.tokens <= 20_000
+    assert result.rounds > 2
+
+
+async def test_an_attempt_that_broke_off_counts_by_its_estimate() -> None:
+    broken = Fail(ModelStreamBroken("cut"), after="Half of an answer")
+    model = ScriptedModel([broken, Say("Done.")])
+    async with at_work(model, workbench(model_retries=1)) as talk:
+        result = await talk.say("go", max_tokens=100_000)
+        (decision,) = await bodies(talk, Decision)
+    assert decision.estimated.input_tokens > 500
+    assert decision.estimated.output_tokens > 5
+    assert result.usage.input_tokens == 0
+
+
+async def test_where_no_usage_is_reported_the_budget_counts_the_estimate() -> None:
+    def endless(prompt: Prompt) -> Move:
+        del prompt
+        return Move(calls=(ToolCall(name="w.look", arguments={}),), reports=False)
+
+    model = BillingModel(endless)
+    async with at_work(model, workbench(preset="beakr")) as talk:
+        result = await talk.say("go", max_tokens=20_000)
+    assert result.exit_reason == "budget"
+    assert model.tokens <= 20_000
+
+
+async def test_a_limit_of_the_cost_is_refused_where_a_price_is_not_known() -> None:
+    async with at_work(ScriptedModel(["Never."], strict=False)) as talk:
+        with pytest.raises(
+            LooplineError, match=r"max_cost=0\.5 cannot be held: the price of 'scri"
+        ):
+            await talk.say("go", max_cost=0.5)
+
+
+async def test_a_model_that_times_out_gives_way_to_the_next_at_once() -> None:
+    late: list[Entry] = [Wait(180), Fail(ModelTimedOut("no reply within 180 s"))]
+    slow, quick = ScriptedModel(late * 4, name="slow", strict=False), ScriptedModel(["Here."])
+    async with at_work((slow, quick), workbench(preset="beakr")) as talk:
+        result = await talk.say("go")
+    assert (result.answer, result.exit_reason) == ("Here.", "complete")
+    assert len(slow.requests) == 1
+
+
+@pytest.mark.parametrize("preset", ["bare", "beakr"])
+async def test_empty_replies_in_a_row_are_bounded_by_repairs(preset: str) -> None:
+    model = BillingModel(lambda _: Move(reports=False))
+    bundle = workbench(preset="beakr") if preset == "beakr" else workbench()
+    async with at_work(model, bundle) as talk:
+        result = await talk.say("go", repairs=2)
+    assert len(model.bills) == 3
+    assert result.exit_reason == "error"
+    assert result.error.startswith("none of 3 replies in a row could be used")
+
+
+async def test_a_reply_with_too_many_calls_is_repaired_and_none_of_them_runs() -> None:
+    def play(prompt: Prompt) -> Move:
+        many = "at most" not in str(prompt.messages[-1])
+        calls = [
+            ToolCall(name="w.look", arguments={"text": f"{n}"}) for n in range(8 if many else 2)
+        ]
+        return Move(text="So.") if "seen 1" in str(prompt) else Move(calls=tuple(calls))
+
+    async with at_work(BillingModel(play), workbench(max_calls_per_reply=7)) as talk:
+        result = await talk.say("go")
+        made = await bodies(talk, ToolCalled)
+        notices = await bodies(talk, Notice)
+    assert (result.answer, len(made)) == ("So.", 2)
+    assert "made 8 calls and none was run: a reply may make 7 at most" in notices[0].text
+
+
+async def test_an_answer_of_collected_results_is_bounded_and_names_what_was_cut() -> None:
+    script: list[Entry] = [
+        *(Call("w.big", size=3_000_000) for _ in range(3)),
+        Call("w.count", number=7),
+    ]
+    async with at_work(script, workbench(preset="chatcli", max_iterations=4)) as talk:
+        result = await talk.say("go")
+        [whole] = await talk.read(["tc:turn_1.c2.result"])
+    assert len(result.answer) < 31_000
+    assert result.answer.count("more characters: tc:turn_1.c") == 3
+    assert result.answer.endswith("- w.count (c4): OK\n7")
+    assert len(whole.text) > 10_000

@@ -9,7 +9,7 @@ import pytest
 
 from loopline.errors import LooplineError
 from loopline.react import PresetName
-from loopline.react.limits import Limits, checked
+from loopline.react.limits import Limits, checked, recalled
 from loopline.testing import Call
 from tests.support.workbench import at_work, workbench
 
@@ -26,6 +26,7 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
     "repairs": ([None, 0, 2], [-1, 1.5, True, "3"]),
     "output_escalations": ([0, 2], [-1, *NO_NUMBER]),
     "model_retries": ([0, 3], [-1, *NO_NUMBER]),
+    "max_calls_per_reply": ([1, 100], [0, *NO_NUMBER]),
     "stagnation_rounds": ([0, 2, 3], [1, -1, *NO_NUMBER]),
     "cycle_warning_rounds": ([0, 2, 3], [1, -1, *NO_NUMBER]),
     "self_check_rounds": ([0, 1, 6], [-1, *NO_NUMBER]),
@@ -55,6 +56,10 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
 
 def test_every_limit_is_held_to_its_range_here() -> None:
     assert RANGES.keys() == get_type_hints(Limits).keys()
+
+
+def test_a_limit_of_a_newer_loopline_is_left_out_of_what_a_turn_was_begun_with() -> None:
+    assert recalled({"max_iterations": 3, "max_wonders": 7}) == {"max_iterations": 3}
 
 
 @pytest.mark.parametrize("name", RANGES)

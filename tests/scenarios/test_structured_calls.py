@@ -325,3 +325,12 @@ async def test_a_tail_is_said_before_what_is_corrected() -> None:
     prompt = Prompt(system="", tail="Now.", purpose="title")
     assert (await structured_llm_call(model, prompt, SCHEMA)).ok
     assert [str(said) for said in model.requests[1].messages[:2]] == ["user: Now.", "assistant: no"]
+
+
+async def test_what_a_refused_request_used_is_counted() -> None:
+    refused = Refuse(Usage(input_tokens=30, output_tokens=2))
+    model = scripted(refused, Say(GOOD, usage=Usage(input_tokens=40)), json_mode=True)
+    result = await structured_llm_call(model, PROMPT, SCHEMA)
+    assert result.ok
+    assert result.attempts[0].usage == Usage(input_tokens=30, output_tokens=2)
+    assert result.usage == Usage(input_tokens=70, output_tokens=2)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from loopline.models import well_formed
-from loopline.timeline import AnswerFlag, Completion, ExitReason, Timeline, Turn, citations
+from loopline.refs import CallRef
+from loopline.timeline import (
+    AnswerFlag,
+    Completion,
+    ExitReason,
+    Timeline,
+    ToolResult,
+    Turn,
+    citations,
+    turn_id,
+)
 
 
 def completion(
@@ -34,6 +44,10 @@ NOTHING = "(nothing)"
 """What stands for a reply without a word."""
 
 Collected = Literal["summary", "partial"]
+PARTIAL_CHARACTERS = 30_000
+"""What an answer of collected results holds at most, beside a line for each call."""
+LISTED_CALLS = 200
+"""So many calls have a line each, the newest."""
 
 _BECAUSE: Mapping[ExitReason, str] = {
     "max_iterations": "the round limit was reached",
@@ -56,14 +70,17 @@ def fallback(
         text = turn.draft.text
         return completion(timeline, text, flag="draft", reason=reason, error=error)
     because = f"the model could not be asked ({error})" if error else _BECAUSE.get(reason, reason)
+    listed = turn.results[-LISTED_CALLS:]
     lines = [f"There is no answer: {because}."]
-    if turn.results:
+    if listed:
         lines.append("This is what was done:")
-    for one in turn.results:
+    if len(listed) < len(turn.results):
+        lines.append(f"({len(turn.results) - len(listed)} earlier calls are not listed.)")
+    for one, excerpt in zip(listed, _excerpts(listed, turn.number), strict=True):
         outcome = "OK" if one.status == "ok" else f"ERROR ({one.status})"
         lines.append(f"- {one.tool} ({one.call_id}): {outcome}")
         if way == "partial":
-            lines.append(one.text)
+            lines.append(excerpt)
     text = "\n".join(lines)
     return completion(timeline, text, flag=way, reason=reason, error=error)
 
@@ -76,3 +93,25 @@ def continued(turn: Turn) -> str:
             break
         texts.insert(0, decision.raw)
     return "".join(texts)
+
+
+def _excerpts(results: Sequence[ToolResult], turn: int) -> Iterator[str]:
+    """Yield the text of each result; where they are too long together, the longest are cut and name their ref."""
+    share = _share([len(one.text) for one in results], PARTIAL_CHARACTERS)
+    for one in results:
+        rest = len(one.text) - share
+        if rest <= 0:
+            yield one.text
+        else:
+            ref = CallRef(turn_id=turn_id(turn), call_id=one.call_id, part="result")
+            yield f"{one.text[:share]}\n[… {rest} more characters: {ref}]"
+
+
+def _share(lengths: Sequence[int], room: int) -> int:
+    """Return the length to which texts are cut, the longest first, so that they fit into the room together."""
+    left = len(lengths)
+    for length in sorted(lengths):
+        if length * left > room:
+            return room // left
+        room, left = room - length, left - 1
+    return max(lengths, default=0)

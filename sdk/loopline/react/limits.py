@@ -30,7 +30,7 @@ class Limits(TypedDict, total=False):
     request that would break them; None is no such limit. `on_exhausted` says what stands in for an answer
     then. `repairs` are requests in a row to write a reply anew that could not be read, None for as many as
     there are rounds. A reply that was cut off is continued `output_escalations` times, and a request that may
-    be answered later made `model_retries` times more.
+    be answered later made `model_retries` times more. A reply with more than `max_calls_per_reply` calls is repaired.
 
     So many `stagnation_rounds` in a row, two at least, with the same calls end the turn, and after
     `cycle_warning_rounds` it is warned; `self_check_rounds` says after how many rounds with calls it is to
@@ -66,6 +66,7 @@ class Limits(TypedDict, total=False):
     repairs: int | None
     output_escalations: int
     model_retries: int
+    max_calls_per_reply: int
     stagnation_rounds: int
     cycle_warning_rounds: int
     self_check_rounds: int
@@ -155,6 +156,7 @@ _CHECKS: Mapping[str, Check] = {
     "repairs": _or_none(_whole(0)),
     "output_escalations": _whole(0),
     "model_retries": _whole(0),
+    "max_calls_per_reply": _whole(1),
     "stagnation_rounds": _zero_or(2),
     "cycle_warning_rounds": _zero_or(2),
     "self_check_rounds": _whole(0),

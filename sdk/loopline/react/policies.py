@@ -46,6 +46,7 @@ class Policies:
     repairs: int | None = 1
     output_escalations: int = 2
     model_retries: int = 3
+    max_calls_per_reply: int = 100
     stagnation_rounds: int = 0
     cycle_warning_rounds: int = 0
     self_check_rounds: int = 0
@@ -133,7 +134,7 @@ GROUPS: Mapping[str, Iterable[str]] = {
     ),
     "protocol": ("protocol", "text_protocol", "reasoning_effort"),
     "chain": ("chain",),
-    "repair": ("repairs", "output_escalations", "model_retries"),
+    "repair": ("repairs", "output_escalations", "model_retries", "max_calls_per_reply"),
     "schedule": ("parallel_tools", "tool_timeout_seconds", "unknown_effect"),
     "answer": ("answer_mode",),
     "view": (

@@ -33,6 +33,14 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class Unusable:
+    """Nothing can be done with the reply, and no repair is left."""
+
+    raw: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
     """The calls are to run."""
 
@@ -68,7 +76,7 @@ class End:
     stop: Stop
 
 
-Route = Refused | Continue | Repair | Act | Held | Accept | End
+Route = Refused | Continue | Repair | Unusable | Act | Held | Accept | End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +96,35 @@ def route(reply: Reply, decided: Decided, table: Table) -> Route:
         return Refused()
     match decided:
         case Calls(notes=notes, calls=calls):
-            return Act(notes, calls)
+            return _acted(notes, calls, table)
         case Answer() | Malformed() if _is_cut_off(reply, table) and reply.text.strip():
             return Continue()
-        case Malformed(raw=raw, problem=problem) if _may_repair(table) or not raw.strip():
+        case Malformed(raw=raw, problem=problem) if _may_repair(table):
             return Repair(raw, problem)
-        case Malformed(raw=raw):
+        case Malformed(raw=raw) if raw.strip():
             return Accept("", raw, "unparsed")
+        case Malformed(raw=raw, problem=problem):
+            return _unusable(raw, problem, table)
         case Answer(notes=notes, text=text):
             return _answered(notes, text, reply, replace(table, state=replace(state, answer=text)))
+
+
+def _acted(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
+    """Return the calls to run, unless they are more than one reply may make."""
+    most = table.policies.max_calls_per_reply
+    if len(calls) <= most:
+        return Act(notes, calls)
+    raw = f"{notes}\n({len(calls)} calls)".strip()
+    problem = (
+        f"The reply made {len(calls)} calls and none was run: a reply may make {most} at most "
+        "(max_calls_per_reply). Make fewer calls, and the rest after their results."
+    )
+    return Repair(raw, problem) if _may_repair(table) else _unusable(raw, problem, table)
+
+
+def _unusable(raw: str, problem: str, table: Table) -> Route:
+    """Return what becomes of a reply without repairs: after the last round the turn ends anyway."""
+    return Repair(raw, problem) if table.state.last else Unusable(raw, problem)
 
 
 def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
