@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from loopline.models.call_ids import is_beside
-from loopline.models.json import dumps
+from loopline.models.json import Json, dumps
 from loopline.models.prompt import AssistantMessage, Echo, Message, Prompt, UserMessage
 
 _PLAIN = (string.ascii_letters + " ").encode()
-_BESIDE = 30
-"""What stands around the parts of a tool, in tokens at most."""
 
 
 def estimate(text: str) -> int:
@@ -51,11 +49,12 @@ def cost(message: Message, written: str = "") -> int:
 
 def cost_of_prompt(prompt: Prompt) -> int:
     """Return what a whole request costs, by the same estimate."""
-    said = sum(map(cost, prompt.messages)) + estimate(prompt.system) + estimate(prompt.tail)
-    return said + sum(
-        estimate(f"{spec.name}{spec.description}{dumps(spec.parameters)}") + _BESIDE
-        for spec in prompt.tools
-    )
+    tools: list[Json] = [
+        {"name": one.name, "description": one.description, "parameters": one.parameters}
+        for one in prompt.tools
+    ]
+    texts = [prompt.system, prompt.tail, *([dumps(tools)] if tools else [])]
+    return sum(map(cost, prompt.messages)) + sum(map(estimate, texts))
 
 
 def cost_of_files(message: Message) -> int:

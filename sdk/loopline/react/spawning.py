@@ -163,6 +163,9 @@ class Children:
                 f"{here!r} may begin no child run: it is {depth(here)} below a conversation, "
                 f"and max_depth is {most}"
             )
+        deadline = self._policies.deadline_seconds
+        if deadline is not None and self._recorder.elapsed_seconds >= deadline:
+            raise ToolError("no child run can be begun or carried on: the time of the turn is over")
         if not task.text.strip():
             raise ToolError("a child run needs a task: say what it is to do")
         name = child_name(here, self._call_id, len(self._begun) + 1)
