@@ -33,6 +33,7 @@ class View:
         self.seq: int = 0
         self.now: Rendering = Rendering(protocol, self.facts, Window())
         self._blocks: list[Block] = []
+        self._tried: Rendering | None = None
         self.extend(blocks)
 
     @property
@@ -67,13 +68,19 @@ class View:
         start = opened[-1] if opened else 0
         if opened:
             self._blocks += fresh[:start]
-            self._reopen(fresh[start])
+            self._reopen(fresh[start], fresh[:start])
         for block in fresh[start:]:
             self.now.take(block)
         self._blocks += fresh[start:]
+        self._tried = None
 
     def under(self, window: Window) -> Rendering:
-        """What the messages would be under another window."""
+        """What the messages would be under another window; the last one tried is kept until it is opened."""
+        if self._tried is None or self._tried.window != window:
+            self._tried = self._rendered(window)
+        return self._tried
+
+    def _rendered(self, window: Window) -> Rendering:
         rendering = Rendering(self.protocol, self.facts, window)
         for block in self._blocks:
             if block.seq > window.start:
@@ -111,11 +118,17 @@ class View:
         said = block.seq if block.seq in inputs else attachments.said_with(block)
         return said in inputs and taken.get(said, until + 1) > until
 
-    def _reopen(self, opener: Block) -> None:
+    def _reopen(self, opener: Block, between: Sequence[Block]) -> None:
+        """Show the blocks as the round asks for; `between` came after the windows that were tried."""
         match opener.body:
             case RoundStart(window=Window() as window):
                 self._blocks = [block for block in self._blocks if block.seq > window.start]
-                self.now = self.under(window)
+                if self._tried is None or self._tried.window != window:
+                    self.now = self._rendered(window)
+                    return
+                self.now = self._tried
+                for block in between:
+                    self.now.take(block)
             case _:
                 pass
 

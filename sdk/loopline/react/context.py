@@ -47,8 +47,11 @@ from loopline.timeline import (
     checkpoint,
     place_for,
 )
+from loopline.timeline.waiting import computed
 from loopline.tools import ToolSet
 
+MANY = 100
+"""Blocks above which rendering them is no work for the event loop."""
 SHRUNK = 0.8
 """What is left of a request that overflowed, at most."""
 RoundPurpose = Literal["decision", "answer"]
@@ -169,6 +172,9 @@ class Context:
         if recorder.appends == self._appends:  # else the last append has caught up
             await recorder.catch_up()
         recorder.round = iteration.made + 1
+        fresh = recorder.timeline.after(self.view.seq)
+        if len(fresh) > MANY:  # a conversation that was opened just now
+            await computed(partial(self.view.extend, fresh))
         self._extend()
         begun = recorder.turn.undecided
         self._offer = Offer.of_trace() if iteration.traces else self._offers.now
@@ -381,7 +387,8 @@ class Context:
             system="" if self._offer.system_sha256 in known else self._offer.system,
             tools="" if self._offer.tools_sha256 in known else self._offer.tools_text,
         )
-        await self._recorder.record(start, *(self._checkpoints(window.start) if changed else ()))
+        made = await computed(partial(self._checkpoints, window.start)) if changed else ()
+        await self._recorder.record(start, *made)
         self._extend()
 
     @property

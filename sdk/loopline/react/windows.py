@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.errors import ModelError
@@ -44,16 +45,42 @@ from loopline.timeline import (
     PlanHistory,
     RangeSummary,
     Recorder,
+    SummaryHint,
     SystemMessage,
     Window,
     plan,
 )
+from loopline.timeline.waiting import computed
 
 PRUNE_BUFFER_SECONDS = 10
 """So long before the provider's cache is cold it counts as cold."""
 SUMMARY_OUTPUT_LIMIT = 1_600
 THINKING_ROOM = 8_000
 """What a model that thinks may write more for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Smaller:
+    """A smaller window, what the request costs under it, and how it is told."""
+
+    window: Window
+    cost: int
+    named: str
+    enough: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _SummaryTask:
+    """What a summary is to stand for, and the messages that the model is given, of `shown`.
+
+    `messages` is None when they are longer than the model's window.
+    """
+
+    window: Window
+    covered: Covered
+    hint: SummaryHint
+    messages: Sequence[Message] | None
+    shown: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +99,10 @@ class Windows:
 
     async def choose(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
-        view, (window, causes) = self.view, self._changed()
+        view, window, causes = self.view, self.view.window, list[str]()
+        changes = self._changes()
+        if changes or self._cold() or view.facts.last_hide > window.hides:
+            window, causes = await computed(partial(self._changed, changes))
         now = view.now if window == view.window else view.under(window)
         if budget.over(now, TRIGGER):
             smaller = await self._compacted(window, budget)
@@ -80,11 +110,13 @@ class Windows:
                 window, causes = smaller, [*causes, "compaction"]
         elif causes == ["prune"]:
             await self._tell_pruned(window)
+        if window != view.window:
+            await computed(partial(view.under, window))  # so that opening it costs nothing
         return window, causes
 
-    def _changed(self) -> tuple[Window, list[str]]:
+    def _changed(self, changes: list[str]) -> tuple[Window, list[str]]:
         """The window that goes with what has changed, and what has."""
-        window, causes = self.view.window, self._changes()
+        window, causes = self.view.window, changes
         if causes == ["start"]:
             window = replace(window, result_limit=self.policies.result_characters)
         elif causes:
@@ -98,13 +130,16 @@ class Windows:
             pruned = self._aged(window)
             if self._is_worth_it(pruned):
                 window, causes = pruned, ["prune"]
-        return (window if causes in ([], ["start"]) else self._unbound(window)), causes
+        window = window if causes in ([], ["start"]) else self._unbound(window)
+        if window != self.view.window:
+            self.view.under(window)
+        return window, causes
 
     async def _tell_pruned(self, window: Window) -> None:
         """Say that something is no longer shown, if so: feedback alone takes nothing away."""
         before = self.view.window
         alike = replace(window, feedback=before.feedback, unbound=before.unbound)
-        if self.view.under(alike).tokens < self.view.now.tokens:
+        if (await computed(partial(self.view.under, alike))).tokens < self.view.now.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
@@ -164,30 +199,53 @@ class Windows:
         view, window = self.view, self._unbound(self._aged(given))
         before = budget.cost(view.now)
         self.listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
-        smaller, enough = lightened(view, window, budget)
-        if enough:
-            named = "what older calls gave is now only named: each line says which ref restores it"
-            if view.under(smaller).tokens == view.under(self._unbound(given)).tokens:
-                named = "what was thought in earlier rounds is no longer shown"
-            await self._tell([self._made_room(before, view.under(smaller), budget, named)])
-            return smaller
+        lighter = await computed(partial(self._lighter, given, window, budget))
+        if lighter.enough:
+            await self._tell([self._made_room(before, lighter.named, lighter.cost)])
+            return lighter.window
         summed = await self._summed_up(window, budget, before)
-        window = window if summed is None else summed
-        if budget.over(view.under(window), TRIGGER):
-            window, _ = lightened(view, window, budget)
-        smaller = shortened(view, window, budget)
-        if summed is None and smaller != given:
-            named = "what calls gave is now only named, and long texts are cut: refs restore them"
-            await self._tell([self._made_room(before, view.under(smaller), budget, named)])
-            smaller = shortened(view, smaller, budget)
-        return smaller
+        shorter = await computed(partial(_shorter, view, summed or window, budget))
+        if summed is None and shorter.window != given:
+            await self._tell([self._made_room(before, shorter.named, shorter.cost)])
+            return await computed(partial(shortened, view, shorter.window, budget))
+        return shorter.window
+
+    def _lighter(self, given: Window, window: Window, budget: Budget) -> _Smaller:
+        """The window with as little cleared as is enough, if that can be."""
+        view = self.view
+        smaller, enough = lightened(view, window, budget)
+        named = "what older calls gave is now only named: each line says which ref restores it"
+        if enough and view.under(smaller).tokens == view.under(self._unbound(given)).tokens:
+            named = "what was thought in earlier rounds is no longer shown"
+        return _Smaller(smaller, budget.cost(view.under(smaller)), named, enough=enough)
 
     async def _summed_up(self, window: Window, budget: Budget, before: int) -> Window | None:
         """The window under which a new summary stands for all but the newest rounds.
 
         One that was recorded before a cut, and never used, is used first.
         """
-        view, timeline = self.view, self.recorder.timeline
+        task = await computed(partial(self._to_summarize, window, budget))
+        if not isinstance(task, _SummaryTask):
+            return task
+        covered, view = task.covered, self.view
+        written = await self._written(task.messages, instructions(task.hint))
+        made = partial(summarized, covered, written, task.hint, self.recorder.timeline)
+        summary = replace(
+            await computed(made),
+            messages_before=task.shown,
+            messages_after=task.shown - covered.cut.messages + 1,
+        )
+        history = [PlanHistory(text=covered.history)] if covered.history else []
+        told: list[Body] = [summary, *history]
+        named = f"{summary.covered_turn_ids[0]} to {summary.covered_turn_ids[-1]} are summed up"
+        await self._tell([*told, self._made_room(before, named)])
+        recorded = view.facts.newest_summary
+        seq = recorded.seq if recorded else 0
+        return replace(task.window, summary=seq, start=covered.cut.seq)
+
+    def _to_summarize(self, window: Window, budget: Budget) -> _SummaryTask | Window | None:
+        """What is to be summed up, or the window of a summary that stands ready; None when there is neither."""
+        view = self.view
         unused = view.unused_summary(window)
         if unused is not None and not budget.over(view.under(unused), TARGET):
             return unused
@@ -196,22 +254,10 @@ class Windows:
         covered = self._to_cover(window, now, budget)
         if covered is None:
             return unused
-        cut = covered.cut
-        usual = "general" if cut.opens_turn else "react_iteration"
+        usual = "general" if covered.cut.opens_turn else "react_iteration"
         hint = hint_named(self.policies.summary_hint or usual)
-        asked = instructions(hint)
-        written = await self._written(self._to_sum_up(window, cut, asked, budget), asked)
-        summary = replace(
-            summarized(covered, written, hint, timeline),
-            messages_before=len(now.messages),
-            messages_after=len(now.messages) - cut.messages + 1,
-        )
-        history = [PlanHistory(text=covered.history)] if covered.history else []
-        told: list[Body] = [summary, *history]
-        named = f"{summary.covered_turn_ids[0]} to {summary.covered_turn_ids[-1]} are summed up"
-        await self._tell([*told, self._made_room(before, None, budget, named)])
-        recorded = view.facts.newest_summary
-        return replace(window, summary=recorded.seq if recorded else 0, start=cut.seq)
+        messages = self._to_sum_up(window, covered.cut, instructions(hint), budget)
+        return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
     def _to_sum_up(
         self, window: Window, cut: Cut, asked: str, budget: Budget
@@ -308,16 +354,23 @@ class Windows:
             case _:
                 return reply.text
 
-    def _made_room(
-        self, before: int, now: Rendering | None, budget: Budget, named: str
-    ) -> SystemMessage:
-        after = "" if now is None else f" to {budget.cost(now)}"
-        text = f"To make room, from about {before} tokens{after}, {named}."
+    def _made_room(self, before: int, named: str, after: int = 0) -> SystemMessage:
+        to = f" to {after}" if after else ""
+        text = f"To make room, from about {before} tokens{to}, {named}."
         return SystemMessage(code="compaction", text=text)
 
     async def _tell(self, bodies: Sequence[Body]) -> None:
         await self.recorder.record(*bodies)
         self.view.extend(self.recorder.timeline.after(self.view.seq))
+
+
+def _shorter(view: View, window: Window, budget: Budget) -> _Smaller:
+    """The window under which the prompt fits, with texts cut where clearing is not enough."""
+    if budget.over(view.under(window), TRIGGER):
+        window, _ = lightened(view, window, budget)
+    smaller = shortened(view, window, budget)
+    named = "what calls gave is now only named, and long texts are cut: refs restore them"
+    return _Smaller(smaller, budget.cost(view.under(smaller)), named)
 
 
 def _unheard(piece: TextDelta) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,6 +17,14 @@ async def settled(outcome: asyncio.Future[T]) -> T:
     except asyncio.CancelledError:
         await ended(outcome)
         raise
+
+
+async def computed(work: Callable[[], T]) -> T:
+    """Return what `work` gives, which only computes: it runs in a thread, so that the event loop stays free.
+
+    A cancellation is raised once the thread is done: nothing computes with values that change meanwhile.
+    """
+    return await settled(asyncio.ensure_future(asyncio.to_thread(work)))
 
 
 async def ended(outcome: asyncio.Future[Any]) -> None:
