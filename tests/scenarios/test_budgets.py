@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from loopline import Harness, LooplineError
-from loopline.errors import ModelStreamBroken, ModelTimedOut
+from loopline.errors import ModelStreamBroken
 from loopline.models import Prompt, ToolCall
 from loopline.react import Limits
-from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel, Wait
-from loopline.testing.scripted import Entry
+from loopline.testing import Fail, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
-    Completion,
     Decision,
     MemoryLog,
     Notice,
@@ -75,20 +73,6 @@ async def test_a_reply_is_no_longer_than_what_is_left() -> None:
     assert result.answer
 
 
-async def test_with_its_budget_spent_a_turn_ends_with_an_answer_from_its_trace() -> None:
-    def play(prompt: Prompt) -> Move:
-        look = ToolCall(name="w.look", arguments={"text": "x" * 3_000})
-        return Move(text="What was found.") if prompt.purpose == "answer" else Move(calls=(look,))
-
-    model = BillingModel(play)
-    async with at_work(model, workbench(preset="beakr")) as talk:
-        result = await talk.say("go", max_tokens=20_000)
-        (said,) = await bodies(talk, Completion)
-    assert (result.exit_reason, said.flag, result.answer) == ("budget", "forced", "What was found.")
-    assert model.tokens <= 20_000
-    assert result.rounds > 2
-
-
 async def test_an_attempt_that_broke_off_counts_by_its_estimate() -> None:
     broken = Fail(ModelStreamBroken("cut"), after="Half of an answer")
     model = ScriptedModel([broken, Say("Done.")])
@@ -120,15 +104,6 @@ async def test_a_limit_of_the_cost_is_refused_where_a_price_is_not_known() -> No
             await talk.say("go", max_cost=0.5)
 
 
-async def test_a_model_that_times_out_gives_way_to_the_next_at_once() -> None:
-    late: list[Entry] = [Wait(180), Fail(ModelTimedOut("no reply within 180 s"))]
-    slow, quick = ScriptedModel(late * 4, name="slow", strict=False), ScriptedModel(["Here."])
-    async with at_work((slow, quick), workbench(preset="beakr")) as talk:
-        result = await talk.say("go")
-    assert (result.answer, result.exit_reason) == ("Here.", "complete")
-    assert len(slow.requests) == 1
-
-
 @pytest.mark.parametrize("preset", ["bare", "beakr"])
 async def test_empty_replies_in_a_row_are_bounded_by_repairs(preset: str) -> None:
     model = BillingModel(lambda _: Move(reports=False))
@@ -154,17 +129,3 @@ async def test_a_reply_with_too_many_calls_is_repaired_and_none_of_them_runs() -
         notices = await bodies(talk, Notice)
     assert (result.answer, len(made)) == ("So.", 2)
     assert "made 8 calls and none was run: a reply may make 7 at most" in notices[0].text
-
-
-async def test_an_answer_of_collected_results_is_bounded_and_names_what_was_cut() -> None:
-    script: list[Entry] = [
-        *(Call("w.big", size=3_000_000) for _ in range(3)),
-        Call("w.count", number=7),
-    ]
-    async with at_work(script, workbench(preset="chatcli", max_iterations=4)) as talk:
-        result = await talk.say("go")
-        [whole] = await talk.read(["tc:turn_1.c2.result"])
-    assert len(result.answer) < 31_000
-    assert result.answer.count("more characters: tc:turn_1.c") == 3
-    assert result.answer.endswith("- w.count (c4): OK\n7")
-    assert len(whole.text) > 10_000

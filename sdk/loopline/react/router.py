@@ -34,10 +34,11 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """Nothing can be done with the reply, and no repair is left."""
+    """Nothing can be done with the reply, and no repair is left; `error` says so to the user."""
 
     raw: str
     problem: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,11 @@ def _acted(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
 
 def _unusable(raw: str, problem: str, table: Table) -> Route:
     """Return what becomes of a reply without repairs: after the last round the turn ends anyway."""
-    return Repair(raw, problem) if table.state.last else Unusable(raw, problem)
+    if table.state.last:
+        return Repair(raw, problem)
+    replies = table.state.malformed + 1
+    error = f"none of {replies} replies in a row could be used; of the last one: {problem}"
+    return Unusable(raw, problem, error)
 
 
 def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:

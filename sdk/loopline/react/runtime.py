@@ -229,9 +229,9 @@ class React:
                 return await self._act(reply, notes, calls)
             case Repair(raw=raw, problem=problem, notes=notes):
                 await self._record_malformed(reply, raw, problem, _both(notes, marks))
-            case Unusable(raw=raw, problem=problem):
+            case Unusable(raw=raw, problem=problem, error=error):
                 await self._record_malformed(reply, raw, problem, marks)
-                return await self._without_model(ModelError(_unusable(problem, state)))
+                return await self._without_model(ModelError(error))
             case Continue():
                 await self._record_cut(written)
             case Held(notes=notes, text=text, reason=reason, say=say):
@@ -563,13 +563,6 @@ def answered(turn: Turn, answers: int) -> Ended | None:
         return None
     answer = turn.completions[answers - 1]
     return Ended(answer.reason, answer.error)
-
-
-def _unusable(problem: str, state: ReactStateV2) -> str:
-    """Say that the model's replies are of no use."""
-    return (
-        f"none of {state.malformed + 1} replies in a row could be used; of the last one: {problem}"
-    )
 
 
 def _sound(echo: Echo | None) -> Echo | None:

@@ -119,6 +119,20 @@ async def test_row_9_at_the_limit_all_that_was_collected_may_be_the_answer() -> 
     assert (answer.flag, result.exit_reason, result.error) == ("partial", "max_iterations", "")
 
 
+async def test_row_9_an_answer_of_collected_results_is_bounded_and_names_what_was_cut() -> None:
+    script: list[Entry] = [
+        *(Call("w.big", size=3_000_000) for _ in range(3)),
+        Call("w.count", number=7),
+    ]
+    async with at_work(script, workbench(preset="chatcli", max_iterations=4)) as talk:
+        result = await talk.say("go")
+        [whole] = await talk.read(["tc:turn_1.c2.result"])
+    assert len(result.answer) < 31_000
+    assert result.answer.count("more characters: tc:turn_1.c") == 3
+    assert result.answer.endswith("- w.count (c4): OK\n7")
+    assert len(whole.text) > 10_000
+
+
 async def test_row_10_an_answer_may_end_any_round() -> None:
     async with at_work(["At once."]) as talk:
         result = await talk.say("go", early_stop=True)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loopline.models import Usage
+from loopline.errors import ModelTimedOut
+from loopline.models import Prompt, ToolCall, Usage
 from loopline.react import Allow, Deny, GuardedCall, Verdict
-from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel
+from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel, Wait
 from loopline.testing.scripted import Entry
-from loopline.timeline import Decision, MemoryLog, RoundStart, SystemMessage, Timeline, ToolResult
+from loopline.timeline import (
+    Completion,
+    Decision,
+    MemoryLog,
+    RoundStart,
+    SystemMessage,
+    Timeline,
+    ToolResult,
+)
+from tests.support.billing import BillingModel, Move
 from tests.support.kin import Cast, kin
 from tests.support.mortal import Died, MortalLog
 from tests.support.workbench import (
@@ -106,6 +116,15 @@ async def test_b7_a_refusal_is_an_end_of_its_own() -> None:
     assert (result.exit_reason, result.ok, decision.stop_reason) == ("refused", False, "refusal")
 
 
+async def test_b7_a_model_that_times_out_gives_way_to_the_next_at_once() -> None:
+    late: list[Entry] = [Wait(180), Fail(ModelTimedOut("no reply within 180 s"))]
+    slow, quick = ScriptedModel(late * 4, name="slow", strict=False), ScriptedModel(["Here."])
+    async with at_work((slow, quick), workbench(preset="beakr")) as talk:
+        result = await talk.say("go")
+    assert (result.answer, result.exit_reason) == ("Here.", "complete")
+    assert len(slow.requests) == 1
+
+
 async def test_b8_a_pause_outlives_its_process_and_nothing_runs_again(tmp_path: Path) -> None:
     desk, store = Desk(), f"sqlite:///{tmp_path}/c.db"
     script: list[Entry] = [Call("w.look", text="tea"), Call("w.ask")]
@@ -159,6 +178,20 @@ async def test_b14_with_its_budget_spent_a_turn_ends_without_another_request() -
     assert (result.exit_reason, len(model.requests)) == ("budget", 1)
     assert result.answer.startswith("There is no answer: the budget of the turn was spent.")
     assert begun
+
+
+async def test_b14_with_its_budget_nearly_spent_a_turn_ends_with_an_answer_from_its_trace() -> None:
+    def play(prompt: Prompt) -> Move:
+        look = ToolCall(name="w.look", arguments={"text": "x" * 3_000})
+        return Move(text="What was found.") if prompt.purpose == "answer" else Move(calls=(look,))
+
+    model = BillingModel(play)
+    async with at_work(model, workbench(preset="beakr")) as talk:
+        result = await talk.say("go", max_tokens=20_000)
+        (said,) = await bodies(talk, Completion)
+    assert (result.exit_reason, said.flag, result.answer) == ("budget", "forced", "What was found.")
+    assert model.tokens <= 20_000
+    assert result.rounds > 2
 
 
 async def test_b10_a_delegated_task_is_one_call_and_one_result_and_its_work_is_hidden() -> None:
