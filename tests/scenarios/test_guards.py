@@ -12,11 +12,12 @@ from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResul
 from loopline.models import JsonObject
 from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
 from loopline.react.guards import Guards, allow_only, ask_before, rate_limit, read_only
-from loopline.testing import Call
+from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Effect, ToolResult
 from tests.support import playground
 from tests.support.talking import talking
+from tests.support.workbench import at_work, bodies, workbench
 
 EFFECTS: tuple[Effect, ...] = ("read", "write", "exclusive", "meta")
 
@@ -270,3 +271,52 @@ async def test_in_a_turn_a_call_waits_until_the_user_has_approved(tmp_path: Path
     assert (paused.exit_reason, paused.pending[0].tool) == ("paused", "play.note")
     assert paused.pending[0].question.startswith("May play.note run with")
     assert (done.exit_reason, done.answer) == ("complete", "Noted.")
+
+
+class Redacting:
+    """Lets nobody read what is secret."""
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        return Allow()
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        return text.replace("s3cret", "***")
+
+
+@pytest.mark.parametrize("way", ["w.fail", "w.crash"])
+async def test_what_a_guard_leaves_out_is_in_no_error_either(way: str) -> None:
+    model = ScriptedModel([Call("w.fail", message="the key is s3cret"), Call(way), "Done."])
+    async with at_work(model, workbench(guards=[Redacting()])) as talk:
+        await talk.say("go")
+        ends = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
+    assert ends[0] == ("error", "the key is ***")
+    assert ends[1][0] == "error"
+    assert not any("s3cret" in str(one.messages[-1]) for one in model.requests)
+
+
+class Breaking(Redacting):
+    """Breaks over whatever it is to look over."""
+
+    async def after(self, call: GuardedCall, text: str) -> str:
+        raise ZeroDivisionError
+
+
+async def test_an_error_that_a_guard_breaks_over_is_not_shown() -> None:
+    model = ScriptedModel([Call("w.fail", message="s3cret"), "Done."])
+    async with at_work(model, workbench(guards=[Breaking()])) as talk:
+        await talk.say("go")
+        (end,) = await bodies(talk, ToolResult)
+    assert (end.status, end.text) == (
+        "error",
+        "A guard of this bundle broke over this result: it is not shown.",
+    )
+
+
+async def test_each_section_of_a_result_is_looked_over() -> None:
+    read = Call("react.read", paths=["ar:turn_1.user.prompt"])
+    model = ScriptedModel([read, "Done."])
+    async with at_work(model, workbench(guards=[Redacting()])) as talk:
+        await talk.say("the key is s3cret")
+        (end,) = await bodies(talk, ToolResult)
+    assert "the key is ***" in end.text
+    assert "s3cret" not in end.text

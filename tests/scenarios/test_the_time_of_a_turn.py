@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from loopline.react.guards import ask_before
-from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Exit, ToolResult
+from loopline.timeline import Exit, ToolResult, ToolStarted
 from tests.support.workbench import Desk, at_work, bodies, shown, workbench
 
 DAY = 86_400.0
@@ -80,3 +81,20 @@ async def test_the_time_of_two_runs_is_added_up() -> None:
         result = await talk.resume({"c2": "this one"})
         ends = [one.status for one in await bodies(talk, ToolResult)]
     assert (result.exit_reason, ends) == ("deadline", ["ok", "ok", "stopped"])
+
+
+async def test_leave_that_is_given_when_the_time_is_over_begins_nothing() -> None:
+    desk = Desk()
+    asks = workbench(desk, guards=[ask_before("w.write")], deadline_seconds=60)
+    both = Say("", Call("w.write", path="x"), Call("w.hang"))
+    async with at_work([both], asks, clock=desk.clock) as talk:
+        turn = asyncio.ensure_future(talk.say("go"))
+        await desk.hanging.wait()
+        for _ in range(20):  # until it has been asked for leave
+            await asyncio.sleep(0)
+        desk.clock.advance(90)
+        assert (await turn).exit_reason == "paused"
+        assert (await talk.resume({"c1": True})).exit_reason == "deadline"
+        ends = {one.call_id: one.status for one in await bodies(talk, ToolResult)}
+        assert await bodies(talk, ToolStarted) == []
+    assert (desk.order, ends) == ([], {"c1": "stopped", "c2": "stopped"})

@@ -82,11 +82,11 @@ class InterruptQueue:
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
-        await self.append(UserRecalled(said=receipt.seq), receipt.turn)
+        own = await self.append(UserRecalled(said=receipt.seq), receipt.turn)
         for block in await self._log.read(self._conversation, after=receipt.seq):
             match block.body:
                 case UserRecalled(said=receipt.seq):
-                    return True
+                    return block.seq == own.seq  # else it was taken back before
                 case RoundStart(takes=takes) if receipt.seq in takes:
                     return False
                 case _:

@@ -22,6 +22,7 @@ from loopline.errors import (
     ConflictError,
     LeaseLost,
     LooplineError,
+    StoreBusy,
     StoreError,
     StoreVersion,
 )
@@ -319,7 +320,7 @@ class Turns:
         except asyncio.CancelledError:
             await settled(lead.end(recorder, "stopped", status="stopped"))
             raise
-        except LeaseLost:
+        except (LeaseLost, StoreBusy):  # the turn is left as it is, to be carried on
             raise
         except Exception as error:
             by_bundle = isinstance(error, BundleError)

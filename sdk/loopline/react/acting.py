@@ -1,13 +1,16 @@
-"""Acting: the calls of a round run by their effects, and each result is recorded as it arrives."""
+"""Acting: the calls of a round run by their effects, and each result is recorded as it arrives.
+
+No call begins before the guards have judged all of them, and none past the turn's time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from loopline.clock import Clock
@@ -16,12 +19,13 @@ from loopline.events import Delta, Listen
 from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.approving import approved, digest_of
-from loopline.react.guards import Guards
+from loopline.react.judging import Judge, Judged
 from loopline.react.outcomes import recorded
 from loopline.react.policies import Policies
 from loopline.react.quota import Quota
-from loopline.react.seams import Allow, Ask, Deny, Guard, GuardedCall, Verdict
+from loopline.react.seams import Allow, Ask, Deny, Guard
 from loopline.react.spawning import Children, Spawn
+from loopline.react.strikes import Strikes, Struck, Why
 from loopline.reader import Reader
 from loopline.timeline import (
     Effect,
@@ -35,7 +39,7 @@ from loopline.timeline import (
     TurnResult,
     parent_name,
 )
-from loopline.tools import AskUser, BoundTool, Call, ChildTask, Outcome, Tool, ToolContext, ToolSet
+from loopline.tools import AskUser, Call, ChildTask, Outcome, Tool, ToolContext, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -44,48 +48,22 @@ INTERRUPTED = (
     "unknown. Check before you call it once more."
 )
 DENIED = "The user did not approve of this call. Do not make it again; find another way, or ask."
-STEERED = "This call was cut off, because the user wants something else now."
-TOO_LATE = "This call was cut off, because the time of the turn was over."
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a call excludes: calls whose claims conflict keep their order."""
-
-    effect: Effect
-    key: str = ""
-
-    def conflicts(self, other: Claim) -> bool:
-        """Whether the two must not run at once."""
-        match self.effect, other.effect:
-            case ("exclusive", _) | (_, "exclusive"):
-                return True
-            case ("write", "write") | ("meta", "meta"):
-                return self.key == other.key
-            case _:
-                return False
-
-
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    """A call with the tool that runs it, or with why none does, and what the guards make of it."""
-
-    call: ToolCalled
-    tool: Tool | LooplineError
-    claim: Claim
-    arguments: JsonObject
-    guarded: GuardedCall | None = None
-    verdict: Verdict = field(default_factory=Allow)
+CUT: Mapping[Why, str] = {
+    "steer": "because the user wants something else now",
+    "deadline": "because the time of the turn was over",
+}
+UNKNOWN = " Whether it took effect is unknown."
 
 
 @dataclass(slots=True)
 class _Running:
-    """A call on its way; `cut` is the result it gets when it is cut off."""
+    """A call on its way, whose task may not have been entered yet; `cut` is why it is cut off, if it is."""
 
-    parsed: _Parsed
+    parsed: Judged
     task: asyncio.Task[None]
     children: Children
-    cut: tuple[ResultStatus, str] | None = None
+    entered: bool = False
+    cut: Why | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +84,15 @@ class Hands:
 class Actor:
     """Runs calls and records what comes of them."""
 
-    def __init__(self, *, recorder: Recorder, clock: Clock, listen: Listen, hands: Hands) -> None:
+    def __init__(
+        self, *, recorder: Recorder, clock: Clock, listen: Listen, hands: Hands, strikes: Strikes
+    ) -> None:
         self._recorder = recorder
         self._clock = clock
         self._listen = listen
         self._hands = hands
+        self._strikes = strikes
+        self._judge = Judge(recorder, hands.tools, hands.guards, hands.policies)
         self._running: dict[str, _Running] = {}
         most = hands.policies.parallel_tools
         self._places = asyncio.Semaphore(most)
@@ -149,21 +131,24 @@ class Actor:
 
     async def _settle_begun(self, call: ToolCalled, begun: ToolStarted) -> None:
         """The result of a call that had begun when its runner was cut off, with what it ran with."""
-        parsed = self._parsed(call)
+        parsed = self._judge.parsed(call)
         if isinstance(parsed.tool, LooplineError):
             await self._record_end(call, INTERRUPTED, "interrupted")
             return
         arguments = call.arguments if begun.ran_with is None else begun.ran_with
         try:
             made = self._call(call, parsed.tool.effect, self._children(call, None))
-            outcome = await parsed.tool.reconcile(deepcopy(arguments), made)
+            check = partial(parsed.tool.reconcile, deepcopy(arguments), made)
+            outcome = await self._strikes.over(check, steerable=False)
+        except Struck:
+            outcome = None
         except StoreError:
             raise
         except AskUser as asked:
             await self._wait(call, asked.kind, asked.question, asked.child)
             return
         except ToolError as error:
-            await self._record_end(call, str(error), "error")
+            await self._record_failure(parsed, str(error))
             return
         except Exception:
             logger.exception("what became of %s cannot be found out", call.tool)
@@ -171,120 +156,83 @@ class Actor:
         if outcome is None:
             await self._record_end(call, INTERRUPTED, "interrupted")
         else:
+            outcome = await self._judge.looked_over(parsed, outcome)
             await self._record(call, outcome, 0.0, begun.ran_with)
 
     async def act(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
-        if len(calls) == 1:
-            await self._act_alone(calls[0])
-            return
-        tasks = list[tuple[_Parsed, asyncio.Task[None]]]()
-        for call in calls:
-            parsed = await self._judged(self._parsed(call))
-            before = [task for other, task in tasks if other.claim.conflicts(parsed.claim)]
-            children = self._children(call, self._hands.spawn)
-            task = asyncio.create_task(self._after(before, parsed, children))
-            self._running[call.call_id] = _Running(parsed, task, children)
-            tasks.append((parsed, task))
         try:
-            await asyncio.gather(*(task for _, task in tasks))
+            judged = await self._strikes.over(lambda: self._judged(calls))
+        except Struck as struck:  # nothing of them has begun
+            await self._pass_over(calls, struck.why)
+            return
+        for parsed in judged:
+            before = [
+                one.task
+                for one in self._running.values()
+                if one.parsed.claim.conflicts(parsed.claim)
+            ]
+            children = self._children(parsed.call, self._hands.spawn)
+            task = asyncio.create_task(self._after(before, parsed, children))
+            self._running[parsed.call.call_id] = _Running(parsed, task, children)
+        tasks = [one.task for one in self._running.values()]
+        try:
+            await asyncio.gather(*tasks)
         finally:
-            unfinished = [task for _, task in tasks if not task.done()]
+            unfinished = [task for task in tasks if not task.done()]
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
-            for call in calls:
-                self._running.pop(call.call_id, None)
+            self._running.clear()
 
-    async def _act_alone(self, call: ToolCalled) -> None:
-        """Run one call, in the task that asks for it."""
-        parsed, task = await self._judged(self._parsed(call)), asyncio.current_task()
-        children = self._children(call, self._hands.spawn)
-        if task is not None:
-            self._running[call.call_id] = _Running(parsed, task, children)
-        try:
-            await self._after((), parsed, children)
-        finally:
-            self._running.pop(call.call_id, None)
+    async def _judged(self, calls: Sequence[ToolCalled]) -> list[Judged]:
+        """The calls as the guards leave them, one after the other, before any of them runs."""
+        return [await self._judge.judged(self._judge.parsed(call)) for call in calls]
 
-    def cut(self, *, everything: bool) -> None:
-        """Cut off reads and what has others work, or every call; each gets a result that says so."""
-        cut: tuple[ResultStatus, str] = (
-            ("stopped", TOO_LATE) if everything else ("interrupted", STEERED)
-        )
+    async def _pass_over(self, calls: Sequence[ToolCalled], why: Why) -> None:
+        """Begin none of the calls, and say so."""
+        for call in calls:
+            await self._record_cut(call, why, begun=False)
+
+    def cut(self, why: Why) -> None:
+        """Cut off what gives way to a steer, or every call; each gets a result that says so."""
         for one in self._running.values():
-            if everything or self._yields(one):
-                one.cut = cut
-                one.task.cancel()
+            if one.cut is None and (why == "deadline" or self._yields(one)):
+                one.cut = why
+                if one.entered:  # else it is about to see why
+                    one.task.cancel()
 
     def _yields(self, one: _Running) -> bool:
-        """Whether a call gives way to a steer: it reads, its children run, or are not begun yet."""
-        if isinstance(one.parsed.tool, LooplineError):
-            return True
-        match one.parsed.tool.effect:
-            case "read":
-                return True
-            case "meta":
-                begun = one.parsed.call.call_id in self._recorder.turn.started
-                return one.children.running or not begun
-            case "write" | "exclusive":
-                return False
-
-    def _parsed(self, call: ToolCalled) -> _Parsed:
-        """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
-        try:
-            tool = self._hands.tools().find(call.tool)
-            tool.check(call.arguments)
-        except LooplineError as error:
-            return _Parsed(call, error, Claim("read"), call.arguments)
-        return _Parsed(call, tool, self._claim(tool, call.arguments), call.arguments)
-
-    def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
-        """What the call excludes. Beside what a tool runs that declares nothing is a policy."""
-        if isinstance(tool, BoundTool) and not tool.function.declared:
-            return Claim(self._hands.policies.unknown_effect)
-        try:
-            return Claim(tool.effect, tool.key(arguments))
-        except Exception:
-            logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
-            return Claim("exclusive")
-
-    async def _judged(self, parsed: _Parsed) -> _Parsed:
-        """The call as the guards leave it, one call after the other, before any of the round runs."""
-        tool, call = parsed.tool, parsed.call
-        if isinstance(tool, LooplineError) or not self._hands.guards:
-            return parsed
-        guards, guarded = Guards(tuple(self._hands.guards)), self._guarded(call, tool.effect)
-        turn = self._recorder.turn
-        answer, waiting = turn.answers.get(call.call_id), turn.waiting.get(call.call_id)
-        same = waiting is not None and waiting.digest == digest_of(call)
-        agreed = same and answer is not None and approved(answer.value)
-        agreed = agreed or call.call_id in turn.started  # what its children do is carried on
-        verdict = await (guards.granted(guarded) if agreed else guards.before(guarded))
-        parsed = replace(parsed, guarded=guarded, verdict=verdict)
-        match verdict:
-            case Allow(arguments=dict() as changed):
-                try:
-                    tool.check(changed)
-                except LooplineError as error:
-                    return replace(parsed, tool=error, claim=Claim("read"))
-                return replace(parsed, claim=self._claim(tool, changed), arguments=changed)
-            case _:
-                return parsed
+        """Whether a call gives way to a steer: it reads, its children run, or it is not begun yet."""
+        begun = one.parsed.call.call_id in self._recorder.turn.started
+        return one.parsed.reads or one.children.running or not begun
 
     async def _after(
-        self, before: Sequence[asyncio.Task[None]], parsed: _Parsed, children: Children
+        self, before: Sequence[asyncio.Task[None]], parsed: Judged, children: Children
     ) -> None:
-        call = parsed.call
-        start = self._clock.elapsed()
+        start, running = self._clock.elapsed(), self._running[parsed.call.call_id]
+        if running.cut is not None:
+            await self._record_cut(parsed.call, running.cut, begun=False)
+            return
+        running.entered = True
         try:
+            if isinstance(parsed.verdict, Ask):  # all that wants leave is asked for together
+                await self._wait(parsed.call, "approval", parsed.verdict.question)
+                return
             if before:
                 await asyncio.wait(before)
-            if self._is_held_up(parsed):
-                return
-            async with self._places:
-                start = self._clock.elapsed()
-                await self._run(call, parsed, children)
+            if not self._is_held_up(parsed):
+                async with self._places:
+                    start = self._clock.elapsed()
+                    await self._ended(parsed, children)
+        except asyncio.CancelledError:
+            await self._record_cancelled(parsed, self._since(start))
+
+    async def _ended(self, parsed: Judged, children: Children) -> None:
+        """Run the call to its result, or to a question."""
+        call, start = parsed.call, self._clock.elapsed()
+        try:
+            await self._run(call, parsed, children)
         except StoreError:
             raise
         except AskUser as asked:
@@ -292,15 +240,13 @@ class Actor:
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
                 logger.warning("%s", note)  # where in its bundle a tool broke: for its author
-            await self._record_end(call, str(error), "error", self._since(start))
-        except asyncio.CancelledError:
-            await self._record_cancelled(call, self._since(start))
+            await self._record_failure(parsed, str(error), self._since(start))
         except Exception as error:
             logger.exception("%s broke", call.tool)
             text = f"{type(error).__name__}: {error}"
-            await self._record_end(call, text, "error", self._since(start))
+            await self._record_failure(parsed, text, self._since(start))
 
-    def _is_held_up(self, parsed: _Parsed) -> bool:
+    def _is_held_up(self, parsed: Judged) -> bool:
         """Whether an earlier call that conflicts waits for leave, or for one that does."""
         turn = self._recorder.turn
         asked = {call_id for call_id, one in turn.waiting.items() if one.kind == "question"}
@@ -309,20 +255,19 @@ class Actor:
         for call in turn.open_calls.values():
             if call.call_id == parsed.call.call_id:
                 break
-            if call.call_id not in asked and self._parsed(call).claim.conflicts(parsed.claim):
+            if call.call_id not in asked and self._judge.claim(call).conflicts(parsed.claim):
                 return True
         return False
 
-    async def _record_cancelled(self, call: ToolCalled, elapsed_ms: float) -> None:
+    async def _record_cancelled(self, parsed: Judged, elapsed_ms: float) -> None:
         """A call that was cut off, or cancelled its own work; else the turn is being stopped."""
-        task, running = asyncio.current_task(), self._running.get(call.call_id)
-        if task is not None and running is not None and running.cut is not None:
-            if task.uncancel():
-                raise asyncio.CancelledError
-            status, text = running.cut
-            await self._record_end(call, text, status, elapsed_ms)
-        elif task is None or task.cancelling():
+        call, task = parsed.call, asyncio.current_task()
+        why = self._running[call.call_id].cut
+        if task is None or (task.uncancel() if why else task.cancelling()):
             raise asyncio.CancelledError
+        if why is not None:
+            begun = call.call_id in self._recorder.turn.started or parsed.reads
+            await self._record_cut(call, why, begun=begun, elapsed_ms=elapsed_ms)
         else:
             text = "The tool cancelled its own work."
             await self._record_end(call, text, "error", elapsed_ms)
@@ -330,7 +275,7 @@ class Actor:
     def _since(self, start: float) -> float:
         return round((self._clock.elapsed() - start) * 1000, 3)
 
-    async def _run(self, call: ToolCalled, parsed: _Parsed, children: Children) -> None:
+    async def _run(self, call: ToolCalled, parsed: Judged, children: Children) -> None:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
@@ -341,10 +286,7 @@ class Actor:
             case Deny(reason=reason):
                 await self._record_end(call, reason, "denied")
                 return
-            case Ask(question=question):
-                await self._wait(call, "approval", question)
-                return
-            case Allow():
+            case Ask() | Allow():
                 pass
         start = self._clock.elapsed()
         if tool.effect != "read":
@@ -356,8 +298,7 @@ class Actor:
         # A copy: what a tool does to its arguments must not change what the log says of them.
         made = self._call(call, tool.effect, children)
         outcome = await children.over(self._timed(tool, deepcopy(arguments), made))
-        if parsed.guarded is not None:
-            outcome = await self._looked_over(parsed.guarded, outcome)
+        outcome = await self._judge.looked_over(parsed, outcome)
         await self._record(call, outcome, self._since(start), ran_with)
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: Call) -> Outcome:
@@ -385,41 +326,6 @@ class Actor:
         finally:
             alarm.cancel()
 
-    def _guarded(self, call: ToolCalled, effect: Effect) -> GuardedCall:
-        recorder = self._recorder
-        return GuardedCall(
-            call_id=call.call_id,
-            tool=call.tool,
-            effect=effect,
-            arguments=call.arguments,
-            turn_id=f"turn_{recorder.number}",
-            conversation=recorder.conversation.name,
-            user=recorder.conversation.user,
-            made=dict(Counter(self._made_before(call))),
-        )
-
-    def _made_before(self, call: ToolCalled) -> Iterator[str]:
-        """The tools of the turn's calls before this one, in their order."""
-        for batch in self._recorder.turn.batches:
-            for one in batch.calls:
-                if one.call_id == call.call_id:
-                    return
-                yield one.tool
-
-    async def _looked_over(self, call: GuardedCall, outcome: Outcome) -> Outcome:
-        """The outcome as the guards let the model read it: its text, and that of each section."""
-        guards = Guards(tuple(self._hands.guards))
-        try:
-            text = await guards.after(call, outcome.text)
-            sections = [
-                replace(section, text=await guards.after(call, section.text))
-                for section in outcome.sections
-            ]
-        except Exception:
-            logger.exception("a guard broke over the result of %s", call.tool)
-            return Outcome(text="A guard of this bundle broke over this result: it is not shown.")
-        return replace(outcome, text=text, sections=tuple(sections))
-
     async def _wait(
         self,
         call: ToolCalled,
@@ -439,18 +345,32 @@ class Actor:
         await self._recorder.record(pending)
         self._listen(Delta(type="pending", channel="tool", text=pending.question))
 
+    async def _record_cut(
+        self, call: ToolCalled, why: Why, *, begun: bool, elapsed_ms: float = 0.0
+    ) -> None:
+        """A call that a strike has cut off, or kept from being begun."""
+        said = f"This call was {'cut off' if begun else 'not begun'}, {CUT[why]}."
+        unknown = UNKNOWN if call.call_id in self._recorder.turn.started else ""
+        status: ResultStatus = "interrupted" if why == "steer" else "stopped"
+        await self._record_end(call, said + unknown, status, elapsed_ms)
+
+    async def _record_failure(self, parsed: Judged, text: str, elapsed_ms: float = 0.0) -> None:
+        """An error, as the guards let the model read it."""
+        shown = await self._judge.looked_over(parsed, Outcome(text=text))
+        await self._record_end(parsed.call, shown.text, "error", elapsed_ms)
+
     async def _record_end(
         self, call: ToolCalled, text: str, status: ResultStatus, elapsed_ms: float = 0.0
     ) -> None:
-        await self._recorder.record(
-            ToolResult(
-                call_id=call.call_id,
-                tool=call.tool,
-                text=well_formed(text),
-                status=status,
-                elapsed_ms=elapsed_ms,
-            )
+        ended = ToolResult(
+            call_id=call.call_id,
+            tool=call.tool,
+            text=well_formed(text),
+            status=status,
+            elapsed_ms=elapsed_ms,
         )
+        if call.call_id in self._recorder.turn.open_calls:  # cut off once its result was there
+            await self._recorder.record(ended)
 
     async def _record(
         self,

@@ -43,7 +43,6 @@ from loopline.timeline import (
     ModelOverflowed,
     Recorder,
     RoundStart,
-    UserSteer,
     checkpoint,
     place_for,
 )
@@ -74,11 +73,6 @@ class Iteration:
         """Its number, from 1; a request beyond the last decision has the number of that."""
         return min(self.made + 1, self.limit) if self.limit else self.made + 1
 
-    @property
-    def takes_input(self) -> bool:
-        """Whether what the user has said can still be answered to."""
-        return self.made == 0 or not self.limit or self.made + 1 < self.limit
-
 
 class Context:
     """Opens the rounds of a turn, and makes their requests."""
@@ -106,7 +100,6 @@ class Context:
         self._policies = policies
         self._traced: Sequence[Message] | None = None
         self.tokens: int = 0
-        self._appends: int = 0
         self._wire(model)
 
     def use(self, model: Model) -> None:
@@ -169,8 +162,7 @@ class Context:
         A round that was begun before a cut stands when it would begin the same way now.
         """
         recorder = self._recorder
-        if recorder.appends == self._appends:  # else the last append has caught up
-            await recorder.catch_up()
+        await recorder.catch_up()
         recorder.round = iteration.made + 1
         fresh = recorder.timeline.after(self.view.seq)
         if len(fresh) > MANY:  # a conversation that was opened just now
@@ -185,12 +177,11 @@ class Context:
             begun is None
             or begun.tokens > self._room
             or self._differs(begun, iteration)
-            or self._is_steered()
+            or recorder.timeline.inputs_for(recorder.number)
         ):
             await self._open(iteration)
         else:
             self.tokens = begun.tokens
-        self._appends = recorder.appends
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 
@@ -233,11 +224,6 @@ class Context:
         """The window, overflowed, that has this room for a request."""
         return room + min(self.model.abilities.output_limit, room // 3)
 
-    def _is_steered(self) -> bool:
-        """Whether the round that was begun was cut off for something that it does not take."""
-        pending = self._recorder.timeline.inputs_for(self._recorder.number)
-        return any(isinstance(block.body, UserSteer) for block in pending)
-
     async def _open_trace(self, iteration: Iteration) -> None:
         """Begin the request that writes the answer, which sees the turn in another way."""
         timeline = self._recorder.timeline
@@ -254,7 +240,7 @@ class Context:
         known = timeline.known_texts
         start = RoundStart(
             saw=timeline.seq,
-            takes=(),
+            takes=tuple(one.seq for one in blocks if one.seq in timeline.pending),
             epoch=timeline.last_round.epoch if timeline.last_round else 1,
             opened_by="",
             protocol=self.protocol.name,
@@ -336,7 +322,7 @@ class Context:
 
     async def _open(self, iteration: Iteration) -> None:
         timeline, number = self._recorder.timeline, self._recorder.number
-        inputs = timeline.inputs_for(number) if iteration.takes_input else []
+        inputs = timeline.inputs_for(number)
         factor = self.view.facts.factor_of(self.model.name)
         tail_room = tail_limit(self._room / factor)
         tail = cache(partial(self._tail, iteration, tail_room))

@@ -98,6 +98,17 @@ def rate_limit(most: int, patterns: Iterable[str] = ("*",)) -> Guard:
     return _RateLimit(most, _each(patterns))
 
 
+def block_repeated_failures(most: int = 3) -> Guard:
+    """Deny a call that has failed so often in the turn with these very arguments.
+
+    Raises:
+        LooplineError: `most` is below 1.
+    """
+    if most < 1:
+        raise LooplineError(f"most must be 1 or more, not {most}")
+    return _BlockRepeatedFailures(most)
+
+
 def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
     """Have the user approve of calls of matching tools; `{tool}` and `{arguments}` are filled in.
 
@@ -157,6 +168,19 @@ class _RateLimit(_KeepsResults):
             return Allow()
         named = ", ".join(self.patterns)
         return Deny(f"no more calls of {named} in this turn: at most {self.most}, {made} were made")
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockRepeatedFailures(_KeepsResults):
+    most: int
+
+    async def before(self, call: GuardedCall) -> Verdict:
+        if call.failed < self.most:
+            return Allow()
+        return Deny(
+            f"{call.tool} failed {call.failed} times with these arguments, and is not run with them again "
+            "in this turn: change them, or take another way"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ often it has from the notices, so a turn that is carried on hears nothing twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from loopline.errors import LooplineError
 from loopline.react.policies import Policies
 from loopline.react.seams import Hold, Nudge, Nudged, Say, Stop
-from loopline.react.state import ReactStateV2, fingerprint
-from loopline.timeline import Batch
+from loopline.react.state import ReactStateV2, repeated
+from loopline.timeline import Batch, ToolResult
 
 CYCLE = "cycle_warning"
 SELF_CHECK = "self_check"
@@ -26,7 +27,7 @@ CHECKLIST = """\
 """What the policy `completion_check` has the model ask itself."""
 
 ESCALATES_AT = 3
-"""Rounds in a row, all of whose calls failed, from which the words are stronger."""
+"""Rounds in a row in which a call failed, from which the words are stronger."""
 
 
 def nudges_of(policies: Policies) -> Iterator[Nudge]:
@@ -44,28 +45,25 @@ def nudges_of(policies: Policies) -> Iterator[Nudge]:
 
 
 def cycle_warning(after: int = 3) -> Nudge:
-    """Warn once when so many rounds in a row have made the same calls, and again in the next cycle."""
-    _check(after, "after", least=2)
-
-    def nudge(state: ReactStateV2) -> Nudged:
-        if not _between(state) or state.same_calls != after:
-            return None
-        return _said(state, CYCLE, _cycles(state.batches, after), _cycle_text(state, after))
-
-    return nudge
-
-
-def stagnation(after: int = 3) -> Nudge:
-    """End the turn when so many rounds in a row have made the same calls."""
+    """Warn once when the same calls have been made so often over, and again in the next cycle."""
     _check(after, "after", least=2)
 
     def nudge(state: ReactStateV2) -> Nudged:
         if not _between(state) or state.same_calls < after:
             return None
-        tools = _tools(state.batches[-1])
-        return Stop(
-            "stagnation", f"The last {state.same_calls} rounds made the same calls: {tools}."
-        )
+        return _said(state, CYCLE, _cycles(state.batches, after), _cycle_text(state))
+
+    return nudge
+
+
+def stagnation(after: int = 3) -> Nudge:
+    """End the turn when the same calls have been made so often over."""
+    _check(after, "after", least=2)
+
+    def nudge(state: ReactStateV2) -> Nudged:
+        if not _between(state) or state.same_calls < after:
+            return None
+        return Stop("stagnation", _again(state))
 
     return nudge
 
@@ -110,7 +108,7 @@ def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> N
 
 
 def failure_reflection() -> Nudge:
-    """After a round all of whose calls failed, ask for another way; more firmly from the third on."""
+    """After a round in which a call failed, ask for another way; more firmly from the third in a row on."""
 
     def nudge(state: ReactStateV2) -> Nudged:
         if not _acted(state) or not _failed(state.batches[-1]):
@@ -142,21 +140,19 @@ def _said(state: ReactStateV2, code: str, due: int, text: str) -> Say | None:
 
 
 def _cycles(batches: Sequence[Batch], after: int) -> int:
-    """How many times so far a row of the same calls has become so long."""
-    cycles, row, last = 0, 0, ""
-    for batch in batches:
-        made = fingerprint(batch)
-        row = row + 1 if made and made == last else int(bool(made))
-        last = made
-        cycles += row == after
-    return cycles
+    """How many times so far the same calls have come to be made so often over."""
+    times = [0, *repeated(batches)]
+    return sum(before < after <= now for before, now in pairwise(times))
 
 
-def _cycle_text(state: ReactStateV2, after: int) -> str:
-    tools = _tools(state.batches[-1])
+def _again(state: ReactStateV2) -> str:
+    return f"The same calls were made {state.same_calls} times over: {_tools(state.batches[-1])}."
+
+
+def _cycle_text(state: ReactStateV2) -> str:
     return (
-        f"The last {after} rounds made the same calls: {tools}. Do not expect other results: use what "
-        "they gave, call something else or with other arguments, or answer."
+        f"{_again(state)} Do not expect other results: use what they gave, call something else or with "
+        "other arguments, or answer."
     )
 
 
@@ -164,26 +160,32 @@ def _tools(batch: Batch) -> str:
     return ", ".join(dict.fromkeys(call.tool for call in batch.calls))
 
 
+def _failures(batch: Batch) -> list[ToolResult]:
+    """The results of calls that failed; what the user has cut off did not."""
+    return [one for one in batch.results.values() if one.status in ("error", "denied")]
+
+
 def _failed(batch: Batch) -> bool:
-    """Whether there were calls, and none of them is or may yet be well."""
-    results = [batch.results.get(call.call_id) for call in batch.calls]
-    return bool(results) and all(one is not None and one.status != "ok" for one in results)
+    """Whether a call failed, and none of them waits any more."""
+    return len(batch.results) == len(batch.calls) and bool(_failures(batch))
 
 
 def _failure_text(batches: Sequence[Batch]) -> str:
-    statuses = {result.status for result in batches[-1].results.values()}
-    tools = _tools(batches[-1])
+    failures = _failures(batches[-1])
+    statuses = {result.status for result in failures}
+    tools = ", ".join(dict.fromkeys(result.tool for result in failures))
     row = 0
     for batch in reversed(batches):
         if not _failed(batch):
             break
         row += 1
+    every = (
+        "Every call of the last round" if len(failures) == len(batches[-1].calls) else "Some calls"
+    )
     if statuses == {"denied"}:
         words = f"None of these calls is permitted: {tools}. Asking again changes nothing."
     else:
-        words = (
-            f"Every call of the last round failed: {tools}. Read the errors and say what was wrong."
-        )
+        words = f"{every} failed: {tools}. Read the errors and say what was wrong."
     if row >= ESCALATES_AT:
         return (
             f"{words} That is {row} rounds in a row: stop trying this. Take another way that needs "

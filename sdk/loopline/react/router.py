@@ -135,7 +135,7 @@ def _unusable(raw: str, problem: str, table: Table) -> Route:
 def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
     """An answer is accepted if and only if nothing holds it; on the last round nothing does."""
     state = table.state
-    if table.waiting and not state.next_is_last:
+    if table.waiting and not state.last:
         return Held(notes, text, "the user has said more")
     if not state.last and state.iteration + 1 < state.min_rounds:
         return Held(notes, text, f"there are to be {state.min_rounds} rounds")

@@ -7,7 +7,9 @@ the same loop over what the log holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from loopline.clock import Clock
@@ -120,13 +122,17 @@ class React:
         self._recorder = recorder
         self._models = models if policies.chain == "next" else models[:1]
         self._context = context
-        self._actor = Actor(recorder=recorder, clock=clock, listen=listen, hands=hands)
+        self._strikes = Strikes(recorder, clock, self._cut)
+        self._actor = Actor(
+            recorder=recorder, clock=clock, listen=listen, hands=hands, strikes=self._strikes
+        )
         self._clock = clock
         self._texts = ChannelTexts(listen)
         self._policies = policies
         self._seams = seams or Seams()
         self._nudges: Sequence[Nudge] = (*nudges_of(policies), *self._seams.nudges)
         check_prices(policies, context.priced(self._models))
+        self._result: TurnResult | None = None
 
     @property
     def state(self) -> ReactStateV2:
@@ -140,60 +146,68 @@ class React:
         Raises:
             LeaseLost: another runner has taken the conversation over.
         """
-        return await wrapped(self._run, self._seams.arounds)(payload)
+        run = wrapped(self._run, self._seams.arounds)
+        async with self._strikes.watching(self._policies.deadline_seconds):
+            try:
+                return await self._strikes.over(lambda: run(payload), steerable=False)
+            except Struck:  # what stands about the run took too long
+                return self._result or await self._run(payload)
 
     async def _run(self, payload: TurnPayload) -> TurnResult:
         # What the user said is in the log, where it cannot differ from what is rendered.
         del payload
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
-        deadline = self._policies.deadline_seconds
-        left = None if deadline is None else max(deadline - self.state.elapsed_seconds, 0.0)
-        async with Strikes(recorder, self._clock, left, self._cut) as strikes:
+        with self._strikes.apart():
             await self._context.open_quota()
             await self._actor.settle()
             recorder.answers += 1
             ended = self._paused() or answered(recorder.turn, recorder.answers)
             if ended is None:
-                await self._context.select_tools()
+                await self._select_tools()
             while ended is None:
-                ended = await self._step(strikes)
+                ended = await self._step()
         recorder.round = 0
-        return result(recorder.timeline, recorder.number, ended.reason, ended.error)
+        self._result = result(recorder.timeline, recorder.number, ended.reason, ended.error)
+        return self._result
+
+    async def _select_tools(self) -> None:
+        """Have tools chosen, as far as there is time; the choice shows nothing that the user says now."""
+        with suppress(Struck):
+            await self._strikes.over(self._context.select_tools, steerable=False)
 
     def _cut(self, why: Why) -> None:
-        self._actor.cut(everything=why == "deadline")
+        """Cut off the calls that run; for a steer only where a request can still show it."""
+        asks = self._policies.on_exhausted == "force" or self._policies.synthesizes
+        if why == "deadline" or asks or not self.state.exhausted:
+            self._actor.cut(why)
 
     def _paused(self) -> Ended | None:
         """The turn waits for the user while a call does."""
         turn = self._recorder.turn
         return Ended("paused") if any(one not in turn.answers for one in turn.waiting) else None
 
-    async def _step(self, strikes: Strikes) -> Ended | None:
+    async def _step(self) -> Ended | None:
         state = self.state
-        if self._is_late(state):
-            return await self._exhausted("deadline", strikes)
+        if self._strikes.late:
+            return await self._exhausted("deadline")
         if state.exhausted:
-            return await self._exhausted("max_iterations", strikes)
+            return await self._exhausted("max_iterations")
         stop = await self._nudged(state)
         if stop is not None:
-            return await self._exhausted(stop.reason, strikes)
+            return await self._exhausted(stop.reason)
         try:
-            reply = await strikes.over(self._replied("decision"))
+            reply = await self._strikes.over(partial(self._replied, "decision"))
         except _Unasked as unasked:
             if unasked.why == "budget":
-                return await self._exhausted("budget", strikes)
+                return await self._exhausted("budget")
             return Ended("stopped", "what the turn was to answer was recalled")
         except ModelError as error:
             return await self._without_model(error)
         except Struck:  # the next step sees why
             self._texts.void()
             return None
-        return await self._route(state, reply, strikes)
-
-    def _is_late(self, state: ReactStateV2) -> bool:
-        deadline = self._policies.deadline_seconds
-        return deadline is not None and state.elapsed_seconds >= deadline
+        return await self._route(state, reply)
 
     async def _nudged(self, state: ReactStateV2) -> Stop | None:
         """Tell the model what the nudges have it told; or the one that ends the turn."""
@@ -214,7 +228,7 @@ class React:
         if told and code not in self._recorder.turn.told:
             await self._recorder.record(*told)
 
-    async def _route(self, state: ReactStateV2, reply: Reply, strikes: Strikes) -> Ended | None:
+    async def _route(self, state: ReactStateV2, reply: Reply) -> Ended | None:
         recorder = self._recorder
         written = reply
         reply, decided, marks = self._read(reply)
@@ -238,7 +252,7 @@ class React:
                 told = _told(say.code, say.text) if say else []
                 await self._hold(reply, _both(notes, marks), Draft(text=text, reason=reason), told)
             case Accept(notes=notes, text=text, flag=flag):
-                return await self._accept(reply, _both(notes, marks), text, flag, strikes)
+                return await self._accept(reply, _both(notes, marks), text, flag)
             case End(notes=notes, text=text, stop=stop):
                 body, told = self._completion(text, "", stop.reason), _told(stop.reason, stop.text)
                 return await self._close(reply, body, _both(notes, marks), told=told)
@@ -387,20 +401,24 @@ class React:
         await self._record(*decided, *self._acks(notes), draft, *told)
 
     async def _accept(
-        self, reply: Reply, notes: str, text: str, flag: AnswerFlag, strikes: Strikes
+        self,
+        reply: Reply,
+        notes: str,
+        text: str,
+        flag: AnswerFlag,
     ) -> Ended | None:
         if flag == "unparsed":
             text = continued(self._recorder.turn) + text
         if not self._policies.synthesizes:
             return await self._close(reply, self._completion(text, flag, "complete"), notes)
         await self._hold(reply, notes, Draft(text=text, reason="synthesis"), [])
-        return await self._synthesized("complete", strikes)
+        return await self._synthesized("complete")
 
-    async def _synthesized(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
+    async def _synthesized(self, reason: ExitReason) -> Ended | None:
         """The answer, written by a request of its own that sees every result of the turn."""
         recorder = self._recorder
         try:
-            reply = await strikes.over(self._replied("answer", traces=True))
+            reply = await self._strikes.over(partial(self._replied, "answer", traces=True))
         except _Unasked:
             return await self._drafted("budget") or await self._collected("budget")
         except ModelError as error:
@@ -501,15 +519,15 @@ class React:
         ack = PlanAck(plan_id=current.plan_id, changes=changes)
         return [ack, Plan(snapshot=snapshot)]
 
-    async def _exhausted(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
+    async def _exhausted(self, reason: ExitReason) -> Ended | None:
         """An answer although there is no round, no time or nothing to spend left."""
         may_ask = reason in ("max_iterations", "stagnation") or (
             reason == "budget" and self._context.affords_answer
         )
         if may_ask and self._policies.synthesizes:
-            return await self._synthesized(reason, strikes)
+            return await self._synthesized(reason)
         if may_ask and self._policies.on_exhausted == "force":
-            return await self._forced(reason, strikes)
+            return await self._forced(reason)
         return await self._collected(reason)
 
     async def _collected(self, reason: ExitReason) -> Ended:
@@ -520,19 +538,19 @@ class React:
         await self._record(body)
         return Ended(body.reason, body.error)
 
-    async def _forced(self, reason: ExitReason, strikes: Strikes) -> Ended | None:
+    async def _forced(self, reason: ExitReason) -> Ended | None:
         """An answer that is asked for without calls, else what there is."""
         recorder, traces = self._recorder, reason == "budget"  # what the trace costs can be chosen
         try:
-            reply = await strikes.over(self._replied("answer", traces=traces))
+            ask = partial(self._replied, "answer", traces=traces)
+            reply = await self._strikes.over(ask, steerable=reason != "budget")
         except _Unasked:
             return await self._collected("budget")
         except ModelError as error:
             return await self._without_model(error)
-        except Struck:
-            body = fallback(recorder.timeline, recorder.turn, reason)
-            await self._record(body)
-            return Ended(body.reason, body.error)
+        except Struck:  # the next step sees why, and asks anew where there is time
+            self._texts.void()
+            return None
         if reply.stop_reason == "refusal":
             return await self._refused(reply, answer=True)
         reply, decided, marks = self._read(reply, traces=traces)

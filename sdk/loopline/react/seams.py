@@ -16,7 +16,8 @@ from loopline.timeline import Effect, ExitReason, TurnResult
 class GuardedCall:
     """A call that is about to run: its arguments are sound, and its tool exists.
 
-    `made` counts the calls that the turn made before this one, by tool.
+    `made` counts the calls that the turn made before this one, by tool; `failed` is how often it made this
+    very call, arguments and all, and it failed.
     """
 
     call_id: str
@@ -27,6 +28,7 @@ class GuardedCall:
     conversation: str
     user: str
     made: dict[str, int]
+    failed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from itertools import takewhile
+from math import gcd
 
 from loopline.models import JsonObject, Usage, dumps
 from loopline.react.policies import Policies
@@ -13,6 +13,10 @@ from loopline.timeline import Batch, Turn
 
 STEER_ROUNDS = 3
 """So many decisions a turn may still make once the user has steered it."""
+LONGEST_CIRCLE = 3
+"""The rounds of a circle that is seen: A, B, C, A, B, C is one of three."""
+FARTHEST = 64
+"""So many rounds back repeated calls are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,27 +77,40 @@ class ReactStateV2:
         """Whether the next decision is the last one."""
         return self._makes_last(1)
 
-    @property
-    def next_is_last(self) -> bool:
-        """Whether the decision after the next one would be the last, or one too many."""
-        return self._makes_last(2)
-
     def _makes_last(self, more: int) -> bool:
         """Whether no decision may follow when so many more have been made."""
         return self.max_iterations is not None and self.iteration + more >= self.max_iterations
 
     @property
     def same_calls(self) -> int:
-        """How many of the newest rounds in a row made the same calls, whatever their order."""
-        newest = fingerprint(self.batches[-1]) if self.batches else ""
-        same = takewhile(lambda batch: fingerprint(batch) == newest, reversed(self.batches))
-        return sum(1 for _ in same) if newest else 0
+        """How often over the newest calls were made, by rounds alike, in a circle of rounds, or in one round."""
+        return list(repeated(self.batches[-FARTHEST:]))[-1] if self.batches else 0
 
 
-def fingerprint(batch: Batch) -> str:
-    """What the calls of a round are, whatever their order and spacing; empty when there are none."""
-    calls = sorted(dumps([call.tool, _squeezed(call.arguments)]) for call in batch.calls)
-    return sha256("\n".join(calls).encode("utf-8", "surrogatepass")).hexdigest() if calls else ""
+def repeated(batches: Iterable[Batch]) -> Iterator[int]:
+    """How often over the same calls have been made when each of these rounds is over.
+
+    It is 0 for a round without calls. A circle is of `LONGEST_CIRCLE` rounds at most.
+    """
+    made = list[str]()
+    again = [0] * LONGEST_CIRCLE
+    for batch in batches:
+        steps = _steps(batch)
+        made = [*made, *steps] if steps else []
+        for place in range(len(made) - len(steps), len(made)):
+            for length in range(1, LONGEST_CIRCLE + 1):
+                same = place >= length and made[place] == made[place - length]
+                again[length - 1] = again[length - 1] + 1 if same else 0
+        yield max(n // (at + 1) + 1 for at, n in enumerate(again)) if steps else 0
+        made = made[-LONGEST_CIRCLE:]
+
+
+def _steps(batch: Batch) -> list[str]:
+    """What the calls of a round are, whatever their order and spacing, as often as it makes all of them."""
+    calls = Counter(dumps([call.tool, _squeezed(call.arguments)]) for call in batch.calls)
+    times = gcd(*calls.values())
+    kinds = sorted(f"{call}×{count // times}" for call, count in calls.items())
+    return ["\n".join(kinds)] * times
 
 
 def _squeezed(arguments: JsonObject) -> JsonObject:

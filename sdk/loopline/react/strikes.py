@@ -1,13 +1,15 @@
-"""Strikes: what may cut off a step of the running turn, such as a steer of the user."""
+"""Strikes: what may cut off a step of the running turn, such as its deadline or a steer of the user."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from types import TracebackType
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from loopline.clock import Alarm, Clock
+from loopline.clock import Clock
+from loopline.errors import StoreBusy
 from loopline.timeline import Recorder
 
 T = TypeVar("T")
@@ -25,90 +27,125 @@ class Struck(Exception):
         self.why: Why = why
 
 
+@dataclass(slots=True)
+class _Step:
+    """What may be cut off now: the task that waits for it, whether a steer may, and what has."""
+
+    task: asyncio.Task[object] | None
+    steerable: bool
+    struck: Why | None = None
+
+
 class Strikes:
-    """Watches over a turn while it runs.
+    """The one scope of a turn: whatever it waits for is cut off by a strike, and nothing begins past its time.
 
     A steer of this process strikes at once, one of another process when it is seen. `cut` is called with
     a strike while calls run, which are cut off one by one.
     """
 
-    def __init__(
-        self, recorder: Recorder, clock: Clock, deadline: float | None, cut: Callable[[Why], None]
-    ) -> None:
+    def __init__(self, recorder: Recorder, clock: Clock, cut: Callable[[Why], None]) -> None:
         self._recorder = recorder
         self._clock = clock
-        self._deadline = deadline
         self._cut = cut
-        self._step: asyncio.Task[object] | None = None
-        self._struck: Why | None = None
-        self._alarm: Alarm | None = None
-        self._look: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._step: _Step | None = None
+        self._deadline: float | None = None
+        self._rung = False
 
-    async def __aenter__(self) -> Strikes:
-        """Begin to watch; `deadline` is in seconds from now."""
+    @property
+    def late(self) -> bool:
+        """Whether the time of the turn is over."""
+        deadline = self._deadline
+        return self._rung or (deadline is not None and self._recorder.elapsed_seconds >= deadline)
+
+    @asynccontextmanager
+    async def watching(self, deadline: float | None) -> AsyncGenerator[None, None]:
+        """Watch over the turn, which may run so many seconds in all."""
         self._recorder.on_steer = self._steered
-        if self._deadline is not None:
-            self._alarm = self._clock.alarm(self._deadline, lambda: self.strike("deadline"))
-        self._look_later()
-        return self
+        self._deadline = deadline
+        alarm = None
+        if deadline is not None and not self.late:
+            left = deadline - self._recorder.elapsed_seconds
+            alarm = self._clock.alarm(left, self._ring)
+        looking = _Later(LOOK_SECONDS, self._look_around)
+        try:
+            yield
+        finally:
+            self._recorder.on_steer = None
+            if alarm is not None:
+                alarm.cancel()
+            await looking.end()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Watch no more."""
-        del kind, error, trace
-        self._recorder.on_steer = None
-        for timer in (self._alarm, self._look):
-            if timer is not None:
-                timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-
-    async def over(self, step: Awaitable[T]) -> T:
-        """The outcome of a step that may be cut off.
+    async def over(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
+        """The outcome of a step that may be cut off; past the deadline none is begun.
 
         Raises:
-            Struck: it was.
+            Struck: it was cut off, or not begun.
         """
-        task = asyncio.current_task()
-        self._step, self._struck = task, None
+        if self.late:
+            raise Struck("deadline")
+        step = _Step(asyncio.current_task(), steerable)
+        outer, self._step = self._step, step
         try:
-            return await step
-        except asyncio.CancelledError:
-            if self._struck is None or task is None or task.uncancel():
-                raise  # the turn itself is being stopped
-            raise Struck(self._struck) from None
+            return await begin()
         finally:
-            self._step = None
+            self._step = outer
+            # Else the turn itself is being stopped, which goes further than a strike.
+            if step.struck is not None and step.task is not None and not step.task.uncancel():
+                raise Struck(step.struck) from None
+
+    @contextmanager
+    def apart(self) -> Generator[None, None, None]:
+        """What is between the steps of a turn is not cut off, whatever stands about it."""
+        outer, self._step = self._step, None
+        try:
+            yield
+        finally:
+            self._step = outer
 
     def strike(self, why: Why) -> None:
         """Cut off what runs."""
-        if self._step is not None and self._struck is None:
-            self._struck = why
-            self._step.cancel()
-        self._cut(why)
+        step = self._step
+        if step is None:
+            self._cut(why)
+        elif step.task is not None and step.struck is None and (step.steerable or why != "steer"):
+            step.struck = why
+            step.task.cancel()
+
+    def _ring(self) -> None:
+        self._rung = True
+        self.strike("deadline")
 
     def _steered(self) -> None:
         self.strike("steer")
-
-    def _look_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._look = loop.call_later(LOOK_SECONDS, self._begin_to_look)
-
-    def _begin_to_look(self) -> None:
-        self._looking = asyncio.ensure_future(self._look_around())
 
     async def _look_around(self) -> None:
         """Look again and again; turns that are over sooner never come to it."""
         seen = 0
         while True:
-            newest = await self._recorder.steered_since(seen)
+            try:
+                newest = await self._recorder.steered_since(seen)
+            except StoreBusy:  # whoever keeps it busy lets go in the end
+                newest = seen
             if newest > seen:
                 seen = newest
                 self.strike("steer")
             await asyncio.sleep(LOOK_SECONDS)
+
+
+class _Later:
+    """Something that is begun after a while, unless it is ended before."""
+
+    def __init__(self, seconds: float, begin: Callable[[], Awaitable[None]]) -> None:
+        self._begin = begin
+        self._task: asyncio.Future[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
+
+    def _start(self) -> None:
+        self._task = asyncio.ensure_future(self._begin())
+
+    async def end(self) -> None:
+        """Begin it no more, or cut it off."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)

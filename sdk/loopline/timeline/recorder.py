@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loopline.clock import Clock
-from loopline.errors import LeaseLost
+from loopline.errors import LeaseLost, LooplineError
 from loopline.timeline.blocks import Block, Body, Entry, TurnHeader
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.past import Past
+from loopline.timeline.shown import turn_id
 from loopline.timeline.timeline import Timeline, Turn
 from loopline.timeline.waiting import ended
 
@@ -23,8 +24,7 @@ class Recorder:
     Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
     been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
-    `on_steer` is called when the user steers the turn. `appends` counts the appends so far, each
-    of which has caught up with the log. `header` is what the next append says first, outside any round,
+    `on_steer` is called when the user steers the turn. `header` is what the next append says first, outside any round,
     unless it is what the turn's newest header says; `foreword` goes with the first one. A turn is `adopted`
     that whoever asked for it has not begun.
     """
@@ -52,7 +52,6 @@ class Recorder:
         self.number = turn
         self.round = 0
         self.answers = 0
-        self.appends: int = 0
         self.header: TurnHeader | None = None
         self.foreword: Sequence[Body] = ()
         self.adopted = False
@@ -90,6 +89,7 @@ class Recorder:
         A cancellation that arrives meanwhile is raised once the outcome is known.
 
         Raises:
+            LooplineError: the turn is over.
             UnsoundBody: a body could not be read again; nothing is recorded.
             LeaseLost: another runner has taken the conversation over.
         """
@@ -144,6 +144,8 @@ class Recorder:
             )
 
     async def _append(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
+        if self.turn.exit is not None:
+            raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
         bodies = make(self.timeline)
         said = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
         entries = [*self._heading(), *said]
@@ -154,7 +156,6 @@ class Recorder:
         except asyncio.CancelledError:  # what was kept is known from the log alone
             await ended(asyncio.ensure_future(self._read_on()))
             raise
-        self.appends += 1
         self._take(blocks)
         return blocks[len(blocks) - len(said) :]
 

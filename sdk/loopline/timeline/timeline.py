@@ -191,7 +191,8 @@ class Turn:
             case ToolStarted(call_id=call_id):
                 self.started[call_id] = body
             case ToolPending(call_id=call_id):
-                self.waiting[call_id] = body
+                asked = {**self.waiting, call_id: body}
+                self.waiting = {one: asked[one] for one in self.open_calls if one in asked}
                 self.answers.pop(call_id, None)  # given to what it asked before
             case UserAnswer(call_id=call_id):
                 self.answers.setdefault(call_id, body)

@@ -287,7 +287,7 @@ async def test_row_20_the_same_calls_again_and_again_end_the_turn(order: tuple[s
         told = await bodies(talk, Notice)
     assert (result.exit_reason, result.answer) == ("stagnation", "Enough.")
     assert len(decisions(model)) == 3
-    why = "The last 3 rounds made the same calls: w.look."
+    why = "The same calls were made 3 times over: w.look."
     assert told == [Notice(code="stagnation", text=why)]
     assert why in str(model.requests[-1])
 

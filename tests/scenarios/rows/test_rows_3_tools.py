@@ -10,6 +10,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Delta, Passage, TurnPayload, TurnResult
 from loopline.models import Prompt
 from loopline.react import Allow, Ask, Deny, Guard, GuardedCall, Verdict
+from loopline.react.guards import block_repeated_failures
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ArtifactKept, SourceAdded, ToolResult, ToolsSelected
@@ -180,19 +181,27 @@ async def test_row_52_a_tool_that_is_not_among_the_allowed_ones_is_never_run() -
     assert ("no tool 'w.command'" in said.text, said.ok, desk.began) == (True, False, [])
 
 
-async def test_row_53_a_guard_can_stop_a_call_that_was_made_too_often() -> None:
-    class Thrice:
-        async def before(self, call: GuardedCall) -> Verdict:
-            return Deny("tried three times") if call.made.get(call.tool, 0) >= 3 else Allow()
-
-        async def after(self, call: GuardedCall, text: str) -> str:
-            return text
-
-    script: list[Entry] = [Call("w.fail", message=f"{n}") for n in range(4)]
-    async with at_work([*script, "Done."], workbench(guards=[Thrice()])) as talk:
+async def test_row_53_a_call_that_failed_three_times_is_not_run_again_with_these_arguments() -> (
+    None
+):
+    script: list[Entry] = [*[Call("w.fail", message="x")] * 4, Call("w.fail", message="y")]
+    guards = [block_repeated_failures()]
+    async with at_work([*script, "Done."], workbench(guards=guards)) as talk:
         await talk.say("go")
         said = [(one.status, one.text) for one in await bodies(talk, ToolResult)]
-    assert said == [("error", "0"), ("error", "1"), ("error", "2"), ("denied", "tried three times")]
+    assert said[:3] == [("error", "x")] * 3
+    assert said[3][0] == "denied"
+    assert said[3][1].startswith("w.fail failed 3 times with these arguments")
+    assert said[4] == ("error", "y")
+
+
+async def test_row_53_what_failed_in_another_turn_may_be_tried_again() -> None:
+    script: list[Entry] = [Call("w.fail", message="x"), "Done."]
+    guards = [block_repeated_failures(1)]
+    async with at_work([*script, *script], workbench(guards=guards)) as talk:
+        await talk.say("go")
+        await talk.say("again")
+        assert [one.status for one in await bodies(talk, ToolResult)] == ["error", "error"]
 
 
 async def test_row_54_guards_stand_around_a_call_in_their_order() -> None:

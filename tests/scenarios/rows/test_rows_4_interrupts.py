@@ -139,6 +139,7 @@ async def test_row_75_what_no_round_has_taken_can_be_taken_back_once() -> None:
         await talk.say("first")
         receipt = await talk.followup("by the way")
         assert await talk.recall(receipt)
+        assert not await talk.recall(receipt)
         await talk.say("second")
         first = (await talk.blocks())[0]
         assert not await talk.recall(Receipt(first.seq, 1))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from loopline.errors import ModelTimedOut
 from loopline.models import JsonObject, Prompt, StructuredCallError, structured_llm_call
 from loopline.react import Limits
-from loopline.testing import Call, Raw, Refuse, ScriptedModel
+from loopline.testing import Call, Fail, Raw, Refuse, ScriptedModel
 from loopline.testing.scripted import AbilityChoices
 from tests.support.workbench import at_work, workbench
 
@@ -26,9 +27,13 @@ async def test_row_116_a_run_that_is_bound_asks_one_model_alone() -> None:
     assert (len(first.requests), second.requests) == (3, [])
 
 
-async def test_row_117_after_a_refusal_another_model_is_asked_the_same() -> None:
-    first, second = ScriptedModel([Refuse()], name="one"), ScriptedModel(["Tea."], name="two")
-    async with at_work((first, second), workbench(preset="beakr")) as talk:
+@pytest.mark.parametrize("line", [Refuse(), Fail(ModelTimedOut("one: no reply in 180 s"))])
+async def test_row_117_after_a_refusal_or_a_timeout_another_model_is_asked_the_same(
+    line: Refuse | Fail,
+) -> None:
+    first = ScriptedModel([line], name="one", strict=False)
+    second = ScriptedModel(["Tea."], name="two")
+    async with at_work((first, second), workbench(preset="beakr", model_retries=0)) as talk:
         assert (await talk.say("go")).answer == "Tea."
     assert first.requests[0].messages == second.requests[0].messages
 

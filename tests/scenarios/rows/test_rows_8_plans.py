@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from loopline.react import ReactStateV2
-from loopline.react import Say as Tell
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Plan, PlanAck, Timeline
@@ -74,23 +72,13 @@ async def test_row_127_the_last_four_open_plans_are_announced() -> None:
     assert board.count("(current)") == 1
 
 
-async def test_row_143_after_calls_that_fail_the_model_may_be_told_and_more_firmly() -> None:
-    def reflect(state: ReactStateV2) -> Tell | None:
-        failing = 0
-        for batch in reversed(state.batches):
-            if all(one.status == "ok" for one in batch.results.values()):
-                break
-            failing += 1
-        if state.answer is not None or not failing:
-            return None
-        return Tell("failing", "Step back." if failing >= 3 else "What went wrong?")
-
-    fails: list[Entry] = [Call("w.fail", message=f"{n}") for n in range(3)]
-    model = ScriptedModel([*fails, "Sorry."])
-    async with at_work(model, workbench(nudges=[reflect])) as talk:
+async def test_row_143_after_calls_that_fail_the_model_is_told_and_more_firmly() -> None:
+    both = [Say("", Call("w.fail", message=f"{n}"), Call("w.look")) for n in range(3)]
+    model = ScriptedModel([*both, "Sorry."])
+    async with at_work(model, workbench(failure_reflection=True)) as talk:
         await talk.say("go")
     told = [
-        (shown(one).count("What went wrong?"), shown(one).count("Step back."))
+        (shown(one).count("Some calls failed: w.fail."), shown(one).count("stop trying this"))
         for one in model.requests
     ]
-    assert told == [(0, 0), (1, 0), (2, 0), (2, 1)]
+    assert told == [(0, 0), (1, 0), (2, 0), (3, 1)]

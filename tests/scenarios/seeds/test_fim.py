@@ -12,7 +12,7 @@ from loopline.models import (
     Usage,
     structured_llm_call,
 )
-from loopline.react import Allow, Deny, GuardedCall, Hold, Nudged, ReactStateV2, Verdict
+from loopline.react import Allow, Deny, GuardedCall, Nudged, ReactStateV2, Verdict
 from loopline.react import Say as Tell
 from loopline.testing import Call, Fail, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import AbilityChoices, Entry
@@ -288,11 +288,6 @@ async def test_f24_old_results_are_only_named_in_every_protocol(protocol: Protoc
     assert "x" * 3_000 in last
 
 
-def warn(state: ReactStateV2) -> Nudged:
-    again = state.answer is None and state.same_calls >= 3
-    return Tell("cycle", "You go in circles.") if again else None
-
-
 @pytest.mark.parametrize("protocol", ["native", "json"])
 @pytest.mark.parametrize(("texts", "told"), [("aa", False), ("aaa", True), ("aab", False)])
 async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
@@ -300,26 +295,26 @@ async def test_f25_calls_that_repeat_are_told_of_from_the_third_on(
 ) -> None:
     calls: list[Entry] = [Call("w.look", text=one) for one in texts]
     model = ScriptedModel([*calls, "One.", Call("w.look", text="a"), "Two."])
-    async with at_work(model, workbench(nudges=[warn], protocol=protocol)) as talk:
+    async with at_work(model, workbench(cycle_warning_rounds=3, protocol=protocol)) as talk:
         await talk.say("go")
         first = shown(model.requests[-1])
         await talk.say("again")
-    assert ("in circles" in first) is told
-    assert shown(model.requests[-1]).count("in circles") == int(told)
+    assert ("made 3 times over: w.look." in first) is told
+    assert shown(model.requests[-1]).count("times over") == int(told)
 
 
-def check(state: ReactStateV2) -> Nudged:
-    due = state.answer is not None and len(state.batches) >= 3 and not state.notices.get("check")
-    return Hold("check", "Is it whole?") if due else None
-
-
-@pytest.mark.parametrize(("calls", "held"), [(0, False), (1, False), (3, True)])
-async def test_f26_an_answer_is_checked_once_after_enough_rounds(calls: int, held: bool) -> None:
+@pytest.mark.parametrize(
+    ("calls", "on", "held"),
+    [(0, True, False), (1, True, False), (3, True, True), (3, False, False)],
+)
+async def test_f26_an_answer_is_checked_once_after_enough_rounds(
+    calls: int, on: bool, held: bool
+) -> None:
     made: list[Entry] = [Call("w.count", number=n) for n in range(calls)]
     model = ScriptedModel([*made, "One.", *(["Two."] if held else [])])
-    async with at_work(model, workbench(nudges=[check])) as talk:
+    async with at_work(model, workbench(completion_check=on)) as talk:
         assert (await talk.say("go")).answer == ("Two." if held else "One.")
-    assert [shown(one).count("Is it whole?") for one in model.requests][-1] == int(held)
+    assert shown(model.requests[-1]).count("Before this is the answer") == int(held)
 
 
 def reflect(state: ReactStateV2) -> Nudged:
