@@ -1,11 +1,22 @@
-"""What is recorded of a call that has come to its end."""
+"""What is recorded of a call that has come to its end, and of notes that mark the steps of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from loopline.models import JsonObject, dumps
-from loopline.timeline import ArtifactKept, Body, Timeline, ToolCalled, ToolResult
+from loopline.timeline import (
+    ArtifactKept,
+    Body,
+    Moment,
+    Plan,
+    PlanAck,
+    StepStatus,
+    Timeline,
+    ToolCalled,
+    ToolResult,
+    plan,
+)
 from loopline.tools import Outcome
 
 NOTHING = "(it succeeded, and gave no output)"
@@ -59,3 +70,17 @@ def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
     if artifact:
         parts.append(f"the whole is kept: {artifact}")
     return "\n\n".join(part for part in parts if part)
+
+
+def acknowledged(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
+    """Find what the marks in notes change of the current plan's steps."""
+    current = timeline.plans.current
+    snapshot = plan.acknowledge(current, notes, moment) if current and notes else None
+    if current is None or snapshot is None:
+        return []
+    changes: dict[str, StepStatus] = {
+        number: status
+        for number, status in snapshot.step_status.items()
+        if current.step_status.get(number) != status
+    }
+    return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]

@@ -32,6 +32,7 @@ from loopline.react.arounds import wrapped
 from loopline.react.asking import Patience, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.nudges import nudges_of
+from loopline.react.outcomes import acknowledged
 from loopline.react.policies import Policies
 from loopline.react.quota import OutOfBudget, check_prices
 from loopline.react.router import (
@@ -62,10 +63,7 @@ from loopline.timeline import (
     Moment,
     Notes,
     Notice,
-    Plan,
-    PlanAck,
     Recorder,
-    StepStatus,
     SwitchCause,
     Thinking,
     ToolCalled,
@@ -504,20 +502,8 @@ class React:
 
     def _acks(self, notes: str) -> list[Body]:
         recorder = self._recorder
-        current = recorder.timeline.plans.current
-        if current is None or not notes:
-            return []
         moment = Moment(self._clock.now(), f"turn_{recorder.number}")
-        snapshot = plan.acknowledge(current, notes, moment)
-        if snapshot is None:
-            return []
-        changes: dict[str, StepStatus] = {
-            number: status
-            for number, status in snapshot.step_status.items()
-            if current.step_status.get(number) != status
-        }
-        ack = PlanAck(plan_id=current.plan_id, changes=changes)
-        return [ack, Plan(snapshot=snapshot)]
+        return acknowledged(recorder.timeline, notes, moment)
 
     async def _exhausted(self, reason: ExitReason) -> Ended | None:
         """An answer although there is no round, no time or nothing to spend left."""
