@@ -15,7 +15,7 @@ from loopline.react.presets import (
     named_preset,
     presets_diff,
 )
-from loopline.react.runtime import React, Seams
+from loopline.react.runtime import React
 from loopline.react.seams import (
     Allow,
     Around,
@@ -28,6 +28,7 @@ from loopline.react.seams import (
     Nudged,
     Run,
     Say,
+    Seams,
     Stop,
     Verdict,
 )

@@ -47,7 +47,7 @@ from loopline.react.router import (
     Unusable,
     route,
 )
-from loopline.react.seams import Around, Nudge, Say, Stop
+from loopline.react.seams import Nudge, Say, Seams, Stop
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import ChannelTexts, Reading, ReplyStream
 from loopline.react.strikes import Strikes, Struck, Why
@@ -84,14 +84,6 @@ class Ended:
 
     reason: ExitReason
     error: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seams:
-    """What stands around the loop: nudges between rounds, arounds about the whole run."""
-
-    nudges: Sequence[Nudge] = ()
-    arounds: Sequence[Around] = ()
 
 
 class _Unasked(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -104,3 +104,11 @@ class Around(Protocol):
     async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult:
         """Run the turn, or not."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What stands around the loop: nudges between rounds, arounds about the whole run."""
+
+    nudges: Sequence[Nudge] = ()
+    arounds: Sequence[Around] = ()
