@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.bundles import OTHER_QUESTION, QUESTION, SLOW, TEA
-from tests.doors.command import Loopline, Ran
+from tests.doors.bundles import ASKING, OTHER_QUESTION, QUESTION, SLOW, TEA
+from tests.doors.command import Loopline, Ran, write
 from tests.support.repository import commit
 
 
@@ -28,6 +28,13 @@ def slow(tmp_path: Path) -> Loopline:
     folder.mkdir()
     commit(folder, SLOW)
     return Loopline(folder)
+
+
+@pytest.fixture
+def asker(tmp_path: Path) -> Loopline:
+    """The command beside a bundle whose tools ask the user."""
+    write(tmp_path, ASKING)
+    return Loopline(tmp_path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+import pyte
+
 from tests.doors.command import LIMIT_SECONDS, LOOPLINE, PLACES, Loopline, wait_for
 
 
@@ -35,6 +37,9 @@ class Terminal:
         )
         os.close(inner)
         self._shown = bytearray()
+        self._screen = _Screen(columns, lines, self._keys)
+        self._emulator = pyte.ByteStream(self._screen)
+        self._drawing = threading.Lock()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -62,6 +67,23 @@ class Terminal:
         """Everything that was written, without codes."""
         return PLACES.sub("", self.shown).replace("\r\n", "\n")
 
+    @property
+    def screen(self) -> str:
+        """What stands on the screen now."""
+        with self._drawing:
+            return "\n".join(line.rstrip() for line in self._screen.display)
+
+    def see(self, text: str) -> None:
+        """Wait until the text stands on the screen.
+
+        Raises:
+            AssertionError: it never did; the message is the screen.
+        """
+        try:
+            wait_for(lambda: text in self.screen)
+        except TimeoutError as error:
+            raise AssertionError(f"{text!r} is not on the screen:\n{self.screen}") from error
+
     def type(self, keys: str) -> None:
         """Press the keys."""
         os.write(self._keys, keys.encode())
@@ -85,6 +107,19 @@ class Terminal:
             if not some:
                 return
             self._shown += some
+            with self._drawing:
+                self._emulator.feed(some)
+
+
+class _Screen(pyte.Screen):
+    """A screen that answers when it is asked where its cursor is."""
+
+    def __init__(self, columns: int, lines: int, keys: int) -> None:
+        super().__init__(columns, lines)
+        self._keys = keys
+
+    def write_process_input(self, data: str) -> None:
+        os.write(self._keys, data.encode())
 
 
 def _take_terminal() -> None:

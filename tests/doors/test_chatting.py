@@ -33,16 +33,16 @@ def test_json_is_a_line_for_each_turn(tea: Loopline) -> None:
 
 def test_what_is_typed_while_a_turn_runs_is_added_and_stop_ends_it(slow: Loopline) -> None:
     with Terminal(slow, "chat", "slow") as terminal:
-        terminal.wait_for("> ")
-        terminal.type("work\n")
+        terminal.see("\n>")
+        terminal.type("work\r")
         wait_for(lambda: bool(ledger(slow.folder)))
-        terminal.type("and quickly\n")
-        terminal.wait_for("added to turn_1, as block ")
-        terminal.type("/stop\n")
-        terminal.wait_for("stopped")
-        terminal.type("hello\n")
-        terminal.wait_for("said")
-        terminal.type("/quit\n")
+        terminal.type("and quickly\r")
+        terminal.see("added to turn_1, as block ")
+        terminal.type("/stop\r")
+        terminal.see("stopped")
+        terminal.type("hello\r")
+        terminal.see("said")
+        terminal.type("/quit\r")
         assert terminal.end() == 0
     assert ledger(slow.folder) == ["dig"]
     texts = [block["body"].get("text") for block in slow.blocks("slow-1")]
@@ -51,13 +51,46 @@ def test_what_is_typed_while_a_turn_runs_is_added_and_stop_ends_it(slow: Looplin
 
 def test_ctrl_c_at_the_prompt_leaves(slow: Loopline) -> None:
     with Terminal(slow, "chat", "slow") as terminal:
-        terminal.wait_for("> ")
+        terminal.see("\n>")
         terminal.type("\x03")
         assert terminal.end() == 0
 
 
 def test_an_unknown_command_is_refused_and_a_space_sends_the_line(tea: Loopline) -> None:
     ran = tea("chat", "guide", "-c", "c1", stdin="/fork 3\n /etc is a folder\n")
-    assert "there is no command /fork: /steer, /stop, /attach, /quit" in ran.err
+    assert "there is no command /fork: /steer, /stop, /attach, /help, /quit" in ran.err
     prompts = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
     assert [block["body"]["text"].strip() for block in prompts] == ["/etc is a folder"]
+
+
+def test_a_chat_asks_again_what_a_paused_turn_waits_for(asker: Loopline) -> None:
+    asker("run", "asker", "shopping", "-c", "c1")
+    with Terminal(asker, "chat", "asker", "-c", "c1") as terminal:
+        terminal.see("c2 shop.buy asks: Buy milk?")
+        terminal.type("green\r")
+        terminal.see("c2 waits for your answer")
+        terminal.type("yes\r")
+        terminal.see("green and bought milk")
+        terminal.type("/quit\r")
+        assert terminal.end() == 0
+    assert [block["type"] for block in asker.blocks("c1")].count("user.prompt") == 1
+    assert "user.answer" in {block["type"] for block in asker.blocks("c1")}
+
+
+def test_a_line_from_a_pipe_answers_what_a_paused_turn_waits_for(asker: Loopline) -> None:
+    asker("run", "asker", "shopping", "-c", "c1")
+    ran = asker("chat", "asker", "-c", "c1", stdin="green\nyes\n")
+    assert (ran.code, "green and bought milk" in ran.out) == (0, True)
+    assert [block["type"] for block in asker.blocks("c1")].count("user.prompt") == 1
+
+
+def test_a_message_at_a_terminal_may_have_several_lines(tea: Loopline) -> None:
+    with Terminal(tea, "chat", "guide", "-c", "c1") as terminal:
+        terminal.see("\n>")
+        terminal.type("Tell me:\x1b\r")
+        terminal.type(f"{QUESTION}\r")
+        terminal.see("conversation c1")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    (prompt,) = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
+    assert prompt["body"]["text"] == f"Tell me:\n{QUESTION}"

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from tests.doors.bundles import ASKING
 from tests.doors.command import Loopline
-
-
-@pytest.fixture
-def asker(tmp_path: Path) -> Loopline:
-    for name, text in ASKING.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return Loopline(tmp_path)
 
 
 def test_a_paused_turn_says_what_it_waits_for_and_how_to_carry_it_on(asker: Loopline) -> None:

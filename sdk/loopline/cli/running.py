@@ -194,9 +194,23 @@ def tell(over: Over, name: str, screen: Screen, *, as_json: bool) -> None:
             screen.answer(Text())
         for line in words.source_lines(answer.sources, screen.width):
             screen.answer(line)
+    _close(over, name, screen)
+
+
+def conclude(over: Over, name: str, screen: Screen) -> None:
+    """Show the sources of an answer that was shown as it came, and how the turn went."""
+    answer = words.answered(over.timeline, over.timeline.turn(over.number))
+    for line in words.source_lines(answer.sources, screen.width):
+        screen.answer(line)
+    _close(over, name, screen)
+
+
+def _close(over: Over, name: str, screen: Screen) -> None:
+    """Show what the turn waits for, how it went, and what went wrong."""
     for call in over.result.pending:
         screen.note(words.waits(call))
     screen.gap()
+    turn = over.timeline.turn(over.number)
     screen.note(words.footer(turn, blocks=len(over.blocks), conversation=name))
     if over.result.error:
         screen.error(over.result.error)
