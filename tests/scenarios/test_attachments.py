@@ -321,7 +321,7 @@ async def test_what_cannot_be_attached_is_refused_before_anything_is_recorded(
             with pytest.raises(AttachmentError, match=re.escape(words)):
                 await talk.say("Look.", attachments=[NOTES, one])
         whole = [Attachment(f"{number}.txt", b"x" * 50_000) for number in range(3)]
-        with pytest.raises(AttachmentError, match=r"2\.txt: with it the message has 150,000 bytes"):
+        with pytest.raises(AttachmentError, match=r"2\.txt: with it the message has 150,005 bytes"):
             await talk.say("Look.", attachments=whole)
         assert await talk.blocks() == []
 

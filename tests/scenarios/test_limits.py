@@ -49,6 +49,7 @@ RANGES: Mapping[str, tuple[list[object], list[object]]] = {
     "cache_point_min_rounds": ([1, 2], [0, *NO_NUMBER]),
     "cache_point_offset_rounds": ([0, 4], [-1, *NO_NUMBER]),
     "editable_tail_size_in_tokens": ([0, 2_000], [-1, *NO_NUMBER]),
+    "result_bytes": ([10_000, 1_000_000], [9_999, *NO_NUMBER]),
     "result_characters": ([1_000, 64_000], [999, *NO_NUMBER]),
     "summary_hint": (["general", None], [1]),
 }

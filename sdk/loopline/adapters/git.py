@@ -26,7 +26,7 @@ _QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
 _ODD = re.compile(r"[^\w.-]")
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FILTER_SETTING = re.compile(r"(filter\..*\.)(?:clean|smudge|process|required)", re.DOTALL)
-_EMPTY, _FALSE = "LOOPLINE_EMPTY", "LOOPLINE_FALSE"
+_EMPTY, _FALSE = "NO_PROGRAM", "NOT_REQUIRED"
 _NO_FILTER = {"clean": _EMPTY, "smudge": _EMPTY, "process": _EMPTY, "required": _FALSE}
 _OWN_ENVIRONMENT = (
     "env", "-u", "GIT_DIR", "-u", "GIT_WORK_TREE", "-u", "GIT_INDEX_FILE", "-u", "GIT_PREFIX",

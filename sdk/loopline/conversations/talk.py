@@ -13,7 +13,7 @@ from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, Mailbox
-from loopline.files import AttachmentCaps, Given, entered
+from loopline.files import AttachmentCaps, Given, check_text, entered
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
@@ -89,7 +89,9 @@ class Talk:
             BundleError: the bundle's code failed; the turn is closed as an error.
             ConflictError: the conversation is busy, and `when_busy` is "reject".
         """
-        return await self._say(text, await self._entered(attachments), when_busy, limits, None)
+        return await self._say(
+            text, await self._entered(text, attachments), when_busy, limits, None
+        )
 
     async def stream(
         self,
@@ -104,7 +106,7 @@ class Talk:
         Leaving the iteration leaves the turn running. Whoever is slow does not slow it, and is told by a
         `missed` which blocks went by; they can be read with `blocks`.
         """
-        files = await self._entered(attachments)
+        files = await self._entered(text, attachments)
         async for event in self._watch(
             lambda hear: self._say(text, files, when_busy, limits, hear)
         ):
@@ -176,7 +178,7 @@ class Talk:
             AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.steer(text, await self._entered(attachments))
+        return await self.interrupts.steer(text, await self._entered(text, attachments))
 
     async def followup(self, text: str, *, attachments: Attachments = ()) -> Receipt:
         """Add something to the running turn, or to the next one when none is running.
@@ -185,7 +187,7 @@ class Talk:
             AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.followup(text, await self._entered(attachments))
+        return await self.interrupts.followup(text, await self._entered(text, attachments))
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
@@ -314,9 +316,12 @@ class Talk:
         found = await self._log.find(conversation)
         return found is not None or await self._log.forgotten(conversation) is not None
 
-    async def _entered(self, given: Attachments) -> Sequence[UserAttachment]:
-        """The files as they are recorded: read, and checked against the caps."""
-        return await asyncio.to_thread(entered, given, self._caps) if given else ()
+    async def _entered(self, text: str, given: Attachments) -> Sequence[UserAttachment]:
+        """The files as they are recorded: read, and checked with the text against the caps."""
+        size = check_text(text, self._caps)
+        if not given:
+            return ()
+        return await asyncio.to_thread(entered, given, self._caps, text_bytes=size)
 
     async def _say(
         self,

@@ -1,13 +1,14 @@
 """Files: what a user attaches, read and checked before anything of it is recorded."""
 
 from loopline.files.attachment import Attachment, AttachmentCaps
-from loopline.files.entering import Given, attachment_of, entered, renamed
+from loopline.files.entering import Given, attachment_of, check_text, entered, renamed
 
 __all__ = [
     "Attachment",
     "AttachmentCaps",
     "Given",
     "attachment_of",
+    "check_text",
     "entered",
     "renamed",
 ]

@@ -18,9 +18,10 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachmentCaps:
-    """How large what is attached may be, in bytes, in pixels a side and in pages of a PDF.
+    """How large a message may be, in bytes, in pixels a side and in pages of a PDF.
 
-    `message_bytes` is for all files of one message, `file_bytes` for one of any other type.
+    `prompt_bytes` is for the text of a message in UTF-8, `message_bytes` for its text and all its files,
+    `file_bytes` for one file of any other type.
     """
 
     image_bytes: int = 5 * MB
@@ -29,4 +30,5 @@ class AttachmentCaps:
     pdf_pages: int = 500
     text_bytes: int = 10 * MB
     file_bytes: int = 10 * MB
+    prompt_bytes: int = MB // 2
     message_bytes: int = 25 * MB

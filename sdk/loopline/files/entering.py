@@ -34,25 +34,41 @@ Given = str | Path | Attachment
 """A file to attach: the path of one, or its name and bytes."""
 
 
+def check_text(text: str, caps: AttachmentCaps) -> int:
+    """Return the size of a message's text in bytes of UTF-8.
+
+    Raises:
+        AttachmentError: it is too large.
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > caps.prompt_bytes:
+        raise AttachmentError(
+            f"the message has {size:,} bytes of text: it may have {caps.prompt_bytes:,}, so attach "
+            "what is long as a file"
+        )
+    return size
+
+
 def entered(
     given: Given | Sequence[Given],
     caps: AttachmentCaps,
     taken: Collection[str] = (),
+    text_bytes: int = 0,
 ) -> list[UserAttachment]:
     """The files as they are recorded, in order; blocks, for files are read.
 
-    A name that is `taken`, or comes twice, gets a number.
+    A name that is `taken`, or comes twice, gets a number. The message has `text_bytes` beside them.
 
     Raises:
-        AttachmentError: one cannot be read or is too large, or all of them are together.
+        AttachmentError: one cannot be read or is too large, or the message is.
     """
-    files, total, names = list[UserAttachment](), 0, set(taken)
+    files, total, names = list[UserAttachment](), text_bytes, set(taken)
     for one in [given] if isinstance(given, str | Path | Attachment) else given:
         found = one if isinstance(one, Attachment) else _read(Path(one), caps)
         total += len(found.data)
         if total > caps.message_bytes:
             raise AttachmentError(
-                f"{found.name}: with it the message has {total:,} bytes of files: it may have "
+                f"{found.name}: with it the message has {total:,} bytes: it may have "
                 f"{caps.message_bytes:,}, so attach fewer at once"
             )
         files.append(_named(_checked(found, caps), names))

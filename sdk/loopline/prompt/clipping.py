@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import islice
+from string import ascii_letters, digits
 from typing import cast
 
 from loopline.models import Json, JsonObject, dumps, well_formed
@@ -31,7 +33,8 @@ WORDS = 120
 """Characters of the words that say what is not shown."""
 _MOST_SOURCES = 12
 
-_BASE64 = re.compile(rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{{BASE64_LIMIT + 1},}}+={{0,2}}")
+_DIGITS_OF_64 = ascii_letters + digits + "+/_-"
+_RUN_OF_64 = re.compile(r"[A-Za-z0-9+/_-]*+={0,2}")
 _DATA_URL = re.compile(r"data:[\w.+/-]{1,100};base64,\Z")
 _DATA_URL_LENGTH = 120
 _CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
@@ -63,15 +66,30 @@ def without_base64(text: str, ref: str) -> str:
     if len(text) <= BASE64_LIMIT:
         return text
     pieces, at = list[str](), 0
-    for found in _BASE64.finditer(text):
-        if all(kind.search(found[0]) for kind in _CLASSES):
-            start = found.start()
+    for start, end in _runs_of_64(text):
+        if all(kind.search(text, start, end) for kind in _CLASSES):
             url = _DATA_URL.search(text, max(at, start - _DATA_URL_LENGTH), start)
             start = url.start() if url else start
-            length = found.end() - start
-            pieces += [text[at:start], f"[base64, {length} characters: {ref}]"]
-            at = found.end()
+            pieces += [text[at:start], f"[base64, {end - start} characters: {ref}]"]
+            at = end
     return "".join([*pieces, text[at:]])
+
+
+def _runs_of_64(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each run of more than 4,000 digits of base64 begins and ends.
+
+    Such a run holds one of every 4,000 places, so that only these are looked at.
+    """
+    end, step = 0, BASE64_LIMIT
+    for place in range(step, len(text), step):
+        if place < end or text[place] not in _DIGITS_OF_64:
+            continue
+        before = text[max(end, place - step) : place]
+        start = place - len(before) + len(before.rstrip(_DIGITS_OF_64))
+        run = _RUN_OF_64.match(text, place)
+        end = run.end() if run else place
+        if len(text[start:end].rstrip("=")) > BASE64_LIMIT:
+            yield start, end
 
 
 def old_result(text: str, ref: str, *, spanned: bool = True) -> str:

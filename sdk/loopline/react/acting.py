@@ -20,7 +20,7 @@ from loopline.models import Json, JsonObject, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.approving import approved, digest_of
 from loopline.react.judging import Judge, Judged
-from loopline.react.outcomes import recorded
+from loopline.react.outcomes import bounded, recorded
 from loopline.react.policies import Policies
 from loopline.react.quota import Quota
 from loopline.react.seams import Allow, Ask, Deny, Guard
@@ -380,8 +380,9 @@ class Actor:
         ran_with: JsonObject | None = None,
     ) -> None:
         number = self._recorder.number
+        kept = bounded(outcome, self._hands.policies.result_bytes)
         await self._recorder.record_made(
-            lambda timeline: recorded(call, outcome, elapsed_ms, timeline, number, ran_with)
+            lambda timeline: recorded(call, kept, elapsed_ms, timeline, number, ran_with)
         )
 
     def _progress(self, text: str) -> None:

@@ -52,7 +52,7 @@ class Limits(TypedDict, total=False):
     clipping when that is over; `keep_recent_turns` are not clipped then, and `keep_recent_intact_turns`
     keep what they looked up. The point before the tail lies `cache_point_offset_rounds` back, once
     there are `cache_point_min_rounds`. `editable_tail_size_in_tokens` is how far back `react.hide`
-    reaches. A result is shown up to `result_characters`. `summary_hint` picks what a summary is asked to keep,
+    reaches. A result is kept up to `result_bytes` and shown up to `result_characters`. `summary_hint` picks what a summary is asked to keep,
     None by what it covers.
     """
 
@@ -89,6 +89,7 @@ class Limits(TypedDict, total=False):
     cache_point_min_rounds: int
     cache_point_offset_rounds: int
     editable_tail_size_in_tokens: int
+    result_bytes: int
     result_characters: int
     summary_hint: str | None
 
@@ -179,6 +180,7 @@ _CHECKS: Mapping[str, Check] = {
     "cache_point_min_rounds": _whole(1),
     "cache_point_offset_rounds": _whole(0),
     "editable_tail_size_in_tokens": _whole(0),
+    "result_bytes": _whole(10_000),
     "result_characters": _whole(1_000),
     "summary_hint": _or_none(_word),
 }

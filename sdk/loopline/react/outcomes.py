@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from loopline.models import JsonObject, dumps
 from loopline.timeline import (
@@ -17,10 +18,36 @@ from loopline.timeline import (
     ToolResult,
     plan,
 )
-from loopline.tools import Outcome
+from loopline.tools import Outcome, Section
 
 NOTHING = "(it succeeded, and gave no output)"
 """What the model reads of a result without a text."""
+
+
+RESULT_BYTES = 2_000_000
+"""Bytes of UTF-8 of a result that are kept where nothing else is said."""
+
+
+def bounded(outcome: Outcome, most: int) -> Outcome:
+    """Return the outcome with at most so many bytes of text, and a line where some are left out.
+
+    The call has happened, whatever it gave: what is too long is cut, and is no error.
+    """
+    text, left = _bounded(outcome.text, most)
+    sections = list[Section]()
+    for section in outcome.sections:
+        shown, left = _bounded(section.text, left)
+        sections.append(replace(section, text=shown))
+    return replace(outcome, text=text, sections=tuple(sections))
+
+
+def _bounded(text: str, most: int) -> tuple[str, int]:
+    """Return the text in so many bytes, and how many are left then."""
+    stored = text.encode("utf-8", "surrogatepass")
+    if len(stored) <= most:
+        return text, most - len(stored)
+    said = f"[CUT] {len(stored):,} bytes came, and {most:,} are kept: ask for less at once"
+    return f"{stored[:most].decode('utf-8', 'ignore')}\n{said}", 0
 
 
 def recorded(

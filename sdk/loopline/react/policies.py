@@ -28,6 +28,7 @@ from loopline.react.limits import (
     UnknownEffect,
     checked,
 )
+from loopline.react.outcomes import RESULT_BYTES
 from loopline.timeline import RESULT_CHARACTERS, LimitValue
 from loopline.tools import EDITABLE_TAIL_TOKENS
 
@@ -69,6 +70,7 @@ class Policies:
     cache_point_min_rounds: int = MIN_ROUNDS
     cache_point_offset_rounds: int = OFFSET_ROUNDS
     editable_tail_size_in_tokens: int = EDITABLE_TAIL_TOKENS
+    result_bytes: int = RESULT_BYTES
     result_characters: int = RESULT_CHARACTERS
     summary_hint: str | None = None
 
@@ -135,7 +137,7 @@ GROUPS: Mapping[str, Iterable[str]] = {
     "protocol": ("protocol", "text_protocol", "reasoning_effort"),
     "chain": ("chain",),
     "repair": ("repairs", "output_escalations", "model_retries", "max_calls_per_reply"),
-    "schedule": ("parallel_tools", "tool_timeout_seconds", "unknown_effect"),
+    "schedule": ("parallel_tools", "tool_timeout_seconds", "unknown_effect", "result_bytes"),
     "answer": ("answer_mode",),
     "view": (
         "result_characters",

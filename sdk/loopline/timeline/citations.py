@@ -19,6 +19,9 @@ _BEGUN = re.compile(
 )
 _PLAIN = re.compile(r"[^`\n\\\[]*")
 _RUNS = {"`": re.compile("`*"), "~": re.compile("~*")}
+_BRACKETS = re.compile(r"\[+")
+_SPACES = re.compile(" +")
+_BLANK = re.compile(r"[ \t\r\n]*\n")
 _NO_BREAK = re.compile(r"[^\n]")
 _MARKER = re.compile(r"#{1,6}|[-+*]|[0-9]{1,9}[.)]")
 _INDENT = 3
@@ -211,7 +214,10 @@ class _Scanner:
     def _indent(self, text: str, at: int) -> int:
         match text[at]:
             case " ":
-                self._column += 1
+                run = _SPACES.match(text, at)
+                end = run.end() if run else at + 1
+                self._column += end - at
+                return end
             case "\t":
                 self._column += 4 - self._column % 4
             case "\r":
@@ -219,7 +225,11 @@ class _Scanner:
             case "\n":
                 if self._fence is None:
                     self._settle()
-                self._begin_line(self._read + 1)
+                # A thousand empty lines are no more than one.
+                blank = _BLANK.match(text, at)
+                end = blank.end() if blank else at + 1
+                self._begin_line(self._read + end - at)
+                return end
             case char:
                 self._begin_content(char)
                 return at
@@ -289,6 +299,12 @@ class _Scanner:
 
     def _bracket(self, text: str, at: int) -> int | None:
         self._escaped = False
+        brackets = _BRACKETS.match(text, at)
+        end = brackets.end() if brackets else at
+        if end - at > 2:  # a token begins with the last two of them
+            return end - 2
+        if end - at == 1 and end < len(text):
+            return end
         token = _TOKEN.match(text, at, at + LONGEST)
         if token:
             self._take(Citation(self._read, self._read + len(token[0]), self._sids(token[1])))
@@ -421,6 +437,9 @@ def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:
 
 
 def _numbers(items: str, newest: int) -> Iterator[int]:
+    if items.isdigit():
+        yield int(items)
+        return
     for item in items.split(","):
         first, dash, last = item.replace("–", "-").partition("-")
         low, high = sorted((int(first), int(last if dash else first)))

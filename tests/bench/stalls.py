@@ -1,0 +1,116 @@
+"""The longest time that a text keeps the event loop from its next task, for each text of an attack.
+
+`python -m tests.bench.stalls` sends each text in 4 MB as a tool's result, as a prompt, as a model's answer and as the
+argument of a call, and says for how many milliseconds of the processor's time the loop did nothing
+else. `--mb 1` sends less, `--only result` one way alone, `--text letters` one text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from loopline import AttachmentError, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
+from loopline.testing import Call, Say, ScriptedModel
+from tests.support.stalling import TEXTS, watched
+
+MB = 1_000_000
+TOOLS_SPECS = [{"module": "tests.bench.stalls", "alias": "attack"}]
+_given = {"text": ""}
+
+
+@tool(effect="read")
+def fetch(query: str = "") -> str:
+    """Give the text."""
+    del query
+    return _given["text"]
+
+
+class Attacked(BaseWorkflow):
+    """The loop with a tool that gives the text."""
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(tools_module="tests.bench.stalls")
+        return await react.run(payload)
+
+
+def _as_result(text: str) -> list[tuple[str, Sequence[Say]]]:
+    _given["text"] = text
+    called = [Say("Look.", Call("attack.fetch")), Say("Seen.")]
+    return [("go", called), ("more", called), ("again", [Say("Done.")])]
+
+
+def _as_prompt(text: str) -> list[tuple[str, Sequence[Say]]]:
+    return [(text, [Say("Seen.")]), ("more", [Say("Seen.")]), ("again", [Say("Done.")])]
+
+
+def _as_answer(text: str) -> list[tuple[str, Sequence[Say]]]:
+    return [("go", [Say(text)]), ("more", [Say("Seen.")]), ("again", [Say("Done.")])]
+
+
+def _as_argument(text: str) -> list[tuple[str, Sequence[Say]]]:
+    _given["text"] = "small"
+    called = [Say("Look.", Call("attack.fetch", query=text)), Say("Seen.")]
+    return [("go", called), ("more", [Say("Seen.")]), ("again", [Say("Done.")])]
+
+
+WAYS: dict[str, Callable[[str], list[tuple[str, Sequence[Say]]]]] = {
+    "result": _as_result,
+    "prompt": _as_prompt,
+    "answer": _as_answer,
+    "argument": _as_argument,
+}
+
+
+async def stall_ms(way: str, text: str, store: str = "memory:") -> float:
+    """Milliseconds of the longest stall of three turns that a text takes part in."""
+    turns = WAYS[way](text)
+    script = [entry for _, entries in turns for entry in entries] + [Say("Done.")] * 30
+    model = ScriptedModel(script, strict=False, window=200_000, aux={"summary": ["Short."] * 9})
+    bundle = Bundle(id="attacked", workflow=Attacked)
+    async with Harness.open(bundle, store=store, model=model) as harness, watched() as stalls:
+        conversation = harness.conversation("c")
+        for said, _ in turns:
+            with suppress(AttachmentError):
+                await conversation.say(said)
+    return stalls.longest_seconds * 1000
+
+
+async def main(length: int, ways: Sequence[str], texts: Sequence[str]) -> None:
+    """Print a table: a row for each text, a column for each way in."""
+    await stall_ms("result", "small")
+    tell([f"text of {length:,}", *ways])
+    tell(["---"] * (len(ways) + 1))
+    longest = 0.0
+    for name in texts:
+        times = [await stall_ms(way, TEXTS[name](length)) for way in ways]
+        longest = max(longest, *times)
+        tell([name, *(f"{time:.0f}" for time in times)])
+    sys.stdout.write(f"\nlongest: {longest:.0f} ms\n")
+
+
+def tell(cells: Sequence[str]) -> None:
+    """Print a row."""
+    sys.stdout.write(f"| {' | '.join(cells)} |\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=float, default=4)
+    parser.add_argument("--only", choices=[*WAYS])
+    parser.add_argument("--text", choices=[*TEXTS])
+    given = parser.parse_args()
+    # The tools are those of the module by its name, not of the program that is run.
+    from tests.bench import stalls
+
+    asyncio.run(
+        stalls.main(
+            int(given.mb * MB),
+            [given.only] if given.only else [*WAYS],
+            [given.text] if given.text else [*TEXTS],
+        )
+    )

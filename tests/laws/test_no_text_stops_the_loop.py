@@ -1,0 +1,69 @@
+"""Whatever a text holds, the event loop goes on with its other tasks while a turn works on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, Bundle, Harness
+from loopline.prompt import clipping
+from loopline.testing import Call, ScriptedModel
+from loopline.timeline import citations
+from tests.bench.stalls import stall_ms
+from tests.support.attacks import superlinear
+from tests.support.stalling import TEXTS
+from tests.support.workbench import at_work, workbench
+
+GENEROUS_MS = 500
+"""On a machine that others use too; alone it is a tenth of this."""
+HARMLESS = 200_000
+"""Characters of a text that is a prompt or an answer."""
+
+
+@pytest.mark.parametrize("name", TEXTS)
+async def test_a_result_of_four_million_characters_does_not_stop_the_loop(name: str) -> None:
+    assert await stall_ms("result", TEXTS[name](4_000_000)) < GENEROUS_MS
+
+
+@pytest.mark.parametrize("way", ["prompt", "answer", "argument"])
+@pytest.mark.parametrize("name", ["letters", "new lines", "citations", "brackets", "deep JSON"])
+async def test_what_is_said_does_not_stop_the_loop(name: str, way: str) -> None:
+    assert await stall_ms(way, TEXTS[name](HARMLESS)) < GENEROUS_MS
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_reading_citations_and_clipping_cost_as_much_as_a_text_is_long(name: str) -> None:
+    assert not superlinear(lambda text: citations.find(text, newest=9), TEXTS[name])
+    assert not superlinear(
+        lambda text: clipping.old_text(text, "ar:turn_1.user.prompt"), TEXTS[name]
+    )
+    assert not superlinear(
+        lambda text: clipping.old_result(text, "tc:turn_1.c1.result"), TEXTS[name]
+    )
+
+
+async def test_a_prompt_above_its_limit_is_refused_and_nothing_is_recorded() -> None:
+    caps = AttachmentCaps(prompt_bytes=10)
+    bundle = Bundle(id="any", workflow=BaseWorkflow)
+    async with Harness.open(bundle, store="memory:", model=ScriptedModel([]), caps=caps) as harness:
+        conversation = harness.conversation("c")
+        with pytest.raises(AttachmentError, match="has 12 bytes of text: it may have 10"):
+            await conversation.say("é" * 6)
+        assert await conversation.blocks() == []
+
+
+async def test_the_text_of_a_message_counts_with_its_files() -> None:
+    caps = AttachmentCaps(message_bytes=10)
+    bundle = Bundle(id="any", workflow=BaseWorkflow)
+    async with Harness.open(bundle, store="memory:", model=ScriptedModel([]), caps=caps) as harness:
+        conversation = harness.conversation("c")
+        with pytest.raises(AttachmentError, match="has 11 bytes: it may have 10"):
+            await conversation.say("sixsix", attachments=[Attachment("a.txt", b"five5")])
+
+
+async def test_a_result_above_its_limit_is_kept_up_to_it_and_says_so() -> None:
+    model = ScriptedModel([Call("w.big", size=20_000), "Done."])
+    async with at_work(model, workbench(result_bytes=10_000)) as conversation:
+        await conversation.say("go")
+        (read,) = await conversation.read("tc:turn_1.c1.result")
+    assert len(read.text) < 10_200
+    assert read.text.endswith("and 10,000 are kept: ask for less at once")
