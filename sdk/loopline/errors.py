@@ -11,6 +11,7 @@
           - ModelUnreachable    no connection could be made
           - ModelStreamBroken   the reply ended in the middle
       - ModelOverflow     the request is longer than the model's window
+      - ModelReplyTooLarge the reply holds more than is read of one
       - ModelRequestError the request is wrong: the message names the part
       - ModelAccessError  the key is missing or refused: the message names its variable
   - AttachmentError   a file cannot be attached: the message names it, its size and what is allowed
@@ -79,6 +80,10 @@ class ModelOverflow(ModelError):
     def __init__(self, message: str, *, window: int | None = None) -> None:
         super().__init__(message)
         self.window = window
+
+
+class ModelReplyTooLarge(ModelError):
+    """The reply holds more than is read of one; the message says how much, and where to allow more."""
 
 
 class ModelRequestError(ModelError):

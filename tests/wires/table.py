@@ -40,6 +40,7 @@ from tests.support.peers.wire import Peer, Request, Step, serving
 from tests.support.workbench import workbench
 from tests.wires.asking import PATIENT, model_at
 from tests.wires.flat import WIRES
+from tests.wires.recorded import FAILED, FILTERED
 
 PAGE = ROOT / "docs" / "sdk" / "faults-README.md"
 
@@ -95,6 +96,11 @@ REFUSALS = {
     "503": Status(503),
     "529": Status(529),
 }
+OF_OPENAI = {
+    "400 with `tool_use_failed` (Groq)": Status(400, body={"error": FAILED}),
+    "400 with `content_filter` (Azure)": Status(400, body={"error": FILTERED}),
+}
+"""What only who speaks as OpenAI does is seen to answer."""
 TOO_LONG = ("400 that names a window", "413")
 """For these there is something that can be made smaller."""
 NO_CONNECTION = "before there is a connection"
@@ -166,7 +172,7 @@ class Server(Generic[SayT]):
 
     def faults(self) -> Iterator[tuple[str, str, Behaviour[SayT]]]:
         """Each phase with each of its faults."""
-        for fault, refusal in REFUSALS.items():
+        for fault, refusal in {**REFUSALS, **(OF_OPENAI if self.path != MESSAGES else {})}.items():
             yield "at the status", fault, refusal
         yield "at the status", "a reset", Cut(self.thought, after_bytes=0)
         yield "at the status", "silence", Silence(self.thought)
@@ -332,7 +338,9 @@ async def page() -> str:
     of_wires = dict(zip(WIRES, await asyncio.gather(*map(rows, WIRES)), strict=True))
     parts = [_HEAD]
     for phase, faults in groupby(of_wires["chat"], key=lambda one: one[0]):
-        lines = [_cells(fault, [one[_, fault] for one in of_wires.values()]) for _, fault in faults]
+        lines = [
+            _cells(at[1], [one[at] for one in of_wires.values() if at in one]) for at in faults
+        ]
         parts.append(f"## {phase[0].upper()}{phase[1:]}\n\n{_COLUMNS}{''.join(lines)}")
     return "\n".join(parts)
 

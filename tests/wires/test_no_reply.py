@@ -15,6 +15,7 @@ from loopline.errors import (
 from loopline.models import JsonObject, Timeouts
 from tests.support.peers.behaviours import Status
 from tests.support.peers.openai_like import openai_like
+from tests.support.peers.streams import document, on_the_wire
 from tests.support.peers.wire import Pause, Peer, Reset, Send, Step
 from tests.wires.asking import PATIENT, asked, model_at, saying
 from tests.wires.flat import KEY
@@ -49,7 +50,6 @@ async def test_a_redirect_is_not_followed_and_says_from_where_to_where(code: int
     ("answer", "kind"),
     [
         (Status(200, b"<html>Hi.</html>", {"Content-Type": "text/html"}), "text/html"),
-        (Status(200, COMPLETION), "application/json"),
         (Status(200, b"data: {}"), "text/plain; charset=utf-8"),
     ],
 )
@@ -60,6 +60,22 @@ async def test_what_is_no_stream_is_told_with_its_place_and_its_kind(
     place = f"chat:m: {peer.url}/v1/chat/completions"
     assert str(error) == f"{place} answers with {kind}, not with a stream of events (200)"
     assert isinstance(error, ModelRequestError)
+
+
+@pytest.mark.parametrize("wire", ["chat", "responses", "messages"])
+async def test_a_document_that_is_no_reply_is_told(wire: str) -> None:
+    async with saying(*_whole({"hello": 1})) as peer, model_at(peer, wire) as model:
+        with pytest.raises(ModelRequestError, match=f"^{wire}:m: what came is no "):
+            await asked(model)
+
+
+async def test_a_whole_completion_in_place_of_a_stream_is_read() -> None:
+    async with saying(*_whole(COMPLETION)) as peer, model_at(peer, "chat") as model:
+        assert (await asked(model))[1].text == "Tea."
+
+
+def _whole(body: JsonObject) -> list[Step]:
+    return on_the_wire(document(body))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loopline.adapters.wires.failing import Account, failed_midway, failure
+from loopline.adapters.wires.failing import Account, AnsweredError, failed_midway, failure
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -29,6 +29,8 @@ MEANT: dict[Meaning, type[ModelError]] = {
     "rate": ModelRateLimited,
     "busy": ModelOverloaded,
     "server": ModelOverloaded,
+    "call": AnsweredError,
+    "content": AnsweredError,
 }
 
 

@@ -14,6 +14,7 @@ from loopline.models import (
     Abilities,
     Model,
     ModelFacts,
+    ReplyLimits,
     Timeouts,
     Vendor,
     facts,
@@ -34,6 +35,7 @@ class Given:
     api_key: str = field(default="", repr=False)
     facts: ModelFacts | None = None
     timeouts: Timeouts | None = None
+    reply_limits: ReplyLimits | None = None
 
 
 class Wires:
@@ -89,6 +91,7 @@ class Wires:
             abilities=_abilities(known, vendor),
             http=self._http,
             timeouts=said.timeouts,
+            reply_limits=said.reply_limits,
         )
 
 
@@ -99,6 +102,7 @@ def model(
     api_key: str | None = None,
     facts: ModelFacts | None = None,
     timeouts: Timeouts | None = None,
+    reply_limits: ReplyLimits | None = None,
 ) -> Model:
     """A model at a provider or at any server that speaks its wire; it may serve several harnesses.
 
@@ -109,13 +113,21 @@ def model(
     Raises:
         ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.
     """
-    said = Given(base_url=base_url or "", api_key=api_key or "", facts=facts, timeouts=timeouts)
+    said = Given(
+        base_url=base_url or "",
+        api_key=api_key or "",
+        facts=facts,
+        timeouts=timeouts,
+        reply_limits=reply_limits,
+    )
     return Wires(os.environ).model(name, said)
 
 
 def _offline(said: Given) -> Model:
     if said != Given():
-        raise ModelError("offline asks nobody: it has no base_url, api_key, facts or timeouts")
+        raise ModelError(
+            "offline asks nobody: it has no base_url, api_key, facts, timeouts or limits"
+        )
     from loopline.adapters.offline import OfflineModel
 
     return OfflineModel()

@@ -59,6 +59,7 @@ from loopline.models.prompt import (
     UserMessage,
 )
 from loopline.models.registry import FAST, GENERAL, Chain, ModelRegistry, chain_of
+from loopline.models.reply_limits import ReplyLimits
 from loopline.models.structured import (
     Attempt,
     Level,
@@ -113,6 +114,7 @@ __all__ = [
     "Rates",
     "Refusal",
     "Reply",
+    "ReplyLimits",
     "StopReason",
     "StructuredCallError",
     "StructuredCallResult",

@@ -222,11 +222,13 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
     "claude-opus-4-6": replace(_CLAUDE_4_6, output_limit=128_000, rates=_claude(5, 25)),
     "claude-opus-4-5": replace(_BUDGET_SCHEMA, efforts=_LOW_TO_HIGH, rates=_claude(5, 25)),
     "claude-opus-4-1": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
+    "claude-opus-4-0": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
     "claude-opus-4": replace(_BUDGET, output_limit=32_000, rates=_claude(15, 75)),
     "claude-sonnet-5-5": replace(_BOUND, thinking_off="between_tools", rates=_claude(2, 10, 0.05)),
     "claude-sonnet-5": replace(_CLAUDE_5, rates=_claude(2, 10)),
     "claude-sonnet-4-6": replace(_CLAUDE_4_6, rates=_claude(3, 15)),
     "claude-sonnet-4-5": replace(_BUDGET_SCHEMA, rates=_claude(3, 15)),
+    "claude-sonnet-4-0": replace(_BUDGET, rates=_claude(3, 15)),
     "claude-sonnet-4": replace(_BUDGET, rates=_claude(3, 15)),
     "claude-haiku-5-5": replace(
         _CLAUDE_5,
@@ -265,7 +267,7 @@ _DEEPSEEK = replace(
 )
 _DEEPSEEK_FLASH = replace(_DEEPSEEK, vision=True, rates=_rates(0.3, 1.2, 0.006))
 _LOCAL = replace(_OPEN, window=4_096, output_limit=1_024, json_mode=True, json_schema=True)
-_LOCAL_THINKING = replace(_LOCAL, thinking="plain")
+_LOCAL_THINKING = replace(_LOCAL, thinking="plain", thinking_field="reasoning")
 
 
 def _routed(facts: ModelFacts) -> ModelFacts:
@@ -276,7 +278,7 @@ def _routed(facts: ModelFacts) -> ModelFacts:
         thinking_off="none" if facts.thinking_off == "none" else "",
         output_parameter="max_tokens",
         thinking_field="",
-        tail="dropped",
+        tail="kept" if facts.tail in ("kept", "cleared") else "dropped",
         cache_key=False,
     )
 

@@ -21,11 +21,14 @@ has none, and asking again does not help.
 Errors. Anthropic, "Errors"; OpenAI, "Error codes"; for `invalid_prompt`, the codes of a response that
 failed. Anthropic may send an error after a 200, as an event of the stream, and OpenRouter too, with
 the status as its code. Groq answers 413 with `rate_limit_exceeded` to a request of more tokens than
-a minute allows (ha-groq-cloud-api 27), DeepSeek 402 with `invalid_request_error` to an empty
+a minute allows (ha-groq-cloud-api 27), and 400, or an event of a stream, with `tool_use_failed` to a
+call that its model wrote wrong (groq-typescript 28, OpenHands 10048). Azure's filter answers 400 with
+`content_filter`, or 200 with that and `"status": 400` (helm 3327, argo-proxy 91). DeepSeek 402 with `invalid_request_error` to an empty
 account (aider 4851).
 
 Overflow. Wordings as in public issues: Anthropic (docker-agent 569, claude-code 12186), OpenAI
-(opencode 6071, gpt4free 137), vLLM (20409, and its sources), SGLang, llama.cpp (15780, textgen 7257),
+(opencode 6071, gpt4free 137), xAI (cline 3120), Gemini (gemini-cli 6678, arkavo-edge 371), LM Studio
+(lmstudio-bug-tracker 546, openclaude 353), text-generation-inference (628, 695), vLLM (20409, and its sources), SGLang, llama.cpp (15780, textgen 7257),
 llama-cpp-python (rllm 55), Ollama (nano-brain 208), OpenRouter (aider 3721, cognee 1061).
 Anthropic's newer models write up to the end of the window and stop with
 `model_context_window_exceeded` instead.
@@ -165,7 +168,21 @@ ATTACHMENTS: Mapping[Wire, AttachmentLimits] = MappingProxyType(
 )
 """What each vendor says of its own models; others who speak its wire may take less."""
 
-Meaning = Literal["request", "key", "money", "rights", "missing", "size", "rate", "busy", "server"]
+Meaning = Literal[
+    "request",
+    "key",
+    "money",
+    "rights",
+    "missing",
+    "size",
+    "rate",
+    "busy",
+    "server",
+    "call",
+    "content",
+]
+"""What an error means. `call`: the model wrote a call that its server cannot read. `content`: a filter
+holds the prompt or the reply back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +220,8 @@ REFUSALS = (
     _refusal("openai", 400, "invalid_request_error", "request"),
     _refusal("openai", 400, "invalid_prompt", "request"),
     _refusal("openai", 400, "context_length_exceeded", "size"),
+    _refusal("openai", 400, "tool_use_failed", "call"),
+    _refusal("openai", 400, "content_filter", "content"),
     _refusal("openai", 401, "invalid_api_key", "key"),
     _refusal("openai", 402, "", "money"),
     _refusal("openai", 403, "", "rights"),
@@ -328,6 +347,22 @@ _WORDINGS = tuple(
         # Ollama
         r"prompt too long; exceeded (?:max )?context length",
         r"input length exceeds the context length",
+        # Mistral
+        rf"prompt contains {_TOKENS} tokens.{{0,60}}?too large for model with {_WINDOW}"
+        r" maximum context length",
+        # LM Studio, of several versions
+        rf"keep the first {_TOKENS} tokens when.{{0,80}}?context length of only {_WINDOW} tokens",
+        rf"tokens to keep from the initial prompt is greater than the context length"
+        rf"(?: \(n_keep: {_TOKENS} ?>= ?n_ctx: {_WINDOW}\))?",
+        # text-generation-inference
+        rf"`inputs` tokens \+ `max_new_tokens` must be <= {_WINDOW}"
+        rf"(?:\. given: {_TOKENS} `inputs`)?",
+        rf"`inputs` must have less than {_WINDOW} tokens(?:\. given: {_TOKENS})?",
+        # xAI
+        rf"maximum prompt length is {_WINDOW}(?: but the request contains {_TOKENS} tokens)?",
+        # Gemini
+        rf"input token count (?:\({_TOKENS}\) )?exceeds the maximum number of tokens allowed"
+        rf"(?: \({_WINDOW}\))?",
     )
 )
 

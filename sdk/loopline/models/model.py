@@ -83,8 +83,8 @@ class Abilities:
         )
 
     def cost(self, usage: Usage) -> float | None:
-        """What one request costs, in US dollars; None while nobody knows a price."""
-        return None if self.price is None else self.price.of(usage)
+        """Return what one request costs, in US dollars; None without a price or a report of its tokens."""
+        return None if self.price is None or usage.unreported else self.price.of(usage)
 
 
 @runtime_checkable

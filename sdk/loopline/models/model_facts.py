@@ -114,7 +114,7 @@ class ModelFacts:
     temperature: Literal["always", "unthinking", "never"] = "never"
     api: Api = "chat"
     output_parameter: OutputParameter = "max_tokens"
-    thinking_field: Literal["", "reasoning_content"] = ""
+    thinking_field: Literal["", "reasoning_content", "reasoning"] = ""
     thinking_display: Literal["", "summarized"] = ""
     tail: TailKind = "dropped"
     cache_key: bool = False

@@ -214,13 +214,17 @@ class Prompt:
 class Usage:
     """Tokens a request cost, as the provider reported them.
 
-    `input_tokens` are all of the prompt, those read from a cache or written into one included.
+    `input_tokens` are all of the prompt, those read from a cache or written into one included, and
+    `output_tokens` all that was written, `reasoning_tokens` included. `unreported` counts the requests
+    whose server did not say what they used: their tokens are in no sum.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    unreported: int = 0
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -228,6 +232,8 @@ class Usage:
             output_tokens=self.output_tokens + other.output_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
+            unreported=self.unreported + other.unreported,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from loopline.models import Attached, Echo, Json, JsonObject, Message, dumps
@@ -65,9 +66,28 @@ def given_back(
     if echo is None:
         return []
     parts = [one for one in map(call_of, echo.parts) if one is not None]
-    while parts and parts[-1].get("type") in thoughts:
+    while parts and a_text(parts[-1].get("type")) in thoughts:
         parts.pop()
     return parts
+
+
+@dataclass(slots=True)
+class Growing:
+    """An object on its way, whose texts come in pieces."""
+
+    fields: JsonObject = field(default_factory=JsonObject)
+    _pieces: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def add(self, name: str, text: str) -> None:
+        """Take the next piece of a text."""
+        if name not in self._pieces:
+            self._pieces[name] = [a_text(self.fields.get(name))]
+        self._pieces[name].append(text)
+
+    @property
+    def whole(self) -> JsonObject:
+        """The object as far as it has come."""
+        return {**self.fields, **{name: "".join(texts) for name, texts in self._pieces.items()}}
 
 
 def an_object(value: Json) -> JsonObject:
@@ -78,6 +98,11 @@ def an_object(value: Json) -> JsonObject:
 def a_list(value: Json) -> list[Json]:
     """The value, if it is a list; else an empty one."""
     return value if isinstance(value, list) else []
+
+
+def a_text(value: Json) -> str:
+    """The value, if it is a text; else an empty one."""
+    return value if isinstance(value, str) else ""
 
 
 def a_count(value: Json) -> int:

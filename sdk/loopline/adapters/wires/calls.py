@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from loopline.models import BrokenJson, Json, ToolCall, dumps, whole_object
+from loopline.models import BrokenJson, Json, JsonObject, ToolCall, dumps, whole_object
 
 
 @dataclass(slots=True)
 class _Coming:
     """A call on its way."""
 
-    index: int | None
     provider_id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list[str])
+    extra: JsonObject = field(default_factory=JsonObject)
 
     @property
     def written(self) -> str:
@@ -25,7 +25,7 @@ class _Coming:
     def is_whole(self) -> bool:
         try:
             return isinstance(json.loads(self.written), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
 
 
@@ -33,14 +33,34 @@ class Calls:
     """The calls of one reply: pieces go in, and come out as calls once the reply is over."""
 
     def __init__(self) -> None:
+        self.size: int = 0
         self._coming: list[_Coming] = []
+        self._last: dict[int | None, _Coming] = {}
 
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self._coming)
+    def __len__(self) -> int:
+        """How many have begun."""
+        return len(self._coming)
 
-    def add(self, *, index: int | None, provider_id: str, name: str, arguments: Json) -> None:
-        """Take the next piece.
+    @property
+    def are_whole(self) -> bool:
+        """Whether each has a name, and arguments that are an object."""
+        return all(one.name and (one.is_whole or not one.written.strip()) for one in self._coming)
+
+    @property
+    def by_provider_id(self) -> dict[str, JsonObject]:
+        """What came with calls beside name and arguments, by the ids of those calls."""
+        return {one.provider_id: one.extra for one in self._coming}
+
+    def add(
+        self,
+        *,
+        index: int | None,
+        provider_id: str,
+        name: str,
+        arguments: Json,
+        extra: JsonObject | None = None,
+    ) -> None:
+        """Take the next piece; `extra` is what its server wants back with the call.
 
         It belongs to the call of its index, unless it says that another one has begun: by another id,
         or by a name behind arguments that are whole.
@@ -48,13 +68,11 @@ class Calls:
         call = self._of(index, provider_id, name)
         call.provider_id = call.provider_id or provider_id
         call.name = call.name or name
-        match arguments:
-            case str():
-                call.pieces.append(arguments)
-            case None:
-                pass
-            case _:
-                call.pieces.append(dumps(arguments))
+        call.extra.update(extra or {})
+        if arguments is not None:
+            written = arguments if isinstance(arguments, str) else dumps(arguments)
+            call.pieces.append(written)
+            self.size += len(written)
 
     def whole(self, *, cut: bool = False) -> tuple[tuple[ToolCall, ...], str]:
         """The calls, and what is wrong with the first one that cannot be read.
@@ -80,9 +98,9 @@ class Calls:
         return tuple(calls), problem
 
     def _of(self, index: int | None, provider_id: str, name: str) -> _Coming:
-        known = next((one for one in reversed(self._coming) if one.index == index), None)
+        known = self._last.get(index)
         if known is None or _is_another(known, provider_id, name):
-            known = _Coming(index)
+            known = self._last[index] = _Coming()
             self._coming.append(known)
         return known
 

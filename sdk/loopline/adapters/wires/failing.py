@@ -45,6 +45,14 @@ _ADVICE: Mapping[Meaning, str] = {
 }
 
 
+class AnsweredError(ModelError):
+    """A server's error that ends a reply: `problem` is what is wrong with it, empty where it is a refusal."""
+
+    def __init__(self, message: str, problem: str = "") -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
 @dataclass(frozen=True, slots=True)
 class Account:
     """Who asks: the model's name for people, what its key is set by, the key, and its server's wire.
@@ -88,8 +96,7 @@ def no_events(
     url: str, status: int, headers: Mapping[str, str], body: str, account: Account
 ) -> ModelError:
     """What a response means that is no stream of events."""
-    document = extract_json(body)
-    if status >= 400 or (document is not None and document.get("error")):
+    if status >= 400 or is_error(body):
         return failure(status, headers, body, account)
     place = f"{account.model}: {account.told(shown(url))}"
     if status >= 300:
@@ -97,6 +104,12 @@ def no_events(
         return ModelRequestError(f"{place} sends to {elsewhere}: change the base URL ({status})")
     kind = account.told(headers.get("content-type", ""))
     return ModelRequestError(f"{place} answers with {kind}, not with a stream of events ({status})")
+
+
+def is_error(body: str) -> bool:
+    """Return whether a document speaks of an error, whatever its status was."""
+    document = extract_json(body)
+    return document is not None and bool(document.get("error"))
 
 
 def shown(url: str) -> str:
@@ -119,7 +132,7 @@ def piece(data: str, account: Account) -> JsonObject:
     """
     try:
         read: Json = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelStreamBroken(f"{account.model}: a piece is no JSON: {error}") from error
     if not isinstance(read, dict):
         raise ModelStreamBroken(f"{account.model}: a piece is no object: {account.told(data, 80)}")
@@ -130,8 +143,8 @@ def piece(data: str, account: Account) -> JsonObject:
 class _Said:
     """What a server says of an error, as the vendors wrap it: words, names, and the part meant.
 
-    A status is in it where the body names one, as OpenRouter and llama.cpp have it. The words of
-    OpenRouter end with those of the provider behind it.
+    A status is in it where the body names one, as OpenRouter, llama.cpp and Azure have it. The words of
+    OpenRouter end with those of the provider behind it; those of Groq, with what the model wrote.
     """
 
     words: str
@@ -147,14 +160,20 @@ def _said(document: JsonObject) -> _Said:
     found = error if isinstance(error, dict) else document
     names = tuple(str(found.get(name) or "") for name in ("code", "type"))
     more = found.get("metadata")
-    behind = more.get("raw") if isinstance(more, dict) else None
+    behind = more.get("raw") if isinstance(more, dict) else found.get("failed_generation")
     words = str(found.get("message") or found.get("detail") or dumps(document))
     return _Said(
         words=f"{words}: {behind}" if behind else words,
         names=names,
         part=str(found.get("param") or ""),
-        status=int(names[0]) if _STATUS.fullmatch(names[0]) else None,
+        status=_status(found, "code", "status", "status_code"),
     )
+
+
+def _status(error: JsonObject, *names: str) -> int | None:
+    """The status that an error names, under the first of these names that holds one."""
+    told = (str(error.get(name) or "") for name in names)
+    return next((int(one) for one in told if _STATUS.fullmatch(one)), None)
 
 
 def _meant(
@@ -177,6 +196,11 @@ def _meant(
         case "busy" | "server":
             late = (status or (refusal and refusal.status)) in _TIMED_OUT
             return (ModelTimedOut if late else ModelOverloaded)(words, retry_after=wait)
+        case "call":
+            told = account.told(said.words) or "no reason given"
+            return AnsweredError(words, f"The call cannot be read: {told}")
+        case "content":
+            return AnsweredError(words)
 
 
 def _words(said: _Said, status: int | None, account: Account) -> str:

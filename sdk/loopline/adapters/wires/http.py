@@ -12,13 +12,15 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from loopline.adapters.wires.failing import Account, no_events
+from loopline.adapters.wires.failing import Account, is_error, no_events
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
 from loopline.models import Timeouts
 
 EVENTS = "text/event-stream"
-EVENT_BYTES = 16 * 2**20
-"""The longest event that is read."""
+DOCUMENT = "document"
+"""What an event is called that is a whole reply, of a server that does not stream."""
+EVENT_BYTES = 4 * 2**20
+"""The longest event that is read, and the longest reply in one document."""
 REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
 """So much of a response that is no reply is read, and for so long."""
 
@@ -120,8 +122,12 @@ class Http:
                     response = await client.send(request, stream=True)
             try:
                 if not _is_stream(response):
-                    said = await _beginning(response, late)
+                    is_document = _is_document(response)
+                    said = await _beginning(response, late, is_document=is_document)
                     asking.is_over = True
+                    if is_document and not is_error(said):
+                        yield httpx2.ServerSentEvent(event=DOCUMENT, data=said)
+                        return
                     raise no_events(url, response.status_code, response.headers, said, account)
                 events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
                 with _told(account, timeouts):
@@ -187,6 +193,12 @@ def _is_stream(response: httpx2.Response) -> bool:
     return response.is_success and kind.strip().lower() == EVENTS
 
 
+def _is_document(response: httpx2.Response) -> bool:
+    """Whether it may be a reply in one piece."""
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    return response.is_success and kind.strip().lower() == "application/json"
+
+
 async def _next(
     events: AsyncIterator[httpx2.ServerSentEvent], late: float
 ) -> httpx2.ServerSentEvent | None:
@@ -194,16 +206,19 @@ async def _next(
         return await anext(events, None)
 
 
-async def _beginning(response: httpx2.Response, late: float) -> str:
-    """What it says, so far as that comes soon and is not too long."""
-    said = b""
+async def _beginning(response: httpx2.Response, late: float, *, is_document: bool) -> str:
+    """What it says, so far as that comes soon and is not too long; a document may take its time."""
+    most, until = REFUSAL_BYTES, min(late, _now() + REFUSAL_SECONDS)
+    if is_document:
+        most, until = EVENT_BYTES, late
+    said = bytearray()
     with suppress(TimeoutError, httpx2.HTTPError, httpx2.StreamError):
-        async with asyncio.timeout_at(min(late, _now() + REFUSAL_SECONDS)):
+        async with asyncio.timeout_at(until):
             async for piece in response.aiter_bytes():
                 said += piece
-                if len(said) > REFUSAL_BYTES:
+                if len(said) > most:
                     break
-    return said[:REFUSAL_BYTES].decode("utf-8", "replace")
+    return said[:most].decode("utf-8", "replace")
 
 
 @contextmanager

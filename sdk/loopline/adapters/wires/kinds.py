@@ -10,7 +10,7 @@ from loopline.adapters.wires.http import Http
 from loopline.adapters.wires.openai_chat import OpenAiChat
 from loopline.adapters.wires.openai_responses import OpenAiResponses
 from loopline.adapters.wires.wired import WireModel
-from loopline.models import Abilities, ModelFacts, Timeouts
+from loopline.models import Abilities, ModelFacts, ReplyLimits, Timeouts
 
 _KINDS: Mapping[str, Callable[..., WireModel]] = {
     "chat": OpenAiChat,
@@ -29,6 +29,7 @@ def model_of(
     abilities: Abilities,
     http: Http,
     timeouts: Timeouts | None,
+    reply_limits: ReplyLimits | None = None,
 ) -> WireModel:
     """The model as its facts say that it wants to be asked."""
     return _KINDS[facts.api](
@@ -40,4 +41,5 @@ def model_of(
         http=http,
         facts=facts,
         timeouts=timeouts,
+        reply_limits=reply_limits,
     )

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from loopline.adapters.wires.bytes import (
-    a_count,
-    a_list,
-    an_object,
     data_url,
     encoded,
     is_image,
     joined,
     part,
-    tool_name,
     wire_name,
 )
-from loopline.adapters.wires.failing import Account, failed_midway, piece
-from loopline.adapters.wires.thinking import ThinkTags
+from loopline.adapters.wires.openai_completions import DETAILS, WIRE, ComingCompletion
 from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
 from loopline.models import (
     AssistantMessage,
@@ -28,19 +23,15 @@ from loopline.models import (
     JsonObject,
     Message,
     Prompt,
-    StopReason,
-    TextDelta,
+    ToolCall,
     ToolMessage,
     ToolSpec,
-    Usage,
     UserMessage,
     dumps,
 )
 from loopline.models.call_ids import echo_for, sent_id
 
-WIRE = "openai"
 WIRE_INSIDE = "openai.inside"
-_DONE = "[DONE]"
 
 
 class OpenAiChat(WireModel):
@@ -53,9 +44,14 @@ class OpenAiChat(WireModel):
         """The key as a bearer's, if there is one."""
         return bearing(self.account)
 
+    @property
+    def family(self) -> str:
+        """Whose sealed replies go back to it: its own, for a seal is one model's."""
+        return f"{WIRE}:{self.name}"
+
     def coming(self, offered: tuple[str, ...]) -> Coming:
         """What reads the next reply."""
-        return _Coming(offered, self.account, self.facts.thinking_field)
+        return ComingCompletion(offered, self.account, self.facts.thinking_field, self.family)
 
     def tool(self, spec: ToolSpec) -> bytes:
         """A tool as it travels."""
@@ -64,7 +60,8 @@ class OpenAiChat(WireModel):
     def body(self, prompt: Prompt) -> bytes:
         """The request as it travels."""
         made = _inside if prompt.tail_kind == "inside" else _messages
-        messages = made(prompt, self.facts.thinking_field)
+        field = self.facts.thinking_field
+        messages = made(prompt, _Writer(self.family, field, f"{self.family} {field}"))
         if prompt.system:
             messages.insert(0, encoded({"role": "system", "content": prompt.system}))
         fields = [("model", encoded(self.model)), ("messages", b"[%s]" % b",".join(messages))]
@@ -108,14 +105,66 @@ def _tool(spec: ToolSpec) -> bytes:
     return encoded({"type": "function", "function": function})
 
 
-def _messages(prompt: Prompt, thinking_field: str) -> list[bytes]:
-    messages = [_whole(message, thinking_field) for message in prompt.messages]
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """How messages are written for a model: whose replies go back to it, and where plain thinking does."""
+
+    family: str
+    thinking_field: str
+    key: str
+
+    def whole(self, message: Message) -> bytes:
+        """The bytes of a message, which are other ones for another model, or with another field."""
+        return part(message, self.key, self._encoded)
+
+    def _encoded(self, message: Message) -> bytes:
+        match message:
+            case UserMessage(text=text, attachments=()):
+                return encoded({"role": "user", "content": text})
+            case UserMessage():
+                return b'{"role":"user","content":[%s]}' % _content(message)
+            case ToolMessage(text=text):
+                call_id = sent_id(message, self.family)
+                return encoded({"role": "tool", "tool_call_id": call_id, "content": text})
+            case AssistantMessage():
+                return encoded(self._said(message))
+
+    def _said(self, message: AssistantMessage) -> JsonObject:
+        """What the model said; where thinking has a field, calls have it even without any."""
+        said: JsonObject = {"role": "assistant", "content": message.text or None}
+        echo, field = echo_for(message, self.family), self.thinking_field
+        fields, extras = ({}, {}) if echo is None else _split(echo)
+        if field and message.calls and DETAILS not in fields:
+            said[field] = ""
+        said.update((name, fields[name]) for name in (DETAILS, field) if name in fields)
+        if message.calls:
+            said["tool_calls"] = [self._call(call, extras) for call in message.calls]
+        return said
+
+    def _call(self, call: ToolCall, extras: Mapping[str, JsonObject]) -> JsonObject:
+        call_id = sent_id(call, self.family)
+        function: JsonObject = {"name": wire_name(call.name), "arguments": dumps(call.arguments)}
+        extra = extras.get(call_id, {})
+        return {"id": call_id, "type": "function", "function": function, **extra}
+
+
+def _split(echo: Echo) -> tuple[JsonObject, dict[str, JsonObject]]:
+    """The fields of a message, and those of its calls by their ids."""
+    fields, *calls = echo.parts
+    return fields, {
+        str(call["id"]): {name: value for name, value in call.items() if name != "id"}
+        for call in calls
+    }
+
+
+def _messages(prompt: Prompt, writer: _Writer) -> list[bytes]:
+    messages = [writer.whole(message) for message in prompt.messages]
     if prompt.tail:
         messages.append(encoded({"role": "user", "content": prompt.tail}))
     return messages
 
 
-def _inside(prompt: Prompt, thinking_field: str) -> list[bytes]:
+def _inside(prompt: Prompt, writer: _Writer) -> list[bytes]:
     """The messages for a server that takes nothing of the user's behind a result.
 
     What is said from the user's side goes into the message before, as a further text of it.
@@ -124,9 +173,9 @@ def _inside(prompt: Prompt, thinking_field: str) -> list[bytes]:
     for message in prompt.messages:
         match message:
             case AssistantMessage():
-                written.append((_whole(message, thinking_field), []))
+                written.append((writer.whole(message), []))
             case ToolMessage():
-                of = encoded(sent_id(message, WIRE))
+                of = encoded(sent_id(message, writer.family))
                 head = b'{"role":"tool","tool_call_id":%s,"content":[' % of
                 written.append((head, [part(message, WIRE_INSIDE, _content)]))
             case UserMessage():
@@ -150,45 +199,6 @@ def _content(message: Message) -> bytes:
     return b",".join(map(encoded, parts))
 
 
-def _whole(message: Message, thinking_field: str) -> bytes:
-    """The bytes of a message, which are other ones where thinking has a field."""
-    wire = f"{WIRE}.{thinking_field}" if thinking_field else WIRE
-    return part(message, wire, partial(_encoded, thinking_field))
-
-
-def _encoded(thinking_field: str, message: Message) -> bytes:
-    """A message; where thinking has a field, calls have it even without any."""
-    match message:
-        case UserMessage(text=text, attachments=()):
-            return encoded({"role": "user", "content": text})
-        case UserMessage():
-            return b'{"role":"user","content":[%s]}' % _content(message)
-        case ToolMessage(text=text):
-            return encoded(
-                {"role": "tool", "tool_call_id": sent_id(message, WIRE), "content": text}
-            )
-        case AssistantMessage(text=text, calls=calls):
-            echo = echo_for(message, WIRE)
-            said: JsonObject = {"role": "assistant", "content": text or None}
-            if thinking_field and calls:
-                said[thinking_field] = ""
-            if thinking_field and echo is not None:
-                said.update(echo.parts[0])
-            if calls:
-                said["tool_calls"] = [
-                    {
-                        "id": sent_id(call, WIRE),
-                        "type": "function",
-                        "function": {
-                            "name": wire_name(call.name),
-                            "arguments": dumps(call.arguments),
-                        },
-                    }
-                    for call in calls
-                ]
-            return encoded(said)
-
-
 def _attached(attached: Attached) -> Iterator[JsonObject]:
     """The line of a file, and the file where it is given; the form is that of "File inputs"."""
     yield {"type": "text", "text": attached.text}
@@ -198,94 +208,3 @@ def _attached(attached: Attached) -> Iterator[JsonObject]:
     elif attached.data:
         file: JsonObject = {"filename": attached.name, "file_data": data_url(attached)}
         yield {"type": "file", "file": file}
-
-
-def _chunk(data: str, account: Account) -> JsonObject:
-    chunk = piece(data, account)
-    if chunk.get("error"):
-        raise failed_midway(chunk, account)
-    return chunk
-
-
-class _Coming(Coming):
-    """A reply on its way."""
-
-    def __init__(self, offered: tuple[str, ...], account: Account, thinking_field: str) -> None:
-        super().__init__(offered, account)
-        self._thinking_field = thinking_field
-        self._tags = ThinkTags()
-        self._finish = ""
-        self._refused = False
-
-    def take(self, data: str) -> Iterator[TextDelta]:
-        """What a chunk adds."""
-        if data == _DONE:
-            self.is_over = True
-            return
-        chunk = _chunk(data, self.account)
-        usage = an_object(chunk.get("usage"))
-        if usage:
-            self.usage = _usage(usage)
-        for choice in map(an_object, a_list(chunk.get("choices"))):
-            self._finish = str(choice.get("finish_reason") or self._finish)
-            delta = an_object(choice.get("delta")) or an_object(choice.get("message"))
-            for one in map(an_object, a_list(delta.get("tool_calls"))):
-                self._take_call(one)
-            yield from self._take_text(delta)
-
-    def rest(self) -> Iterator[TextDelta]:
-        """What was held back for half a tag."""
-        yield from self._told(self._tags.close())
-
-    @property
-    def echo(self) -> Echo | None:
-        """The thinking, where the server wants it back."""
-        if not self._thinking_field or not self.thoughts:
-            return None
-        return Echo(wire=WIRE, parts=({self._thinking_field: self.thoughts},), bound=False)
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it ended."""
-        if self._refused or self._finish == "content_filter":
-            return "refusal"
-        if self._finish == "length":
-            return "length"
-        if not self._finish:
-            return None
-        return "tool_use" if self.calls else "stop"
-
-    def _take_call(self, part_of: JsonObject) -> None:
-        function, index = an_object(part_of.get("function")), part_of.get("index")
-        name = str(function.get("name") or "")
-        self.calls.add(
-            index=index if isinstance(index, int) else None,
-            provider_id=str(part_of.get("id") or ""),
-            name=tool_name(name, self.offered) if name else "",
-            arguments=function.get("arguments"),
-        )
-
-    def _take_text(self, delta: JsonObject) -> Iterator[TextDelta]:
-        refusal = str(delta.get("refusal") or "")
-        self._refused = self._refused or bool(refusal)
-        thought = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-        yield from self.heard(thought, is_thought=True)
-        text = delta.get("content")
-        if isinstance(text, str) and text:
-            yield from self._told(self._tags.feed(text))
-        yield from self.heard(refusal)
-
-    def _told(self, deltas: Iterable[TextDelta]) -> Iterator[TextDelta]:
-        for delta in deltas:
-            yield from self.heard(delta.text, is_thought=delta.channel == "thinking")
-
-
-def _usage(said: JsonObject) -> Usage:
-    details = an_object(said.get("prompt_tokens_details"))
-    cached = details.get("cached_tokens") or said.get("prompt_cache_hit_tokens")
-    return Usage(
-        input_tokens=a_count(said.get("prompt_tokens")),
-        output_tokens=a_count(said.get("completion_tokens")),
-        cache_read_tokens=a_count(cached),
-        cache_write_tokens=a_count(details.get("cache_write_tokens")),
-    )

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from loopline.adapters.wires.bytes import (
-    a_count,
-    an_object,
     data_url,
     encoded,
     given_back,
     is_image,
     joined,
     part,
-    tool_name,
     wire_name,
 )
-from loopline.adapters.wires.failing import Account, failed_midway, piece
+from loopline.adapters.wires.response_events import THOUGHTS, WIRE, ComingResponse
 from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
 from loopline.models import (
     AssistantMessage,
     Attached,
-    Echo,
     Json,
     JsonObject,
     Message,
     Prompt,
-    StopReason,
-    TextDelta,
     ToolMessage,
     ToolSpec,
-    Usage,
     UserMessage,
     dumps,
 )
 from loopline.models.call_ids import echo_for, sent_id
 
-WIRE = "responses"
-THOUGHTS = frozenset({"reasoning"})
 REASONING = "reasoning.encrypted_content"
 """What has to be asked for where nothing is stored, so that thinking can go back."""
 
@@ -55,7 +46,7 @@ class OpenAiResponses(WireModel):
 
     def coming(self, offered: tuple[str, ...]) -> Coming:
         """What reads the next reply."""
-        return _Coming(offered, self.account)
+        return ComingResponse(offered, self.account)
 
     def tool(self, spec: ToolSpec) -> bytes:
         """A tool as it travels."""
@@ -181,86 +172,3 @@ def _attached(attached: Attached) -> Iterator[JsonObject]:
             "filename": attached.name,
             "file_data": data_url(attached),
         }
-
-
-class _Coming(Coming):
-    """A reply on its way."""
-
-    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
-        super().__init__(offered, account)
-        self._status = self._why = ""
-        self._refused = False
-
-    def take(self, data: str) -> Sequence[TextDelta]:
-        """What an event adds."""
-        event = piece(data, self.account)
-        said = str(event.get("delta") or "")
-        match event.get("type"):
-            case "response.output_text.delta":
-                return self.heard(said)
-            case "response.refusal.delta":
-                self._refused = True
-                return self.heard(said)
-            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                return self.heard(said, is_thought=True)
-            case "response.output_item.added":
-                self._begun(event.get("output_index"), an_object(event.get("item")))
-            case "response.output_item.done":
-                self._ended(an_object(event.get("item")))
-            case "response.function_call_arguments.delta":
-                index = a_count(event.get("output_index"))
-                self.calls.add(index=index, provider_id="", name="", arguments=said)
-            case "response.completed" | "response.incomplete" | "response.failed":
-                self._end(an_object(event.get("response")))
-            case "error":
-                raise failed_midway(event, self.account)
-            case _:  # what a delta has said already, or what is newer than this
-                pass
-        return ()
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it ended."""
-        if self._refused or self._why == "content_filter":
-            return "refusal"
-        if not self._status:
-            return None
-        if self._status == "incomplete":
-            return "length"
-        return "tool_use" if self.calls else "stop"
-
-    @property
-    def echo(self) -> Echo | None:
-        """The items, where thinking is among them."""
-        thinks = any(one.get("type") == "reasoning" for one in self.parts)
-        return Echo(wire=WIRE, parts=tuple(self.parts)) if thinks else None
-
-    def _begun(self, index: Json, item: JsonObject) -> None:
-        if item.get("type") == "function_call":
-            self.calls.add(
-                index=a_count(index),
-                provider_id=str(item.get("call_id") or ""),
-                name=tool_name(str(item.get("name") or ""), self.offered),
-                arguments=item.get("arguments"),
-            )
-
-    def _ended(self, item: JsonObject) -> None:
-        """Keep the item as it is, of a call what the call does not say itself."""
-        if item.get("type") == "reasoning" and not item.get("encrypted_content"):
-            return  # nobody but the server that stored it could read it again
-        left_out = {"name", "arguments"} if item.get("type") == "function_call" else set[str]()
-        self.parts.append({name: value for name, value in item.items() if name not in left_out})
-
-    def _end(self, response: JsonObject) -> None:
-        if response.get("error"):
-            raise failed_midway(response, self.account)
-        self.is_over, self._status = True, str(response.get("status") or "completed")
-        self._why = str(an_object(response.get("incomplete_details")).get("reason") or "")
-        said = an_object(response.get("usage"))
-        details = an_object(said.get("input_tokens_details"))
-        self.usage = Usage(
-            input_tokens=a_count(said.get("input_tokens")),
-            output_tokens=a_count(said.get("output_tokens")),
-            cache_read_tokens=a_count(details.get("cached_tokens")),
-            cache_write_tokens=a_count(details.get("cache_write_tokens")),
-        )

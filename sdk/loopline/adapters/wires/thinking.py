@@ -22,6 +22,8 @@ class ThinkTags:
                 return self._begin()
             case "thinking":
                 return self._think()
+            case "thought":
+                return self._answer()
             case _:
                 return self._take(len(self._held), "answer")
 
@@ -47,8 +49,14 @@ class ThinkTags:
             )
             return self._take(len(self._held) - held, "thinking")
         thought = self._take(end, "thinking")
-        self._held, self._state = self._held[len(_CLOSE) :].lstrip("\n"), "answer"
-        return [*thought, *self._take(len(self._held), "answer")]
+        self._held, self._state = self._held[len(_CLOSE) :], "thought"
+        return [*thought, *self._answer()]
+
+    def _answer(self) -> list[TextDelta]:
+        """The text behind thoughts, without the line ends before it."""
+        self._held = self._held.lstrip("\n")
+        self._state = "answer" if self._held else "thought"
+        return self._take(len(self._held), "answer")
 
     def _take(self, length: int, channel: str) -> list[TextDelta]:
         text, self._held = self._held[:length], self._held[length:]

@@ -10,9 +10,9 @@ from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 from loopline.adapters.wires.calls import Calls
-from loopline.adapters.wires.failing import Account, shown
-from loopline.adapters.wires.http import Http
-from loopline.errors import ModelError, ModelStreamBroken
+from loopline.adapters.wires.failing import Account, AnsweredError, shown
+from loopline.adapters.wires.http import DOCUMENT, Http
+from loopline.errors import ModelError, ModelReplyTooLarge, ModelStreamBroken
 from loopline.models import (
     Abilities,
     Echo,
@@ -21,6 +21,7 @@ from loopline.models import (
     ModelFacts,
     Prompt,
     Reply,
+    ReplyLimits,
     StopReason,
     TextDelta,
     Timeouts,
@@ -41,15 +42,24 @@ class Coming(ABC):
         self.offered = offered
         self.account = account
         self.calls: Calls = Calls()
-        self.usage: Usage = Usage()
+        self.usage: Usage | None = None
         self.is_over: bool = False
         self.parts: list[JsonObject] = []
+        self.size: int = 0
         self._text: list[str] = []
         self._thoughts: list[str] = []
 
     @abstractmethod
     def take(self, data: str) -> Iterable[TextDelta]:
         """What an event adds.
+
+        Raises:
+            ModelError: it cannot be read, or says that something is wrong.
+        """
+
+    @abstractmethod
+    def take_document(self, data: str) -> Iterable[TextDelta]:
+        """What a reply adds that came in one piece, though a stream was asked for.
 
         Raises:
             ModelError: it cannot be read, or says that something is wrong.
@@ -78,8 +88,22 @@ class Coming(ABC):
         """Keep a piece, and tell it."""
         if not text:
             return ()
+        self.size += len(text)
         (self._thoughts if is_thought else self._text).append(text)
         return [TextDelta(text=text, channel="thinking" if is_thought else "answer")]
+
+    def check(self, limits: ReplyLimits) -> None:
+        """Stop a reply that holds more than is read of one.
+
+        Raises:
+            ModelReplyTooLarge: it does.
+        """
+        calls, size = len(self.calls), self.size + self.calls.size
+        if calls > limits.calls or size > limits.bytes:
+            most = f"{limits.bytes:,} bytes and {limits.calls:,} calls of a reply are read"
+            raise ModelReplyTooLarge(
+                f"{self.account.model}: at most {most}: allow more by loopline.model(reply_limits=…)"
+            )
 
     def reply(self) -> Reply:
         """The reply, whole; half a call that the output limit cut off is no problem of its own.
@@ -98,8 +122,23 @@ class Coming(ABC):
             echo=self.echo,
             problem="" if stop == "length" else problem,
             stop_reason=stop,
-            usage=self.usage,
+            usage=self._used,
         )
+
+    def ended_by(self, error: AnsweredError) -> Reply:
+        """The reply that such an error ended; no call of it counts."""
+        return Reply(
+            text="".join(self._text),
+            thinking=self.thoughts,
+            problem=error.problem,
+            stop_reason="stop" if error.problem else "refusal",
+            usage=self._used,
+        )
+
+    @property
+    def _used(self) -> Usage:
+        """What was used, as far as the server has said so."""
+        return Usage(unreported=1) if self.usage is None else self.usage
 
 
 class WireModel(ABC):
@@ -119,6 +158,7 @@ class WireModel(ABC):
         http: Http,
         facts: ModelFacts | None = None,
         timeouts: Timeouts | None = None,
+        reply_limits: ReplyLimits | None = None,
     ) -> None:
         """`name` is what it is called here, `model` what its server calls it; `url` is the base."""
         self.name = name
@@ -129,6 +169,7 @@ class WireModel(ABC):
         self.url: str = _behind(url, self.path)
         self._http = http
         self._timeouts = timeouts or Timeouts()
+        self._limits = reply_limits or ReplyLimits()
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"[]")
 
     def __repr__(self) -> str:
@@ -165,18 +206,23 @@ class WireModel(ABC):
             account=self.account,
             timeouts=self._timeouts,
         )
+        ended: AnsweredError | None = None
         try:
             async for event in events:
-                for delta in coming.take(event.data):
+                take = coming.take_document if event.event == DOCUMENT else coming.take
+                for delta in take(event.data):
                     yield delta
+                coming.check(self._limits)
                 if coming.is_over:
                     await _drained(events)
                     break
+        except AnsweredError as error:
+            ended = error
         finally:
             await events.aclose()
         for delta in coming.rest():
             yield delta
-        yield coming.reply()
+        yield coming.reply() if ended is None else coming.ended_by(ended)
 
     def effort(self, prompt: Prompt) -> str:
         """How hard the model is to think, if it takes that; the nearest it takes, below what is asked."""
