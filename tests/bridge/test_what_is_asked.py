@@ -180,14 +180,16 @@ async def test_what_a_request_wants_is_a_setting_and_the_rest_is_as_the_model_wa
     heard = Listener()
     await heard.ask(
         replace(PROMPT, options=Options(force_tool="w.look", output_limit=50)),
-        replace(PROMPT, options=Options(allow_calls=False, reasoning_effort="low")),
+        replace(
+            PROMPT, options=Options(allow_calls=False, reasoning_effort="low", stop=("Stop:",))
+        ),
         replace(PROMPT, options=Options(json_object=True)),
     )
     wanted: list[Mapping[str, object]] = [one.model_settings or {} for one in heard.asked]
     forced, silent, plain = wanted
     assert (forced.get("tool_choice"), forced.get("max_tokens")) == (["w__look"], 50)
-    assert silent.get("tool_choice") == "none"
-    assert "tool_choice" not in plain
+    assert (silent.get("tool_choice"), silent.get("stop_sequences")) == ("none", ["Stop:"])
+    assert not {"tool_choice", "stop_sequences"} & plain.keys()
     asked_for = heard.asked[2].model_request_parameters
     assert (asked_for.output_mode, asked_for.prompted_output_template) == ("prompted", False)
 

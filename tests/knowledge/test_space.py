@@ -34,6 +34,25 @@ FILES = {
 ROOTED = KnowledgeConfig(docs_root="handbook", src_root="lib")
 
 
+FENCED = """\
+[lost 1](lost.md)
+```text
+[in code](lost.md)
+~~~
+[in code](lost.md)
+```python
+[in code](lost.md)
+```
+[lost 9](lost.md)
+~~~~
+~~~
+````
+[in code](lost.md)
+~~~~~ \t
+[lost 15](lost.md)
+"""
+
+
 async def ready(
     files: dict[str, str | bytes] | None = None, config: KnowledgeConfig | None = None
 ) -> KnowledgeSpace:
@@ -113,6 +132,16 @@ async def test_the_next_space_opens_what_the_first_built(
     assert (await second.search("per-site cache"))[0].path == "docs/cache.md"
     await first.close()
     await second.close()
+
+
+async def test_a_fence_is_closed_by_its_own_mark_alone_as_long_as_it_was_opened() -> None:
+    space = await ready({"guide.md": FENCED})
+    report = await space.ensure()
+    assert [warning.split(": ")[0] for warning in report.warnings] == [
+        "guide.md:1",
+        "guide.md:9",
+        "guide.md:15",
+    ]
 
 
 async def test_a_new_commit_is_taken_in_by_reconcile_and_the_old_ref_still_reads(

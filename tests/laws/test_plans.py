@@ -215,3 +215,44 @@ snapshot_ref=ar:plan.latest:plan:turn_1:c1"""
 
 def test_without_earlier_plans_there_is_no_history() -> None:
     assert plan.history(after(Plans(), plan.new(Plans(), "a", ["look"], NOON))) == ""
+
+
+def test_a_mark_of_a_step_one_beyond_the_last_acknowledges_nothing() -> None:
+    assert plan.read_marks("✓ [2] done\n✓ [3] beyond\n✓ [0] before", steps=2) == {2: "done"}
+
+
+def test_a_plan_that_is_current_already_is_not_recorded_again() -> None:
+    begun = after(Plans(), plan.new(Plans(), "plan:a", ["look"], NOON))
+    assert plan.activate(begun, "plan:a", NOON) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "marks"),
+    [
+        ("✓ [1] run\n\n- ✗ 2. failed\nSo.", "✓ [1] run\n\n- ✗ 2. failed"),
+        ("✓ 1\n✓ 2:\nSo.", "✓ 1\n✓ 2:"),
+        ("✓ [1] run\n✓ [3] is none\nSo.", "✓ [1] run"),
+        ("✓ 1 test passes\n✗ 2 tests fail\nSo.", ""),
+        ("✓ 12 tests pass\nSo.", ""),
+        ("✓ [3] is none\n✓ [1] run\nSo.", ""),
+        ("So.\n✓ [1] run", ""),
+    ],
+)
+def test_the_lines_that_lead_an_answer_are_marks_as_long_as_each_names_a_step(
+    answer: str, marks: str
+) -> None:
+    taken, rest = plan.split_marks(answer, steps=2)
+    assert taken == marks
+    assert rest == answer.removeprefix(marks).lstrip("\n" if marks else "")
+
+
+@given(st.text(st.sampled_from("✓✗[]12 3.:\nax-")), st.integers(0, 3), st.integers(0, 40))
+def test_no_line_that_acknowledges_is_taken_before_it_may_be_one(
+    answer: str, steps: int, size: int
+) -> None:
+    marks, rest = plan.split_marks(answer, steps)
+    assert len(marks) + len(rest) <= len(answer)
+    assert answer.endswith(rest)
+    assert all(plan.read_mark(line, steps) for line in marks.splitlines() if line.strip())
+    begun = marks[:size]
+    assert all(map(plan.may_lead, begun.splitlines()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -151,7 +151,7 @@ class Rambling:
     async def _ramble(self) -> AsyncIterator[TextDelta | Reply]:
         reply = self.replies[0]
         if reply.breaks:
-            self.replies[0] = Drawn(**{**vars(reply), "breaks": False})
+            self.replies[0] = replace(reply, breaks=False)
             for piece in reply.pieces[:3]:
                 yield TextDelta(text=piece)
             raise ModelUnavailable("it broke off")
@@ -194,7 +194,7 @@ class Screen:
 
     def close(self) -> None:
         blocks, self.blocks = self.blocks, []
-        stored = dict.fromkeys(("thinking", "notes", "answer", "draft"), "")
+        stored: dict[str, str] = dict.fromkeys(("thinking", "notes", "answer", "draft"), "")
         for block in blocks:
             for channel, text in self.text(block):
                 stored[channel] += text

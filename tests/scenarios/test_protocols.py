@@ -176,6 +176,7 @@ THOUGHT: list[tuple[str, Decided]] = [
     ("Thought: hm\nFinal Answer: So.\nAction: none", Answer("hm", "So.\nAction: none")),
     ("**Thought:** hm\n**Final Answer:** **So.**", Answer("hm", "**So.**")),
     ("Final Answer:So.", Answer("", "So.")),
+    ("Action: a\nFinal Answer: So.", Answer("", "So.", discarded="Action: a")),
     ("I look.\nThought: now\nAction: `a`\nAction Input: ```json\n{\"x\": 1}\n```",
      Calls("I look.\nnow", TWO[:1])),
     ('Action: a\nAction Input: {"x": 1}\nAction: b\nAction Input: {"y": "</tool_call>"}\n'

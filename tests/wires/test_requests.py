@@ -27,6 +27,7 @@ from loopline.models import (
     ToolMessage,
     ToolSpec,
     UserMessage,
+    facts,
 )
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -115,6 +116,19 @@ def test_the_key_is_in_no_request_and_in_no_name(wire: str) -> None:
     model = wired(wire)
     assert KEY not in model.body(PROMPT).decode()
     assert KEY not in f"{model!r} {model.account!r} {vars(model)!r}"
+
+
+def test_a_reply_ends_before_a_text_where_the_provider_can_see_to_that() -> None:
+    stopped = replace(PROMPT, options=Options(stop=("\nObservation:",)))
+    assert sent("chat", stopped)["stop"] == ["\nObservation:"]
+    assert sent("messages", stopped)["stop_sequences"] == ["\nObservation:"]
+    assert "stop" not in sent("responses", stopped)
+    assert {"stop", "stop_sequences"} & {*sent("chat", PROMPT), *sent("messages", PROMPT)} == set()
+
+
+def test_a_model_of_openai_that_reasons_is_sent_no_text_to_stop_at() -> None:
+    assert (facts("openai:gpt-5").stop, facts("openai:gpt-4.1").stop) == (False, True)
+    assert facts("ollama:qwen3:8b").stop
 
 
 CHOICES = {

@@ -13,7 +13,7 @@ from loopline.refs import KnowledgeRef, parse
 
 _MARKDOWN = (".md", ".markdown", ".mdx")
 _DOCUMENTS = (*_MARKDOWN, ".rst", ".txt")
-_FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
+_FENCE = re.compile(r"^ {0,3}(```+|~~~+)(.*)")
 _CODE = re.compile(r"(?<!`)(`++)[^`]+\1(?!`)")
 _LINK = re.compile(
     r"\]\(\s*+(?:<([^<>\n]*+)>|([^()\s]*+(?:\([^()\s]*+\)[^()\s]*+)*+))"
@@ -55,7 +55,7 @@ def _outside_fences(text: str) -> Iterator[tuple[int, str]]:
                 yield number, line
         elif not fence:
             fence = match[1]
-        elif match[1].startswith(fence):
+        elif match[1].startswith(fence) and not match[2].strip():
             fence = ""
 
 

@@ -90,6 +90,7 @@ _GPT_5 = replace(
     thinking="summarized",
     thinking_by="effort",
     temperature="never",
+    stop=False,
     efforts=("minimal", *_LOW_TO_HIGH),
 )
 _GPT_5_1 = replace(

@@ -94,6 +94,7 @@ class ModelFacts:
             comes by itself, or cannot be had.
         tail: Where the volatile end of a prompt may stand. `kept` and `cleared` mean that a later
             request must repeat it: thinking is bound to everything before it.
+        stop: It takes texts before which a reply is to end.
         cache_key: It takes a key that requests with the same beginning share.
         rates: None where nobody says, or nobody is paid.
         long_prompt: None where a long prompt costs no more.
@@ -117,6 +118,7 @@ class ModelFacts:
     thinking_field: Literal["", "reasoning_content", "reasoning"] = ""
     thinking_display: Literal["", "summarized"] = ""
     tail: TailKind = "dropped"
+    stop: bool = True
     cache_key: bool = False
     rates: Rates | None = None
     long_prompt: LongPrompt | None = None

@@ -169,7 +169,8 @@ class Options:
 
     `protocol` is how a decision travels; `json_object` asks the provider to see to it that the text is
     one JSON object, `json_form` that it has this form. `force_tool` names the one tool that must be called. `output_limit` is in tokens.
-    `reasoning_effort` is empty where the model decides.
+    `reasoning_effort` is empty where the model decides. The reply ends before any of the texts in `stop`,
+    where the provider sees to that.
     """
 
     allow_calls: bool = True
@@ -179,6 +180,7 @@ class Options:
     json_form: JsonForm | None = None
     output_limit: int | None = None
     reasoning_effort: str = ""
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

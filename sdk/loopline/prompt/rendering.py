@@ -50,7 +50,7 @@ from loopline.timeline import (
     summary_text,
 )
 
-RENDERER = 4
+RENDERER = 5
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
 _OURS = re.compile(r"c\d+", re.ASCII)

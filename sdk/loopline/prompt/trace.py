@@ -13,6 +13,7 @@ from loopline.models import Carrying, Message, UserMessage
 from loopline.models.tokens import cost
 from loopline.prompt import attaching
 from loopline.prompt.clipping import short
+from loopline.prompt.framing import framed
 from loopline.timeline import (
     Block,
     Draft,
@@ -92,4 +93,5 @@ def _result(block: Block, result: ToolResult, call: ToolCalled | None, limit: in
     shown = result.text[:limit]
     more = len(result.text) - len(shown)
     rest = f"\n… {more} more characters" if more else ""
-    return f"[RESULT {block.ref}] {result.tool}({said}): {result.status}\n{shown}{rest}"
+    head = f"[RESULT {block.ref}] {result.tool}({said}): {result.status}"
+    return f"{head}\n{framed(shown)}{rest}"

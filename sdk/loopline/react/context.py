@@ -294,6 +294,7 @@ class Context:
             json_object=spoken == "json" and abilities.json_mode,
             output_limit=max(limit, self._output),
             reasoning_effort=self._policies.reasoning_effort or "",
+            stop=self.protocol.stop if self._traced is None else (),
         )
 
     def _extend(self) -> None:

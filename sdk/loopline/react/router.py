@@ -138,7 +138,7 @@ def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
     if table.waiting and not state.last:
         return Held(notes, text, "the user has said more")
     if not state.last and state.iteration + 1 < state.min_rounds:
-        return Held(notes, text, f"there are to be {state.min_rounds} rounds")
+        return Held(notes, text, f"there are to be {state.min_rounds} rounds", _early(state))
     for nudge in table.nudges:
         match nudge(state):
             case Hold() as hold if not state.last:
@@ -148,6 +148,16 @@ def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
             case _:
                 pass
     return Accept(notes, text, "cut" if reply.stop_reason == "length" else "")
+
+
+def _early(state: ReactStateV2) -> Hold:
+    """What the model is told of an answer that comes before all rounds are made."""
+    made, least = state.iteration + 1, state.min_rounds
+    return Hold(
+        "answer_held",
+        f"Your answer is kept as a draft: this was round {made} of at least {least}. Check it or look "
+        "further, then answer again; the last answer counts.",
+    )
 
 
 def _is_cut_off(reply: Reply, table: Table) -> bool:

@@ -252,15 +252,11 @@ class React:
         """Read a reply: with its thinking, what it decides, and the marks that led its answer."""
         read = Answer("", well_formed(reply.text)) if traces else self._decoded(reply)
         decided, marks = self._without_marks(read)
-        match decided:
-            case (
-                Calls(thinking=thinking, discarded=discarded)
-                | Answer(thinking=thinking, discarded=discarded)
-            ):
-                thinking = "\n".join(filter(None, (reply.thinking, thinking)))
-                reply = replace(reply, thinking=thinking, discarded=discarded)
-            case Malformed():
-                pass
+        if not isinstance(read, Malformed):
+            thinking = "\n".join(filter(None, (reply.thinking, read.thinking)))
+            is_left = isinstance(decided, Malformed) and decided.raw != reply.text
+            discarded = reply.text if is_left else read.discarded
+            reply = replace(reply, thinking=thinking, discarded=well_formed(discarded))
         return reply, decided, marks
 
     def _decoded(self, reply: Reply) -> Decided:

@@ -30,6 +30,7 @@ from tests.support.workbench import (
     decisions,
     heard,
     results,
+    shown,
     types,
     workbench,
 )
@@ -146,6 +147,8 @@ async def test_row_11_without_early_stop_the_answer_of_the_last_round_counts() -
         drafts = await bodies(talk, Draft)
     assert (result.answer, result.rounds, result.exit_reason) == ("Three.", 3, "complete")
     assert [one.text for one in drafts] == ["One.", "Two."]
+    assert "this was round 1 of at least 3" in shown(model.requests[1])
+    assert "this was round 2 of at least 3" in shown(model.requests[2])
 
 
 async def test_row_12_a_reply_without_calls_ends_the_turn() -> None:

@@ -237,6 +237,8 @@ def settings_of(prompt: Prompt, names: WireNames, family: str, *, by_budget: boo
     options, settings = prompt.options, ModelSettings()
     if options.output_limit is not None:
         settings["max_tokens"] = options.output_limit
+    if options.stop:
+        settings["stop_sequences"] = list(options.stop)
     if prompt.tools and options.force_tool:
         settings["tool_choice"] = [names.wire(options.force_tool)]
     elif prompt.tools and not options.allow_calls:

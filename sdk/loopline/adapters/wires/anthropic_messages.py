@@ -78,6 +78,8 @@ class AnthropicMessages(WireModel):
             ("max_tokens", encoded(most)),
             ("stream", b"true"),
         ]
+        if prompt.options.stop and self.facts.stop:
+            fields.append(("stop_sequences", encoded(list(prompt.options.stop))))
         if prompt.system:
             text: JsonObject = {"type": "text", "text": prompt.system}
             marked = prompt.cache_points and len(prompt.cache_points) < MARKERS

@@ -88,6 +88,8 @@ class OpenAiChat(WireModel):
             yield "response_format", {"type": "json_object"}
         if options.output_limit is not None:
             yield self.facts.output_parameter, options.output_limit
+        if options.stop and self.facts.stop:
+            yield "stop", list(options.stop)
         if self.facts.cache_key and prompt.cache_key:
             yield "prompt_cache_key", prompt.cache_key
         if self.facts.thinking_off == "disabled" and options.reasoning_effort == "none":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -18,6 +18,7 @@ from loopline.models import (
     ToolSpec,
     dumps,
 )
+from loopline.prompt.framing import framed
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,16 @@ class DecisionProtocol(Protocol):
     def decode(self, reply: Reply) -> Decided:
         """What the model has decided."""
         ...
+
+
+def shown(message: ToolMessage, escape: Callable[[str], str]) -> str:
+    """Return a result as it is said from the user's side.
+
+    Its first line is ours. In the rest nothing reads as another part of the prompt or, once it is
+    escaped, as a decision.
+    """
+    head, line_end, text = message.text.partition("\n")
+    return f"{head}{line_end}{escape(framed(text))}"
 
 
 def listed(tools: Sequence[ToolSpec]) -> str:

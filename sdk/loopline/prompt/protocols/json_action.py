@@ -33,6 +33,7 @@ from loopline.prompt.protocols.decision import (
     Splitter,
     arguments_of,
     listed,
+    shown,
 )
 
 _MANUAL = """Reply with one JSON object and nothing else, in one of these forms:
@@ -44,6 +45,7 @@ _FORMS = (
     'or {"action": "final_answer", "answer": …}.'
 )
 _FIELD = re.compile(r'"(?:action|notes|tool|arguments|answer)"\s*:')
+_ACTION = re.compile(r'"(?=action"\s*+:\s*+"(?:call_tool|final_answer)")')
 _BETWEEN = re.compile(r"(?:[\s,]|```\w*)*+")
 _HEARD: dict[str, Channel] = {"notes": "notes", "answer": "answer"}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
@@ -79,11 +81,16 @@ class JsonAction:
 
     def result(self, message: ToolMessage) -> Message:
         """Said from the user's side."""
-        return UserMessage(text=message.text)
+        return UserMessage(text=shown(message, _escaped))
 
     def decode(self, reply: Reply) -> Decided:
         """The JSON objects of the reply that say what to do; calls come before an answer."""
         return decided(well_formed(reply.text))
+
+
+def _escaped(text: str) -> str:
+    """Return the text with a backslash in what would say what is to be done."""
+    return _ACTION.sub(r'\\"', text)
 
 
 def decided(raw: str) -> Decided:

@@ -37,6 +37,7 @@ from loopline.prompt.protocols.decision import (
     Splitter,
     arguments_of,
     listed,
+    shown,
 )
 from loopline.prompt.protocols.json_action import JsonSplitter, decided
 
@@ -95,7 +96,7 @@ class Tagged:
 
     def result(self, message: ToolMessage) -> Message:
         """Said from the user's side."""
-        return UserMessage(text=message.text)
+        return UserMessage(text=shown(message, escaped))
 
     def decode(self, reply: Reply) -> Decided:
         """The calls, with the text outside of tags as notes; else the answer.

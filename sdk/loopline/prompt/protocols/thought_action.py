@@ -31,6 +31,7 @@ from loopline.prompt.protocols.decision import (
     Sections,
     Splitter,
     listed,
+    shown,
 )
 
 _MANUAL = """Reply with these lines, to call a tool:
@@ -77,8 +78,7 @@ class ThoughtAction:
 
     def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """The lines that were written."""
-        thought = _PLAIN.sub(r"\1\\\2", notes)
-        lines = [f"Thought: {thought}"] if notes.strip() else []
+        lines = [f"Thought: {_escaped(notes)}"] if notes.strip() else []
         for call in calls:
             lines.append(f"Action: {' '.join(call.name.split())}")
             lines.append(f"Action Input: {dumps(call.arguments)}")
@@ -90,11 +90,16 @@ class ThoughtAction:
 
     def result(self, message: ToolMessage) -> Message:
         """Said from the user's side, as what was observed."""
-        return UserMessage(text=f"Observation: {message.text}")
+        return UserMessage(text=f"Observation: {shown(message, _escaped)}")
 
     def decode(self, reply: Reply) -> Decided:
         """The actions up to the first invented observation behind one; else the final answer."""
         return _Lines(well_formed(reply.text)).decided()
+
+
+def _escaped(text: str) -> str:
+    """Return the text with a backslash before each line that begins with one of the words."""
+    return _PLAIN.sub(r"\1\\\2", text)
 
 
 class _Lines:
@@ -190,7 +195,8 @@ class _Lines:
             discarded = "\n".join(filter(None, [*self._discarded, self._answer]))
             return Calls(notes, tuple(self._calls), discarded=discarded)
         if self._answer:
-            discarded = "\n".join(filter(None, self._discarded))
+            named = f"Action: {self._named}" if self._named else ""
+            discarded = "\n".join(filter(None, [*self._discarded, named]))
             return Answer(notes, self._answer, discarded=discarded)
         return Malformed(self._raw, f"The reply has neither an Action nor a Final Answer. {_FORMS}")
 
