@@ -19,6 +19,21 @@ from loopline.cli.knowing import build, search
 from loopline.cli.listing import Active
 from loopline.cli.looking import Look, show
 from loopline.cli.making import bundles, new
+from loopline.cli.options import (
+    BundleArgument,
+    ConversationOption,
+    JsonOption,
+    ModelOption,
+    ProjectOption,
+    PropOption,
+    Protocol,
+    RecordOption,
+    ReplayOption,
+    StoreOption,
+    TenantOption,
+    UserOption,
+    VerboseOption,
+)
 from loopline.cli.presetting import diff, presets
 from loopline.cli.prompting import Which, prompt
 from loopline.cli.reading import read
@@ -29,64 +44,6 @@ from loopline.cli.timelines import Wanted
 from loopline.cli.tooling import ToolCall, tool
 from loopline.events import DialectName
 from loopline.react import Limits
-
-Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
-
-BundleArgument = Annotated[
-    str,
-    typer.Argument(metavar="BUNDLE", help="A bundle's folder, or its name.", show_default=False),
-]
-ConversationOption = Annotated[
-    str | None,
-    typer.Option(
-        "-c",
-        "--conversation",
-        help="The conversation; else a new one to run or chat in, the latest to read.",
-        show_default=False,
-    ),
-]
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Where conversations are kept: sqlite:///talk.db, memory:. Else LOOPLINE_STORE says so.",
-        show_default=False,
-    ),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(help="The model that decides. Else LOOPLINE_MODEL says so.", show_default=False),
-]
-UserOption = Annotated[
-    str | None, typer.Option(help="Whose conversation it is.", show_default=False)
-]
-ProjectOption = Annotated[
-    str | None, typer.Option(help="Of which project it is.", show_default=False)
-]
-TenantOption = Annotated[
-    str | None, typer.Option(help="Of which tenant it is.", show_default=False)
-]
-PropOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--prop", metavar="A.B=VALUE", help="Set a property of the bundle.", show_default=False
-    ),
-]
-RecordOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Record what a model at a provider says.", show_default=False
-    ),
-]
-ReplayOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE", help="Let a recording answer, without network.", show_default=False
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
-VerboseOption = Annotated[
-    bool, typer.Option("-v", "--verbose", help="Say more, on stderr; with --json in lines of JSON.")
-]
 
 app: typer.Typer = typer.Typer(
     name="loopline",

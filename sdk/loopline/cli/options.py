@@ -1,0 +1,66 @@
+"""The arguments and options that commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
+
+BundleArgument = Annotated[
+    str,
+    typer.Argument(metavar="BUNDLE", help="A bundle's folder, or its name.", show_default=False),
+]
+ConversationOption = Annotated[
+    str | None,
+    typer.Option(
+        "-c",
+        "--conversation",
+        help="The conversation; else a new one to run or chat in, the latest to read.",
+        show_default=False,
+    ),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where conversations are kept: sqlite:///talk.db, memory:. Else LOOPLINE_STORE says so.",
+        show_default=False,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(help="The model that decides. Else LOOPLINE_MODEL says so.", show_default=False),
+]
+UserOption = Annotated[
+    str | None, typer.Option(help="Whose conversation it is.", show_default=False)
+]
+ProjectOption = Annotated[
+    str | None, typer.Option(help="Of which project it is.", show_default=False)
+]
+TenantOption = Annotated[
+    str | None, typer.Option(help="Of which tenant it is.", show_default=False)
+]
+PropOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prop", metavar="A.B=VALUE", help="Set a property of the bundle.", show_default=False
+    ),
+]
+RecordOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Record what a model at a provider says.", show_default=False
+    ),
+]
+ReplayOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Let a recording answer, without network.", show_default=False
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
+VerboseOption = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Say more, on stderr; with --json in lines of JSON.")
+]
