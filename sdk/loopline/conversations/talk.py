@@ -31,6 +31,7 @@ from loopline.timeline import (
     UserAnswer,
     UserAttachment,
     UserPrompt,
+    UserStop,
     feedback,
     kinds,
     opened,
@@ -193,12 +194,19 @@ class Talk:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
         return await self.interrupts.recall(receipt)
 
-    async def stop(self) -> None:
-        """End the turn that this harness runs, and take back those that wait behind it.
+    async def stop(self) -> bool:
+        """End the turn that runs, in whatever process, or waits for the user; whether there was one.
 
-        The next turn carries on from what the ended one left.
+        What waits behind it in this harness is taken back. The next turn carries on from what the ended one left.
         """
-        await self._turns.stop(self.conversation)
+        if await self._turns.stop(self.conversation):
+            return True
+        timeline = await opened(self._log, self.conversation)
+        if not timeline.cut:
+            return False
+        await self.interrupts.append(UserStop(), timeline.cut[-1].number)
+        await self._turns.end_stopped(self.conversation)
+        return True
 
     async def feedback(self, turn: str, reaction: Reaction | None, *, text: str = "") -> Receipt:
         """Say what a turn was worth; the newest word counts, None takes it back.

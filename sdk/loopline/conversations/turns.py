@@ -201,10 +201,24 @@ class Turns:
         known = self._known.get(conversation)
         return known.timeline.seq if known else None
 
-    async def stop(self, conversation: Conversation) -> None:
-        """End the running turn and those that wait behind it here; without any nothing happens."""
+    async def stop(self, conversation: Conversation) -> bool:
+        """End the running turn and those that wait behind it here; whether there are any."""
         stopped = [one for one in self._asked if one.request.conversation == conversation]
         await _stop(stopped)
+        return bool(stopped)
+
+    async def end_stopped(self, conversation: Conversation) -> None:
+        """Wait until nobody runs the turn that the user has stopped, and end it if it has not ended."""
+        queue = self._queues.setdefault(conversation, asyncio.Lock())
+        async with queue, self._log.lease(conversation) as term:
+            timeline = await opened(self._log, conversation)
+            summary = await self._log.find(conversation)
+            uid = summary.uid if summary else ""
+            lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
+            hear = self._ears.telling(conversation)
+            for turn in [turn for turn in timeline.cut if turn.stopped]:
+                recorder = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
+                await settled(lead.end(recorder, "stopped", status="stopped"))
 
     async def close(self) -> None:
         """Stop every turn that runs; those that wait stay pending."""
@@ -277,6 +291,9 @@ class Turns:
                 for turn in [turn for turn in timeline.unbegun if turn.number < number]:
                     await self._run_for_another(asked, lead, turn.number)
                 replay(timeline, number, sender)
+                if recorder.turn.stopped:  # by a process that did not live to end it
+                    await settled(lead.end(recorder, "stopped", status="stopped"))
+                    return _ended(timeline, number)
                 return await self._bounded(asked, lead, recorder, tell)
             except asyncio.CancelledError:
                 if recorder.turn.exit is None:
@@ -314,6 +331,7 @@ class Turns:
         payload, limits = _wanted(recorder)
         request = asked.request
         recorder.take_up()
+        recorder.on_stop = partial(_begin_to_stop, asked)
         self._recorders[request.conversation] = recorder
         try:
             done = await request.process(recorder, payload, {**limits, **request.limits}, hear)
@@ -337,11 +355,15 @@ class Turns:
 async def _stop(asked: list[_Asked]) -> None:
     tasks = [one.task for one in asked if one.task is not None]
     for one in asked:
-        if one.task is not None and not one.stopping:
-            one.stopping = True
-            one.task.cancel()
+        _begin_to_stop(one)
     if tasks:
         await asyncio.wait(tasks)
+
+
+def _begin_to_stop(asked: _Asked) -> None:
+    if asked.task is not None and not asked.stopping:
+        asked.stopping = True
+        asked.task.cancel()
 
 
 def _cancelled() -> bool:

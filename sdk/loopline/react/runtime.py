@@ -6,6 +6,7 @@ the same loop over what the log holds.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -142,6 +143,9 @@ class React:
                 return await self._strikes.over(lambda: run(payload), steerable=False)
             except Struck:  # what stands about the run took too long
                 return self._result or await self._run(payload)
+            except asyncio.CancelledError:
+                await self._keep_answer()
+                raise
 
     async def _run(self, payload: TurnPayload) -> TurnResult:
         # What the user said is in the log, where it cannot differ from what is rendered.
@@ -160,6 +164,12 @@ class React:
         recorder.round = 0
         self._result = result(recorder.timeline, recorder.number, ended.reason, ended.error)
         return self._result
+
+    async def _keep_answer(self) -> None:
+        """Let what was heard of an answer be the answer of a turn that is stopped."""
+        text = self._texts.whole.get("answer", "").strip()
+        if text and not self._recorder.turn.completion:
+            await self._record(self._completion(text, "partial", "stopped"))
 
     async def _select_tools(self) -> None:
         """Have tools chosen, as far as there is time; the choice shows nothing that the user says now."""

@@ -47,6 +47,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
     UserSteer,
+    UserStop,
     as_entry,
     stored_type,
 )
@@ -192,6 +193,7 @@ __all__ = [
     "UserPrompt",
     "UserRecalled",
     "UserSteer",
+    "UserStop",
     "Verification",
     "Window",
     "admit",

@@ -109,6 +109,13 @@ class UserSteer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserStop:
+    """The user wants the turn to end: whoever runs it ends it as stopped, and nobody carries it on."""
+
+    type: Literal["user.stop"] = "user.stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserAttachment:
     """A file that came with what the user said, which stands `place` blocks before it.
 
@@ -472,6 +479,7 @@ Body = (
     | UserPrompt
     | UserFollowup
     | UserSteer
+    | UserStop
     | UserAttachment
     | UserAnswer
     | UserRecalled

@@ -22,6 +22,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
     UserSteer,
+    UserStop,
 )
 from loopline.timeline.codec import body_types
 from loopline.timeline.imports import Imported
@@ -181,7 +182,7 @@ def _is_said(block: Block) -> bool:
     match block.body:
         case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
             return True
-        case UserAttachment() | Feedback() | Exit():
+        case UserAttachment() | UserStop() | Feedback() | Exit():
             return True
         case _:
             return False

@@ -19,6 +19,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
     UserSteer,
+    UserStop,
 )
 
 DEFAULT_TENANT = "default"
@@ -256,7 +257,7 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
         match entry.body:
             case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
                 pass
-            case UserAttachment() | Feedback(origin="user"):
+            case UserAttachment() | UserStop() | Feedback(origin="user"):
                 pass
             case body:
                 raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")

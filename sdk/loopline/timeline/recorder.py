@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
-from loopline.timeline.blocks import Block, Body, Entry, TurnHeader
+from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.past import Past
 from loopline.timeline.shown import turn_id
@@ -24,7 +24,7 @@ class Recorder:
     Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
     been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
-    `on_steer` is called when the user steers the turn. `header` is what the next append says first, outside any round,
+    `on_steer` is called when the user steers the turn, `on_stop` when it is to end. `header` is what the next append says first, outside any round,
     unless it is what the turn's newest header says; `foreword` goes with the first one. A turn is `adopted`
     that whoever asked for it has not begun.
     """
@@ -56,6 +56,7 @@ class Recorder:
         self.foreword: Sequence[Body] = ()
         self.adopted = False
         self.on_steer: Callable[[], None] | None = None
+        self.on_stop: Callable[[], None] | None = None
         self.take_up()
 
     def take_up(self) -> None:
@@ -116,9 +117,18 @@ class Recorder:
 
     async def steered_since(self, seq: int) -> int:
         """The seq of the newest steer after that place which nobody has folded yet; else that place."""
-        after = max(self.timeline.seq, seq)
-        found = await self._log.read(self.conversation, after=after, types=["user.steer"])
+        after, wanted = max(self.timeline.seq, seq), ["user.steer", "user.stop"]
+        found = await self._log.read(self.conversation, after=after, types=wanted)
+        self._look_for_stop(found)
         return found[-1].seq if found else seq
+
+    def _look_for_stop(self, blocks: Sequence[Block]) -> None:
+        """End the turn, if the user wants that."""
+        stops = [
+            one for one in blocks if isinstance(one.body, UserStop) and one.turn == self.number
+        ]
+        if stops and self.on_stop is not None:
+            self.on_stop()
 
     async def child_turn(self, name: str) -> Turn:
         """Return the one turn of the child run of that name, as far as its log goes."""
@@ -173,3 +183,4 @@ class Recorder:
         self.timeline.extend(blocks)
         for block in blocks:
             self._listener(block)
+        self._look_for_stop(blocks)

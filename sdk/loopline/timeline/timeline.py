@@ -47,6 +47,7 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
     UserSteer,
+    UserStop,
 )
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.imports import Imported, repository_action
@@ -102,6 +103,7 @@ class Turn:
     draft: Draft | None = None
     completions: list[Completion] = field(default_factory=list[Completion])
     exit: Exit | None = None
+    stopped: bool = False
     usage: Usage = field(default_factory=Usage)
     estimated: Usage = field(default_factory=Usage)
     cost: float | None = None
@@ -128,7 +130,7 @@ class Turn:
                 self._decide(decision)
             case ToolCalled() | ToolStarted() | ToolPending() | UserAnswer() | ToolResult() as act:
                 self._act(act)
-            case Draft() | Completion() | Exit() as end:
+            case Draft() | Completion() | Exit() | UserStop() as end:
                 self._end(end)
             case Notice(code=code):
                 self.told.append(code)
@@ -203,7 +205,7 @@ class Turn:
                 for batch in self.batches[-1:]:
                     batch.results[call_id] = body
 
-    def _end(self, body: Draft | Completion | Exit) -> None:
+    def _end(self, body: Draft | Completion | Exit | UserStop) -> None:
         match body:
             case Draft():
                 self.draft = body
@@ -211,6 +213,8 @@ class Turn:
                 self.completions.append(body)
             case Exit():
                 self.exit = body
+            case UserStop():
+                self.stopped = True
 
     @property
     def completion(self) -> Completion | None:

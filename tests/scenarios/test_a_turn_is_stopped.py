@@ -1,0 +1,85 @@
+"""A stop ends the turn wherever it runs or waits, and what had been written stays as its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from loopline import Delta, Harness
+from loopline.errors import LooplineError
+from loopline.events import Event
+from loopline.testing import Call, FakeClock, ScriptedModel
+from loopline.timeline import Completion, Entry, Exit, MemoryLog, ToolResult, UserStop
+from tests.support.workbench import Desk, Spoken, at_work, bodies, said, workbench
+
+
+async def test_what_had_been_written_is_the_answer_of_a_turn_that_is_stopped() -> None:
+    model = Spoken(["Tea is ", "made of ", "leaves."] + [" And so on."] * 50)
+    async with at_work(model) as talk:
+        events = list[Event]()
+        async for event in talk.stream("go"):
+            events.append(event)
+            if isinstance(event, Delta) and "leaves" in event.text:
+                await talk.stop()
+        (answer,) = await bodies(talk, Completion)
+        (end,) = await bodies(talk, Exit)
+    assert answer.text.startswith("Tea is made of leaves.")
+    assert (answer.flag, answer.reason, end.reason) == ("partial", "stopped", "stopped")
+    assert said(events).strip() == answer.text
+
+
+async def test_the_result_of_a_stopped_turn_has_what_was_written() -> None:
+    model = Spoken(["Tea is ", "made of ", "leaves."] + [" And so on."] * 50)
+    async with at_work(model) as talk:
+        turn = asyncio.ensure_future(talk.say("go"))
+        async for event in talk.listen():
+            if isinstance(event, Delta) and "leaves" in event.text:
+                break
+        await talk.stop()
+        result = await turn
+    assert (result.exit_reason, result.ok) == ("stopped", False)
+    assert result.answer.startswith("Tea is made of leaves.")
+
+
+async def test_a_stop_ends_a_turn_that_waits_for_the_user() -> None:
+    async with at_work([Call("w.ask"), "Another."]) as talk:
+        assert (await talk.say("go")).exit_reason == "paused"
+        assert await talk.stop()
+        assert [one.reason for one in await bodies(talk, Exit)] == ["stopped"]
+        assert [one.status for one in await bodies(talk, ToolResult)] == ["stopped"]
+        with pytest.raises(LooplineError, match="nothing to carry on"):
+            await talk.resume({})
+        assert (await talk.say("on")).answer == "Another."
+
+
+async def test_a_stop_says_when_there_is_nothing_to_end() -> None:
+    async with at_work(["Done."]) as talk:
+        assert not await talk.stop()
+        await talk.say("go")
+        assert not await talk.stop()
+        assert await bodies(talk, UserStop) == []
+
+
+@pytest.mark.parametrize("store", ["memory", "file"])
+async def test_a_stop_of_another_process_ends_the_turn(store: str, tmp_path: Path) -> None:
+    desk = Desk()
+    log = MemoryLog(FakeClock()) if store == "memory" else f"sqlite:///{tmp_path}/c.db"
+    async with at_work([Call("w.hang")], workbench(desk), store=log) as talk:
+        turn = asyncio.ensure_future(talk.say("go"))
+        await desk.hanging.wait()
+        other = Harness.open(workbench(), store=log, model=ScriptedModel([]), clock=FakeClock())
+        async with other as elsewhere:
+            assert await elsewhere.conversation("c").stop()
+        assert (await turn).exit_reason == "stopped"
+        assert [one.status for one in await bodies(talk, ToolResult)] == ["stopped"]
+
+
+async def test_what_was_stopped_is_not_carried_on_although_nobody_lived_to_end_it() -> None:
+    log, desk = MemoryLog(FakeClock()), Desk()
+    async with at_work([Call("w.ask")], workbench(desk), store=log) as talk:
+        await talk.say("go")
+        await log.append(talk.conversation, [Entry(body=UserStop(), turn=1)], seen=0)
+        assert (await talk.resume({"c1": "this"})).exit_reason == "stopped"
+        assert [one.reason for one in await bodies(talk, Exit)] == ["stopped"]
