@@ -26,6 +26,7 @@ from loopline.react.quota import Quota
 from loopline.react.seams import Allow, Ask, Deny, Guard
 from loopline.react.spawning import Children, Spawn
 from loopline.react.strikes import Strikes, Struck, Why
+from loopline.react.threads import outlived, unclaimed
 from loopline.reader import Reader
 from loopline.timeline import (
     Effect,
@@ -137,7 +138,7 @@ class Actor:
             return
         arguments = call.arguments if begun.ran_with is None else begun.ran_with
         try:
-            made = self._call(call, parsed.tool.effect, self._children(call, None))
+            made = self._call(parsed, parsed.tool.effect, self._children(call, None))
             check = partial(parsed.tool.reconcile, deepcopy(arguments), made)
             outcome = await self._strikes.over(check, steerable=False)
         except Struck:
@@ -290,13 +291,19 @@ class Actor:
                 pass
         start = self._clock.elapsed()
         if tool.effect != "read":
+            await unclaimed(
+                self._recorder.uid,
+                parsed.claim,
+                self._clock,
+                self._hands.policies.tool_timeout_seconds,
+            )
             if not begun:
                 await self._recorder.record(
                     ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
                 )
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
-        made = self._call(call, tool.effect, children)
+        made = self._call(parsed, tool.effect, children)
         outcome = await children.over(self._timed(tool, deepcopy(arguments), made))
         outcome = await self._judge.looked_over(parsed, outcome)
         await self._record(call, outcome, self._since(start), ran_with)
@@ -398,8 +405,8 @@ class Actor:
             tell=self._progress,
         )
 
-    def _call(self, call: ToolCalled, effect: Effect, children: Children) -> Call:
-        recorder, hands = self._recorder, self._hands
+    def _call(self, parsed: Judged, effect: Effect, children: Children) -> Call:
+        recorder, hands, call = self._recorder, self._hands, parsed.call
         turn_id = f"turn_{recorder.number}"
         loop = asyncio.get_running_loop()
 
@@ -431,6 +438,7 @@ class Actor:
             view=hands.view(),
             reader=hands.reader,
             moment=Moment(self._clock.now(), turn_id),
+            on_outlived=partial(outlived, recorder.uid, parsed.claim),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -124,12 +125,20 @@ class ToolContext:
         )
 
 
+def _let_it_run(thread: Future[object]) -> None:
+    del thread
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call as the loop hands it to a tool: the context of a function, and what the loop knows."""
+    """One call as the loop hands it to a tool: the context of a function, and what the loop knows.
+
+    `on_outlived` is told of a thread that still runs when the call is cut off.
+    """
 
     context: ToolContext
     timeline: Timeline
     view: View
     reader: Reader
     moment: Moment
+    on_outlived: Callable[[Future[object]], None] = _let_it_run

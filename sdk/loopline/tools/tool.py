@@ -235,7 +235,8 @@ class BoundTool:
         given = self._values(self._validated(arguments))
         given |= dict.fromkeys(self.function.parameters.contexts, call.context)
         names = inspect.signature(check).parameters
-        returned = await _call(check, {name: given[name] for name in names if name in given})
+        known = {name: given[name] for name in names if name in given}
+        returned = await _call(check, known, call)
         try:
             return None if returned is None else self._outcome(returned)
         except ToolError as error:
@@ -246,7 +247,7 @@ class BoundTool:
         given = self._values(self._validated(arguments))
         given |= dict.fromkeys(self.function.parameters.contexts, call.context)
         try:
-            returned = await _call(self.function.function, given)
+            returned = await _call(self.function.function, given, call)
         except ToolError:
             raise
         except (Exception, SystemExit) as error:
@@ -454,13 +455,17 @@ def _complaint(detail: ErrorDetails, known: list[str]) -> str:
             return f"{name!r}: {detail['msg']}, got {shown}"
 
 
-async def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> object:
+async def _call(function: Callable[..., Any], given: Mapping[str, Any], call: Call) -> object:
     if inspect.iscoroutinefunction(function):
         return await function(**given)
     context = copy_context()
-    returned = await asyncio.get_running_loop().run_in_executor(
-        _threads(os.getpid()), lambda: context.run(_in_thread, function, given)
-    )
+    thread = _threads(os.getpid()).submit(context.run, _in_thread, function, given)
+    try:
+        returned = await asyncio.wrap_future(thread)
+    except asyncio.CancelledError:
+        if not thread.cancel():
+            call.on_outlived(thread)
+        raise
     if not inspect.isawaitable(returned):
         return returned
     awaited: object = await returned
