@@ -171,6 +171,12 @@ def test_a_line_that_begins_with_a_mark_acknowledges(line: str, marks: dict[int,
     assert plan.read_marks(line, steps=3) == marks
 
 
+@pytest.mark.parametrize("steps", [1, 3, 40])
+def test_the_last_step_can_be_acknowledged_and_the_one_behind_it_cannot(steps: int) -> None:
+    notes = f"✓ [{steps}] last\n✓ [{steps + 1}] behind it\n✓ [0] before the first"
+    assert plan.read_marks(notes, steps) == {steps: "done"}
+
+
 @given(st.text(alphabet="✓✗…□.[]0123456789 -*•\ufe0f\nx", max_size=40), st.integers(0, 5))
 def test_only_steps_that_there_are_can_be_acknowledged(notes: str, steps: int) -> None:
     assert set(plan.read_marks(notes, steps)) <= set(range(1, steps + 1))
