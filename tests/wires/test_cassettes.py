@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -130,6 +131,24 @@ async def test_a_key_is_not_in_the_file_even_if_the_server_says_it(file: Path) -
         with pytest.raises(ModelAccessError) as second:
             await asked(model)
     assert str(second.value) == str(first.value)
+
+
+SPELLINGS = {
+    "upper case": KEY.upper(),
+    "percent-encoded": quote(KEY, safe="").replace("-", "%2D"),
+    "percent-encoded in part, in lower case": KEY.replace("-", "%2d", 1),
+    "percent-encoded twice": KEY.replace("-", "%252D"),
+    "escaped as JSON may be": KEY.replace("-", "\\u002d"),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+async def test_a_key_is_not_in_the_file_however_it_is_spelt(file: Path, spelling: str) -> None:
+    echo = Status(401, body=b"this is no key: " + spelling.encode())
+    async with openai_like(echo) as peer, recorded(peer, file) as model:
+        with pytest.raises(ModelAccessError):
+            await asked(model)
+    assert b"secret" not in kept(file).lower()
 
 
 async def test_a_refusal_that_is_compressed_is_read_again(file: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from loopline.models.urls import SHORTEST, secrets_in
@@ -36,17 +38,35 @@ class Secrets:
 
     def hidden(self, text: str) -> str:
         """The text without them."""
-        for secret in self.texts:
-            text = text.replace(secret, HIDDEN)
-        return text
+        (bare,) = self.hidden_in((text.encode("utf-8", "surrogatepass"),))
+        return bare.decode("utf-8", "surrogatepass")
 
     def hidden_in(self, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
         """The pieces; in one piece where a secret had to be taken out of them."""
         whole = b"".join(pieces)
         bare = whole
         for secret in self.texts:
-            bare = bare.replace(secret.encode(), HIDDEN.encode())
+            bare = _as_written(secret).sub(HIDDEN.encode(), bare)
         return pieces if bare == whole else (bare,)
+
+
+@lru_cache(maxsize=64)
+def _as_written(secret: str) -> re.Pattern[bytes]:
+    """Return a pattern of a secret in any case, each character as itself or as a URL or JSON escapes it."""
+    return re.compile(b"".join(map(_character, secret)), re.IGNORECASE)
+
+
+def _character(one: str) -> bytes:
+    plain = one.encode("utf-8", "surrogatepass")
+    url = b"".join(b"%%(?:25)*+%02x" % byte for byte in plain)
+    json = b"".join(rb"\\u%04x" % unit for unit in _code_units(one))
+    return b"(?:%s|%s|%s)" % (rb"\\?" + re.escape(plain), url, json)
+
+
+def _code_units(text: str) -> list[int]:
+    """Return the UTF-16 code units of a text, as JSON escapes them."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2)]
 
 
 def sent(headers: Mapping[str, str]) -> dict[str, str]:
