@@ -67,7 +67,7 @@ class Screen:
 
     def exact(self, text: str) -> None:
         """Write this text as it is, except that it cannot steer a terminal."""
-        self.raw(visible(text) if self._out.is_terminal else text)
+        self.raw(visible(text) if self._out.file.isatty() else text)
 
     def note(self, text: Text) -> None:
         """Write a line about it."""
@@ -86,7 +86,7 @@ class Screen:
 
     def command(self, line: str) -> None:
         """Write a line to paste: it is never broken."""
-        text = Text(f"  {line}")
+        text = Text(f"  {visible(line)}")
         self._err.print(text, soft_wrap=True)
         self._shown.append(text)
 
@@ -136,7 +136,9 @@ def _console(stream: TextIO) -> Console:
 
 
 def _write(console: Console, text: Text) -> None:
-    """A pipe has no columns: nothing is wrapped for it."""
+    """Write text that can't steer a terminal. A pipe has no columns: nothing is wrapped for it."""
+    if visible(text.plain) != text.plain:
+        text = Text(visible(text.plain), style=text.style)
     if console.is_terminal:
         console.print(text)
     else:

@@ -27,7 +27,7 @@ GLOSSES = {"offline": " — a deterministic reader, not a language model"}
 """What has to be known about a model beside its name."""
 
 _EMPTY_LINES = re.compile(r"\n\s*\n")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)

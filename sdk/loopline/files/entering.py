@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from loopline.errors import AttachmentError
 from loopline.files.attachment import Attachment, AttachmentCaps
 from loopline.files.images import Image, image_of
 from loopline.files.pdfs import SIGNATURE, pdf_of
-from loopline.models import well_formed
+from loopline.models import one_line
 from loopline.timeline import UserAttachment, attachments
 
 _TEXTS = {
@@ -29,6 +30,7 @@ _TEXTS = {
 }
 """What a text is by the end of its name; any other is plain."""
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml")
+_TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}(?:; *[\w-]{1,30}=[\w.+-]{1,60})?", re.ASCII)
 _BINARY = "application/octet-stream"
 Given = str | Path | Attachment
 """A file to attach: the path of one, or its name and bytes."""
@@ -138,7 +140,9 @@ def _checked(found: Attachment, caps: AttachmentCaps) -> UserAttachment:
         _check_size(name, "a text", len(data), caps.text_bytes)
         return replace(file, mime=_text_type(name, found.mime), text=text)
     _check_size(name, "a file", len(data), caps.file_bytes)
-    return replace(file, mime=well_formed(found.mime) or _BINARY, data=_base64(data))
+    return replace(
+        file, mime=found.mime if _TYPE.fullmatch(found.mime) else _BINARY, data=_base64(data)
+    )
 
 
 def _as_image(
@@ -171,8 +175,8 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _text_type(name: str, mime: str) -> str:
-    if mime.startswith(_TEXT_TYPES):
-        return well_formed(mime)
+    if mime.startswith(_TEXT_TYPES) and _TYPE.fullmatch(mime):
+        return mime
     return _TEXTS.get(PurePath(name).suffix.lower(), "text/plain")
 
 
@@ -182,7 +186,7 @@ def _name(name: str) -> str:
     Raises:
         AttachmentError: nothing is left.
     """
-    last = well_formed(name.rstrip("/").rpartition("/")[2]).strip()
+    last = one_line(name.rstrip("/").rpartition("/")[2])
     if last in ("", ".", ".."):
         raise AttachmentError(f"{name!r} is no name of a file: give the attachment one")
     return last

@@ -27,6 +27,7 @@ from loopline.models.limits import (
     refusal_of,
     wait_seconds,
 )
+from loopline.models.lines import ADDRESS_CHARACTERS, one_line
 from loopline.models.model import Abilities, ClockedModel, ClosingModel, LongPrice, Model, Price
 from loopline.models.model_facts import (
     UNKNOWN,
@@ -71,6 +72,7 @@ from loopline.models.timeouts import Timeouts
 from loopline.models.vendors import BRIDGED, OFFLINE, VENDORS, Vendor, Wire, vendor_of
 
 __all__ = [
+    "ADDRESS_CHARACTERS",
     "ATTACHMENTS",
     "BRIDGED",
     "FAMILIES",
@@ -135,6 +137,7 @@ __all__ = [
     "facts",
     "json_objects",
     "object_at",
+    "one_line",
     "overflow",
     "refusal_of",
     "scan_json",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
+from loopline.models import one_line
 from loopline.models.tokens import estimate, fitting
 from loopline.refs import DocumentRef, PlanRef, SourcesRef
 from loopline.timeline import PlanSnapshot, Source
@@ -91,7 +92,9 @@ def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unsee
     found = [sid for sid in scanned if sid not in marked]
     before = [(next(iter(sources)), scanned[0] - 1)] if len(sources) > SCANNED else []
     return Unseen(
-        newest=[(n, _one_line(sources[n].title or sources[n].url)) for n in found[-SOURCES_SHOWN:]],
+        newest=[
+            (n, one_line(sources[n].title or sources[n].url, NAME)) for n in found[-SOURCES_SHOWN:]
+        ],
         others=[*before, *((sid, sid) for sid in found[:-SOURCES_SHOWN])],
     )
 
@@ -162,11 +165,6 @@ def _named(unseen: Unseen, room: int) -> list[str]:
     unnamed = [(sid, sid) for sid, _ in unseen.newest[: len(names) - len(shown)]]
     others = _joined([*unseen.others, *unnamed])
     return [*([str(SourcesRef(ranges=others))] if others else []), *reversed(shown)]
-
-
-def _one_line(name: str) -> str:
-    line = " ".join(name.split())
-    return line if len(line) <= NAME else f"{line[:NAME]}…"
 
 
 def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

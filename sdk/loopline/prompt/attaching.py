@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loopline.models import Attached, Carrying
+from loopline.models import Attached, Carrying, one_line
 from loopline.models.tokens import estimate
 from loopline.prompt import clipping
 from loopline.timeline import Block, UserAttachment, Window, attachments
@@ -131,7 +131,7 @@ def _against_image(file: UserAttachment, allowed: Carrying, load: Load) -> _Agai
     side = allowed.crowd_pixels if with_it.images > allowed.crowd else allowed.pixels
     return [
         (not allowed.images, "this model is given no images"),
-        (file.mime not in allowed.image_types, f"this model takes no {file.mime}"),
+        (file.mime not in allowed.image_types, f"this model takes no {one_line(file.mime)}"),
         (file.moves and not allowed.moving, "this model takes only images that do not move"),
         (with_it.images > allowed.images, f"a request has at most {allowed.images} images"),
         (

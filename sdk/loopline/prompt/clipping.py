@@ -12,7 +12,7 @@ from itertools import islice
 from string import ascii_letters, digits
 from typing import cast
 
-from loopline.models import Json, JsonObject, dumps, well_formed
+from loopline.models import Json, JsonObject, dumps, one_line, well_formed
 from loopline.prompt.distilling import distilled
 
 TEXT_LIMIT = 4_000
@@ -136,8 +136,9 @@ def _with_sources(shown: str, whole: str) -> str:
 
 def short(arguments: JsonObject) -> str:
     """The arguments of a call in a few words: long ones by their names alone."""
-    shown = ", ".join(f"{name}={value}" for name, value in arguments.items())
-    return shown if len(shown) <= LONG_ARGUMENTS else ", ".join(arguments)
+    given = (one_line(f"{name}={value}", LONG_ARGUMENTS + 1) for name, value in arguments.items())
+    shown = ", ".join(given)
+    return shown if len(shown) <= LONG_ARGUMENTS else one_line(", ".join(arguments), LONG_ARGUMENTS)
 
 
 def marked(text: str) -> list[int]:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from loopline.models import Usage
+from loopline.models import Usage, one_line
 from loopline.models.tokens import estimate, fitting
 from loopline.prompt.coverage import left_out
 from loopline.prompt.ledger import Ledger, cost, ledger, told
@@ -220,7 +220,7 @@ def _sources(covered: Covered, timeline: Timeline) -> Ledger:
                 for sid in sids:
                     source = timeline.pool.sources[sid]
                     ref = f"so:sources_pool[{sid}]"
-                    words = f"[[S:{sid}]] {source.title or source.url}"
+                    words = f"[[S:{sid}]] {one_line(source.title or source.url)}"
                     lines.pop(ref, None)
                     lines[ref] = LedgerLine(ref=ref, words=words[:160])
             case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loopline.models import JsonObject, dumps
+from loopline.models import ADDRESS_CHARACTERS, JsonObject, dumps, one_line
 from loopline.timeline import (
     ArtifactKept,
     Body,
@@ -87,9 +87,10 @@ def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
     parts = [outcome.text]
     for section in outcome.sections:
         mark = f"[[S:{next(numbers)}]] " if section.source else ""
-        parts.append(f"{mark}{section.heading}\n{section.text}")
+        heading = one_line(section.heading, ADDRESS_CHARACTERS)
+        parts.append(f"{mark}{heading}\n{section.text}")
     listed = [
-        f"[[S:{sid}]] {source.title or source.url} — {source.url}"
+        f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
         for sid, source in zip(numbers, outcome.sources, strict=True)
     ]
     if listed:

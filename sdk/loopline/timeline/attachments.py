@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 
+from loopline.models import one_line
 from loopline.timeline.blocks import Block, UserAttachment
 
 PDF = "application/pdf"
@@ -23,7 +24,7 @@ def described(file: UserAttachment) -> str:
     """Its type, its size in pixels or pages, and in bytes."""
     size = f"{file.width}×{file.height} pixels" if is_image(file) else ""
     pages = f"{file.pages:,} page{'' if file.pages == 1 else 's'}" if file.pages else ""
-    parts = [file.mime, size, pages, f"{file.size:,} bytes"]
+    parts = [one_line(file.mime), size, pages, f"{file.size:,} bytes"]
     return ", ".join(part for part in parts if part)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from loopline.errors import ToolError
 from loopline.knowledge import Passage
-from loopline.models import JsonObject, ToolSpec, well_formed
+from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
 from loopline.timeline import Effect
 from loopline.tools.call import Call
@@ -103,7 +103,7 @@ def passage_section(passage: Passage) -> Section:
     if len(text) > PASSAGE_LIMIT:
         rest = len(text) - PASSAGE_LIMIT
         text = f"{text[:PASSAGE_LIMIT]}\n… cut: {rest} characters; the whole is {passage.ref}"
-    title = " ".join(passage.title.split())
+    title = one_line(passage.title)
     return Section(heading=f"{title} — {passage.ref}", text=text, source=source)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from loopline.errors import LooplineError, ToolError
-from loopline.models import JsonObject, ToolSpec, well_formed
+from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Effect, Source
 from loopline.tools.builtin.arguments import check_names, whole, words
 from loopline.tools.call import Call
@@ -258,7 +258,7 @@ def _page(page: WebPage) -> Section:
 
 
 def _section(found: WebHit | WebPage, text: str, most: int) -> Section:
-    title = _line(found.title)
+    title = one_line(found.title, TITLE_LIMIT)
     time = _time(found.published_time_iso)
     heading = " — ".join(part for part in (title, found.url, time) if part)
     source = Source(
@@ -274,11 +274,6 @@ def _section(found: WebHit | WebPage, text: str, most: int) -> Section:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}\n… cut: {len(text) - most} characters"
-
-
-def _line(text: str) -> str:
-    line = " ".join(well_formed(text).split())
-    return line if len(line) <= TITLE_LIMIT else f"{line[: TITLE_LIMIT - 1].rstrip()}…"
 
 
 def _time(written: str) -> str:
