@@ -178,7 +178,7 @@ NAMED = (
     Named(
         "any fence closes a fence",
         "knowledge/links.py",
-        "elif match[1].startswith(fence):",
+        "elif match[1].startswith(fence) and not match[2].strip():",
         "else:",
     ),
     Named(
