@@ -242,7 +242,7 @@ async def test_within_a_turn_a_summary_keeps_what_the_rounds_tried() -> None:
     ],
     ids=["at ttl", "fresh", "no ttl", "short ttl", "longer ttl", "fewer turns than keep", "back"],
 )
-async def test_what_old_turns_looked_up_is_named_once_the_cache_is_cold(
+async def test_what_old_turns_looked_up_is_cut_to_400_characters_once_the_cache_is_cold(
     pause: float, ttl: int | None, turns: int, pruned: bool
 ) -> None:
     limits: Limits = {} if ttl is None else {"cache_ttl_seconds": ttl}
@@ -260,12 +260,14 @@ async def test_what_old_turns_looked_up_is_named_once_the_cache_is_cold(
         starts = await of_kind(talk, RoundStart)
     assert told == (["prune"] if pruned else [])
     assert starts[-1].opened_by == ("prune" if pruned else "")
-    assert (f"[CLEARED] {REF} of life.look" in shown(model.requests[-1])) == pruned
+    assert (f"the rest is {REF}#C401" in shown(model.requests[-1])) == pruned
 
 
-async def test_the_time_to_live_of_the_running_turn_counts() -> None:
+async def test_the_time_to_live_that_the_last_request_was_written_with_counts() -> None:
     clock = FakeClock()
-    model = ScriptedModel([Call("life.look", size=2_000), "One.", "Two.", "Three.", "Four."])
+    model = ScriptedModel(
+        [Call("life.look", size=2_000), "One.", "Two.", "Three.", "Four.", "Five."]
+    )
     async with talking(model, clock) as talk:
         await talk.say("go", cache_ttl_seconds=3_600)
         await talk.say("go", cache_ttl_seconds=3_600)
@@ -273,8 +275,10 @@ async def test_the_time_to_live_of_the_running_turn_counts() -> None:
         await talk.say("go", cache_ttl_seconds=3_600)
         clock.advance(400)
         await talk.say("go", cache_ttl_seconds=300)
+        clock.advance(400)
+        await talk.say("go", cache_ttl_seconds=3_600)
         starts = await of_kind(talk, RoundStart)
-    assert [start.opened_by for start in starts] == ["start", "", "", "", "prune"]
+    assert [start.opened_by for start in starts] == ["start", "", "", "", "", "prune"]
 
 
 def hide(path: str) -> Call:

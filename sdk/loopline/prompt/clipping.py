@@ -92,6 +92,26 @@ def _runs_of_64(text: str) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
+def arguments_without_base64(arguments: JsonObject, ref: str) -> JsonObject:
+    """Return the arguments of a call with a placeholder for each long run of base64 among their texts."""
+    try:
+        return cast("JsonObject", _without_base64(arguments, ref))
+    except RecursionError:
+        return {"truncated": ref}
+
+
+def _without_base64(value: Json, ref: str) -> Json:
+    match value:
+        case str():
+            return without_base64(value, ref)
+        case list():
+            return [_without_base64(one, ref) for one in value]
+        case dict():
+            return {key: _without_base64(one, ref) for key, one in value.items()}
+        case _:
+            return value
+
+
 def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
     """A tool result of an old turn: 400 characters, or JSON whose texts, lists and objects are cut."""
     small = _small_structure(text)

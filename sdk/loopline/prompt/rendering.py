@@ -60,7 +60,7 @@ FEEDBACK_SHOWN = 8
 """So much of the feedback about a turn, or about all turns that a summary stands for, is shown."""
 
 PLAN_TOOL = "react.plan"
-"""The tool whose calls are never clipped."""
+"""The tool whose calls are not clipped for their age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Rendering:
     """The messages that the blocks so far make.
 
     `tokens` is an estimate of what they cost, before any learning; `shown` are pairs of ref and sha256
-    of the texts that results put before the model whole; `marked` are the numbers of the sources that
+    of the texts that results put before the model whole, `whole` the refs of blocks whose text is shown; `marked` are the numbers of the sources that
     are named somewhere; `refs` names, for each message, the block it was made of. `kept_tail` is the last
     tail that was kept.
     """
@@ -100,6 +100,7 @@ class Rendering:
         self.refs: list[str] = []
         self.tokens: int = 0
         self.shown: dict[str, str] = {}
+        self.whole: set[str] = set()
         self.marked: set[int] = set()
         self.cuts: list[Cut] = []
         self.last_tail: int = 0
@@ -247,6 +248,7 @@ class Rendering:
         self._round = _Round(decision.calls) if decision.calls else None
         if decision.raw:
             said = AssistantMessage(text=self._text(block, decision.raw))
+            self.whole.discard(block.ref)  # of a decision react.read gives more than that
             self._add(self._echoed(said), block.ref)
 
     def _keep_tail(self, asked: Block) -> None:
@@ -376,15 +378,22 @@ class Rendering:
     def _cut(self, block: Block, text: str) -> str:
         """What a text shows where no text may be longer than some limit."""
         limit = self.window.text_limit
-        return text if limit is None else clipping.cut(text, limit, block.ref)
+        if limit is None or len(text) <= limit:
+            self.whole.add(block.ref)
+            return text
+        return clipping.cut(text, limit, block.ref)
 
     def _text(self, block: Block, text: str) -> str:
         limit = self.window.text_limit
         if block.turn < self.window.old_before:
-            return clipping.old_text(
-                text, block.ref, min(limit or clipping.TEXT_LIMIT, clipping.TEXT_LIMIT)
-            )
-        return self._cut(block, text)
+            limit = min(limit or clipping.TEXT_LIMIT, clipping.TEXT_LIMIT)
+        if limit is None:
+            shown = clipping.without_base64(text, block.ref)
+        else:
+            shown = clipping.old_text(text, block.ref, limit)
+        if shown == text:
+            self.whole.add(block.ref)
+        return shown
 
     def _noted(self, block: Block, text: str) -> str:
         """Notes, whose memory notes are never cut."""
@@ -394,7 +403,10 @@ class Rendering:
 
     def _unless_hidden(self, block: Block, text: str) -> str:
         hidden = self._facts.hidden(block.ref, self.window.hides)
-        return text if hidden is None else _replaced(hidden.replacement, block.ref)
+        if hidden is None:
+            return text
+        self.whole.discard(block.ref)
+        return _replaced(hidden.replacement, block.ref)
 
     def _call(self, block: Block, call: ToolCalled) -> ToolCall:
         return ToolCall(
@@ -408,16 +420,15 @@ class Rendering:
         hidden = self._facts.hidden(block.ref, self.window.hides)
         if hidden is not None:
             return {"hidden": _replaced(hidden.replacement, block.ref)}
-        if call.tool == PLAN_TOOL:
-            return call.arguments
         limit = self.window.text_limit
-        if block.turn < self.window.old_before:
+        if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
             limit = min(limit or clipping.FIELD_LIMIT, clipping.FIELD_LIMIT)
-        return (
-            call.arguments
-            if limit is None
-            else clipping.old_arguments(call.arguments, block.ref, limit)
-        )
+        shown = clipping.arguments_without_base64(call.arguments, block.ref)
+        if limit is not None:
+            shown = clipping.old_arguments(shown, block.ref, limit)
+        if shown == call.arguments:
+            self.whole.add(block.ref)
+        return shown
 
     def _result(self, block: Block, result: ToolResult, call: ToolCalled) -> ToolMessage:
         text = self._seen(block, result, f"of {call.tool}({clipping.short(call.arguments)})")
@@ -437,14 +448,16 @@ class Rendering:
             return _replaced(hidden.replacement, ref)
         text = clipping.without_base64(result.text, ref)
         read = result.call_id not in self._facts.started
-        spent = block.seq <= window.reads_cleared or block.turn < window.spent_before
-        if block.seq <= window.results_cleared or (read and spent):
+        spent = read and block.turn < window.spent_before
+        cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)
+        if block.seq <= window.results_cleared or cleared:
             return self._facts.named_once(
                 block.seq, lambda: clipping.named(text, ref, call, result.shows)
             )
-        if block.turn < window.old_before:
+        if block.turn < window.old_before or spent:
             return clipping.old_result(text, ref, spanned=text == result.text)
         if text == result.text and len(text) <= window.result_limit:
+            self.whole.add(ref)
             self.shown.update(result.shows)
         return clipping.cut(text, window.result_limit, ref, spanned=text == result.text)
 

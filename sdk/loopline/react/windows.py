@@ -45,6 +45,7 @@ from loopline.timeline import (
     PlanHistory,
     RangeSummary,
     Recorder,
+    RoundStart,
     SummaryHint,
     SystemMessage,
     Window,
@@ -181,10 +182,14 @@ class Windows:
 
     def _cold(self) -> bool:
         """Whether the provider has forgotten the prompt of the round before."""
-        last = self.recorder.timeline.last_asked
-        ttl = self.policies.cache_ttl_seconds
+        last, ttl = self.recorder.timeline.last_asked, self.policies.cache_ttl_seconds
         if last is None or not ttl:
             return False
+        match last.body:
+            case RoundStart(cache_ttl=written) if written:
+                ttl = written  # so long the provider keeps what it has, whatever comes next
+            case _:
+                pass
         return self.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
 
     def _is_worth_it(self, pruned: Window) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from loopline.models import Json, JsonObject
+from loopline.prompt.clipping import without_base64
 from loopline.timeline import (
     Block,
     ConversationSummary,
@@ -71,11 +72,14 @@ def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> Js
 def source_row(sid: int, timeline: Timeline) -> JsonObject:
     """The source of that number with the fields of the pool, and its text where one is kept.
 
+    Base64 of more than 4,000 characters is left out of the text.
+
     Raises:
         KeyError: there is none.
     """
     source = timeline.pool.sources[sid]
     kept = timeline.kept.get(source.url)
+    text = without_base64(kept.text if kept else source.text, source.url)
     stored = encode_whole(SourceAdded(sid=sid, source=source))
     fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
-    return {"sid": sid, **fields} if kept is None else {"sid": sid, **fields, "text": kept.text}
+    return {"sid": sid, **fields, "text": text}

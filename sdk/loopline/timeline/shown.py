@@ -71,6 +71,7 @@ class RoundStart:
     messages once the model has replied; what grows in it had `tail_room` tokens, 0 for no bound. `tokens` is the estimate of the whole request, `file_tokens` that
     of the files in it, before any learning. One that `shows` the trace of its turn instead of the context
     has no part in any epoch. `elapsed_ms` is how long its turn had run until then, 0 where nobody noted it.
+    The provider was taken to keep the prompt for `cache_ttl` seconds, 0 where nobody noted it.
     """
 
     saw: int
@@ -91,6 +92,7 @@ class RoundStart:
     shows: Literal["context", "trace"] = "context"
     tokens: int = 0
     file_tokens: int = 0
+    cache_ttl: int = 0
     points: tuple[CachePoint, ...] = ()
     window: Window | None = None
     system: str = ""

@@ -59,8 +59,7 @@ class ReadTool:
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The status, then a section for each text that is not visible already."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
-        shown = call.view.now.shown
-        seen = [one.ref for one in reading if one.found and shown.get(one.ref) == one.sha256]
+        seen = [one.ref for one in reading if one.found and _is_visible(one, call)]
         fresh = [item for item in reading if item.ref not in seen]
         return Outcome(
             text=_status(replace_seen(reading, seen)),
@@ -69,6 +68,12 @@ class ReadTool:
             found=len(reading.paths),
             shows=tuple(pair for item in fresh if item.text for pair in _shown(item)),
         )
+
+
+def _is_visible(item: Item, call: Call) -> bool:
+    """Whether the prompt shows the text: a result put it there, or its block is shown whole."""
+    now = call.view.now
+    return now.shown.get(item.ref) == item.sha256 or item.ref.partition("#")[0] in now.whole
 
 
 def replace_seen(reading: Reading, seen: list[str]) -> Reading:

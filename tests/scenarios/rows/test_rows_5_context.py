@@ -269,7 +269,7 @@ async def test_row_104_one_address_is_one_source_and_ranges_cite_several() -> No
     assert len(result.sources) == 2
 
 
-async def test_old_results_are_only_named_once_the_cache_is_cold() -> None:
+async def test_old_results_are_cut_to_400_characters_once_the_cache_is_cold() -> None:
     limits: Limits = {"keep_recent_intact_turns": 1, "cache_ttl_seconds": 60}
     clock, model = FakeClock(), ScriptedModel([*looks(1), "One.", "Two.", "Three."])
     async with at_work(model, clock=clock) as talk:
@@ -277,7 +277,8 @@ async def test_old_results_are_only_named_once_the_cache_is_cold() -> None:
         await talk.say("second", **limits)
         clock.advance(90)
         await talk.say("third", **limits)
-    assert ["[CLEARED]" in shown(one) for one in model.requests] == [False, False, False, True]
+    assert ["x" * 401 in shown(one) for one in model.requests] == [False, True, True, False]
+    assert ["x" * 400 in shown(one) for one in model.requests] == [False, True, True, True]
 
 
 def test_names_are_found_beside_a_word_of_any_length() -> None:

@@ -98,7 +98,7 @@ async def test_k7_what_is_cut_from_a_prompt_is_read_back_by_its_ref() -> None:
         clock.advance(600)
         await talk.say("what was it?")
     before, after = (shown(one) for one in model.requests[-2:])
-    assert "[CLEARED] tc:turn_1.c1.result" in before
+    assert "the rest is tc:turn_1.c1.result#C401-C3000" in before
     assert ("x" * 3_000 in before, "x" * 3_000 in after) == (False, True)
 
 
