@@ -432,6 +432,16 @@ async def test_links_are_not_looked_at_when_that_is_switched_off() -> None:
     assert await warnings_of(files, KnowledgeConfig(validate_refs=False)) == ()
 
 
+async def test_an_index_with_warnings_is_not_taken_for_one_without(indexes: IndexStore) -> None:
+    repository = MemoryRepository("project")
+    repository.commit({"a.md": "[x](gone.md)\n"})
+    for looked_at in (True, False, True):
+        config = KnowledgeConfig(validate_refs=looked_at)
+        space = KnowledgeSpace(repository, indexes, config)
+        assert bool((await space.ensure()).warnings) is looked_at
+        await space.close()
+
+
 def test_a_passage_of_ones_own_needs_little() -> None:
     passage = Passage(ref="ks:x", title="X", text="x")
     assert (passage.commit, passage.lines, passage.score) == ("", (0, 0), None)

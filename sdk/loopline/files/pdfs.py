@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import logging
-import re
+import json
+import subprocess
+import sys
 from dataclasses import dataclass
+from typing import cast
 
 from loopline.errors import AttachmentError
-from loopline.models import well_formed
 
 SIGNATURE = b"%PDF-"
-TEXT_CHARACTERS = 400_000
-"""So much of the text of a PDF is read."""
-_TROUBLE = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError)
-"""What reading a damaged file may come to, beside what the library means to say."""
-_UNHEARD = logging.NullHandler()
-"""What the library logs of a damaged file is for who listens, and not for the terminal."""
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+CPU_SECONDS = 20
+MEMORY_BYTES = 768 * 1024 * 1024
+WAIT_SECONDS = 60.0
+"""So long a PDF is waited for, on a machine that is busy with other things too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,35 +25,37 @@ class Pdf:
     text: str
 
 
-def pdf_of(name: str, data: bytes, most_pages: int) -> Pdf:
-    """The PDF that the bytes are; takes a moment for each page.
+def pdf_of(
+    name: str,
+    data: bytes,
+    most_pages: int,
+    *,
+    cpu_seconds: int = CPU_SECONDS,
+    memory_bytes: int = MEMORY_BYTES,
+) -> Pdf:
+    """Return the PDF that the bytes are; blocks while a process of its own reads it.
+
+    A file of 50 KB can ask for minutes or for a gigabyte: that process has limits for both.
 
     Raises:
-        AttachmentError: it is damaged, has a password or too many pages.
+        AttachmentError: it is damaged, has a password or too many pages, or reading it takes too much.
     """
-    from pypdf import PdfReader
-    from pypdf.errors import PyPdfError
-
-    logging.getLogger("pypdf").addHandler(_UNHEARD)
+    # A folder of the user must not stand in for a package: no current folder in the path.
+    command = [sys.executable, "-P", "-m", "loopline.files.pdf_reading"]
+    command += map(str, (most_pages, cpu_seconds, memory_bytes))
     try:
-        reader = PdfReader(io.BytesIO(data))
-        if reader.is_encrypted:
-            raise AttachmentError(f"{name} has a password or is encrypted: save it without")
-        pages = len(reader.pages)
-    except (PyPdfError, ValueError, *_TROUBLE) as error:
-        raise AttachmentError(f"{name} cannot be read as a PDF: {error}") from error
-    if not 1 <= pages <= most_pages:
-        raise AttachmentError(f"{name} has {pages:,} pages: 1 to {most_pages:,} can be attached")
-    texts, size = list[str](), 0
-    for number in range(pages):
-        if size > TEXT_CHARACTERS:
-            texts.append(f"[The text of pages {number + 1} to {pages} was not read.]")
-            break
-        try:
-            text = reader.pages[number].extract_text().strip()
-        except (PyPdfError, ValueError, *_TROUBLE):
-            text = "[The text of this page cannot be read.]"
-        if text:
-            texts.append(f"[page {number + 1}]\n{_CONTROLS.sub(' ', well_formed(text))}")
-            size += len(text)
-    return Pdf(pages, "\n\n".join(texts))
+        done = subprocess.run(command, input=data, capture_output=True, timeout=WAIT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise _too_much(name) from error
+    if done.returncode != 0:
+        raise _too_much(name)
+    found = cast("dict[str, int | str]", json.loads(done.stdout))
+    if "problem" in found:
+        raise AttachmentError(f"{name} {found['problem']}")
+    return Pdf(int(found["pages"]), str(found["text"]))
+
+
+def _too_much(name: str) -> AttachmentError:
+    return AttachmentError(
+        f"{name} takes too much time or memory to be read as a PDF: attach its text, or print it anew"
+    )
