@@ -43,7 +43,9 @@ def beside(size: int) -> Move:
 
 
 sizes = st.integers(1, 4)
-looks = st.integers(0, 6_000).map(lambda n: calls("play.look", {"text": "x" * n}))
+looks = st.sampled_from([0, 2_000, 6_000, 12_000]).map(
+    lambda n: calls("play.look", {"text": "x" * n})
+)
 answers = st.builds(Move, text=st.just("So."), words=st.sampled_from([0, 50, 1_000, 30_000]))
 broken = st.builds(
     Move,
@@ -66,9 +68,9 @@ moves = st.builds(
 limited = partial(
     st.builds,
     Limits,
-    max_tokens=st.none() | st.integers(500, 60_000),
-    max_cost=st.none() | st.floats(0.0005, 0.1),
-    max_iterations=st.integers(2, 6),
+    max_tokens=st.none() | st.integers(2_000, 40_000),
+    max_cost=st.none() | st.floats(0.001, 0.1),
+    max_iterations=st.integers(2, 8),
     answer_mode=st.sampled_from(["direct", "direct", "synthesize"]),
     on_exhausted=st.sampled_from(["force", "force", "summary", "partial"]),
     protocol=st.sampled_from(["native", "json", "tagged"]),
@@ -78,7 +80,7 @@ limits = limited(select_tools=st.booleans()) | limited(
     deadline_seconds=st.sampled_from([30.0, 120.0])
 )
 lives = st.builds(
-    Life, st.lists(moves, min_size=3, max_size=24), st.sampled_from([6_000, 100_000]), limits
+    Life, st.lists(moves, min_size=6, max_size=24), st.sampled_from([6_000, 6_000, 100_000]), limits
 )
 
 

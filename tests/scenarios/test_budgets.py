@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from loopline import Harness, LooplineError
@@ -20,7 +22,7 @@ from loopline.timeline import (
 from tests.support import kin
 from tests.support.billing import BillingModel, Move, four_at_once
 from tests.support.mortal import Died, MortalLog
-from tests.support.workbench import at_work, bodies, workbench
+from tests.support.workbench import at_work, begun, bodies, workbench
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,29 @@ async def test_a_reply_with_too_many_calls_is_repaired_and_none_of_them_runs() -
         notices = await bodies(talk, Notice)
     assert (result.answer, len(made)) == ("So.", 2)
     assert "made 8 calls and none was run: a reply may make 7 at most" in notices[0].text
+
+
+async def test_a_request_that_a_steer_cut_off_counts_by_its_estimate() -> None:
+    def play(prompt: Prompt) -> Move:
+        return Move(text="So.") if "the other way" in str(prompt) else Move(hangs=True)
+
+    async with at_work(BillingModel(play)) as talk:
+        turn = asyncio.create_task(talk.say("go", max_tokens=100_000))
+        await begun(talk)
+        await talk.steer("the other way")
+        result = await turn
+        (decision,) = await bodies(talk, Decision)
+    assert result.answer == "So."
+    assert decision.estimated.input_tokens > 500
+
+
+async def test_a_last_answer_that_does_not_fit_is_written_from_the_trace() -> None:
+    def play(prompt: Prompt) -> Move:
+        look = ToolCall(name="w.big", arguments={"size": 20_000})
+        return Move(text="So.") if prompt.purpose == "answer" else Move(calls=(look,))
+
+    model = BillingModel(play)
+    async with at_work(model, workbench(max_iterations=1)) as talk:
+        result = await talk.say("go", max_tokens=6_000)
+    assert (result.answer, model.bills[-1].purpose) == ("So.", "answer")
+    assert model.tokens <= 6_000

@@ -29,7 +29,7 @@ class Move:
     """What the model does with a request: what it says or calls, and how many words it adds.
 
     `fails` breaks the stream off behind what was said; one with `works` False is turned away, and bills nothing.
-    With `reports` False the usage is left out. The reply takes `seconds`.
+    With `reports` False the usage is left out. The reply takes `seconds`; one that `hangs` never comes.
     """
 
     text: str = ""
@@ -41,6 +41,7 @@ class Move:
     works: bool = True
     ticks: int = 1
     seconds: float = 0.0
+    hangs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,8 @@ class BillingModel:
         number = self._bill(prompt, limit, Usage(input_tokens=read))
         if move.seconds:
             await self.clock.sleep(move.seconds)
+        if move.hangs:
+            await asyncio.Event().wait()
         for _ in range(move.ticks):
             await asyncio.sleep(0)
         usage = Usage(input_tokens=read, output_tokens=wrote)

@@ -34,6 +34,8 @@ KEPT_INPUT = 1_000
 KEPT_SHARE = 0.25
 """The largest share of a limit that is kept for a forced answer."""
 
+_COUNTED = 0.95
+"""The least that an estimate of input is of what a provider counts."""
 _EXACT = 1 - 1e-9
 """Rounds a sum of dollars down, so that what is reserved is never more than what is left."""
 
@@ -312,7 +314,7 @@ def _prices(price: Price | None, tokens: int) -> tuple[float, float]:
     """Return the highest price of an input token, and that of an output token, for a million."""
     if price is None:
         return 0.0, 0.0
-    if price.long is not None and tokens > price.long.over:
+    if price.long is not None and tokens > price.long.over * _COUNTED:
         return _prices(price.long.price, 0)
     return max(price.input, price.cache_read, price.cache_write), price.output
 

@@ -529,7 +529,9 @@ class React:
             ask = partial(self._replied, "answer", traces=traces)
             reply = await self._strikes.over(ask, steerable=reason != "budget")
         except _Unasked:
-            return await self._collected("budget")
+            return await (
+                self._collected("budget") if traces else self._exhausted("budget", strikes)
+            )
         except ModelError as error:
             return await self._without_model(error)
         except Struck:  # the next step sees why, and asks anew where there is time
