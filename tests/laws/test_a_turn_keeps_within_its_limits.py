@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,9 +64,10 @@ moves = st.builds(
     ticks=st.integers(0, 3),
     seconds=st.sampled_from([0.0, 0.0, 1.0, 40.0]),
 )
-limited = partial(
-    st.builds,
+limits = st.builds(
     Limits,
+    deadline_seconds=st.sampled_from([None, 30.0, 120.0]),
+    select_tools=st.booleans(),
     max_tokens=st.none() | st.integers(2_000, 40_000),
     max_cost=st.none() | st.floats(0.001, 0.1),
     max_iterations=st.integers(2, 8),
@@ -75,9 +75,6 @@ limited = partial(
     on_exhausted=st.sampled_from(["force", "force", "summary", "partial"]),
     protocol=st.sampled_from(["native", "json", "tagged"]),
     model_retries=st.sampled_from([0, 3]),
-)
-limits = limited(select_tools=st.booleans()) | limited(
-    deadline_seconds=st.sampled_from([30.0, 120.0])
 )
 lives = st.builds(
     Life, st.lists(moves, min_size=6, max_size=24), st.sampled_from([6_000, 6_000, 100_000]), limits

@@ -22,7 +22,7 @@ from loopline.timeline import (
 from tests.support import kin
 from tests.support.billing import BillingModel, Move, four_at_once
 from tests.support.mortal import Died, MortalLog
-from tests.support.workbench import at_work, begun, bodies, workbench
+from tests.support.workbench import at_work, bodies, workbench
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,15 @@ async def test_a_reply_with_too_many_calls_is_repaired_and_none_of_them_runs() -
 
 
 async def test_a_request_that_a_steer_cut_off_counts_by_its_estimate() -> None:
+    asked = asyncio.Event()
+
     def play(prompt: Prompt) -> Move:
+        asked.set()
         return Move(text="So.") if "the other way" in str(prompt) else Move(hangs=True)
 
     async with at_work(BillingModel(play)) as talk:
         turn = asyncio.create_task(talk.say("go", max_tokens=100_000))
-        await begun(talk)
+        await asked.wait()
         await talk.steer("the other way")
         result = await turn
         (decision,) = await bodies(talk, Decision)

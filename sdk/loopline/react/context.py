@@ -132,9 +132,9 @@ class Context:
 
     async def open_quota(self) -> None:
         """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""
-        self.quota.open(self._recorder.turn, self._policies)
+        recorder = self._recorder
+        self.quota.open(recorder.turn, self._policies, lambda: recorder.elapsed_seconds)
         if self.quota.is_limited:
-            recorder = self._recorder
             await recount(self.quota, recorder.turn, recorder.conversation.name, recorder)
 
     def priced(self, models: Sequence[Model]) -> Sequence[Model]:

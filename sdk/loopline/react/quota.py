@@ -7,7 +7,7 @@ A child's quota stands below its parent's, so a request reserves from every run 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from loopline.errors import (
@@ -41,7 +41,7 @@ _EXACT = 1 - 1e-9
 
 
 class OutOfBudget(ModelError):
-    """The request is not sent: too little of the turn's budget is left."""
+    """The request is not sent: too little of the turn's budget is left, or none of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,8 @@ class Quota:
 
     parent: Quota | None = None
     limit: Left = Left(None, None)
+    deadline_seconds: float | None = None
+    elapsed_seconds: Callable[[], float] | None = None
     kept_share: float = 0.0
     recorded: Amount = field(default_factory=Amount)
     settled: Amount = field(default_factory=Amount)
@@ -130,9 +132,13 @@ class Quota:
     children: dict[str, Quota] = field(default_factory=dict[str, "Quota"])
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def open(self, turn: Turn, policies: Policies) -> None:
-        """Take the limits of the policies, and what the turn's blocks say was used."""
+    def open(
+        self, turn: Turn, policies: Policies, elapsed_seconds: Callable[[], float] | None = None
+    ) -> None:
+        """Take the limits of the policies, what the turn's blocks say was used, and the turn's clock."""
         self.limit = Left(policies.max_tokens, policies.max_cost)
+        self.deadline_seconds = policies.deadline_seconds
+        self.elapsed_seconds = elapsed_seconds
         forces = policies.on_exhausted == "force" or policies.synthesizes
         self.kept_share = KEPT_SHARE if forces else 0.0
         self.recorded = recorded_amount(turn)
@@ -154,6 +160,18 @@ class Quota:
     def is_limited(self) -> bool:
         """Whether this run, or one above it, has a limit."""
         return any(one.limit != Left(None, None) for one in self._lineage())
+
+    def check_time(self) -> None:
+        """Refuse a request when the time of this run, or of one above it, is over.
+
+        Raises:
+            OutOfBudget: it is.
+        """
+        for one in self._lineage():
+            if one.deadline_seconds is None or one.elapsed_seconds is None:
+                continue
+            if one.elapsed_seconds() >= one.deadline_seconds:
+                raise OutOfBudget("the time of the turn is over")
 
     @property
     def used(self) -> Amount:
@@ -185,9 +203,10 @@ class Quota:
         """Reserve the request and return its output limit; wait while others' requests hold what it needs.
 
         Raises:
-            OutOfBudget: too little is left.
+            OutOfBudget: too little is left, or no time.
         """
         while True:
+            self.check_time()
             output = min(
                 need.affordable(
                     one._left(is_own_answer=need.is_answer and one is self), one._claimants
@@ -346,10 +365,11 @@ class MeteredModel:
         """Stream the reply, with the output capped to what is left.
 
         Raises:
-            OutOfBudget: too little is left.
+            OutOfBudget: too little is left, or no time.
             ModelError: the model could not be asked, or broke off.
         """
         if not self.quota.is_limited:
+            self.quota.check_time()
             async for piece in self.model.stream(prompt):
                 yield piece
             return

@@ -529,9 +529,7 @@ class React:
             ask = partial(self._replied, "answer", traces=traces)
             reply = await self._strikes.over(ask, steerable=reason != "budget")
         except _Unasked:
-            return await (
-                self._collected("budget") if traces else self._exhausted("budget", strikes)
-            )
+            return await (self._collected("budget") if traces else self._exhausted("budget"))
         except ModelError as error:
             return await self._without_model(error)
         except Struck:  # the next step sees why, and asks anew where there is time
