@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import Protocol
 
 import pytest
 from hypothesis import assume, example, given
@@ -14,7 +16,6 @@ from loopline.prompt import (
     Calls,
     ChannelSplitter,
     DecisionProtocol,
-    ThoughtSplitter,
     protocol,
 )
 from tests.strategies import json_objects, texts
@@ -96,35 +97,68 @@ def together(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [(channel, "".join(text for _, text in run)) for channel, run in runs]
 
 
-def cut(splitter: ChannelSplitter | ThoughtSplitter, pieces: list[str]) -> list[tuple[str, str]]:
+class AnySplitter(Protocol):
+    """What takes a text in pieces apart."""
+
+    def feed(self, text: str) -> Sequence[tuple[str, str]]: ...
+
+    def close(self) -> Sequence[tuple[str, str]]: ...
+
+
+def cut(splitter: AnySplitter, pieces: list[str]) -> list[tuple[str, str]]:
     given = [one for piece in pieces for one in splitter.feed(piece)]
     return together([*given, *splitter.close()])
 
 
-@pytest.mark.parametrize("splitter", [ChannelSplitter, ThoughtSplitter])
+SPLITTERS: list[Callable[[], AnySplitter]] = [
+    ChannelSplitter,
+    *(protocol(name).splitter for name in NAMES),
+]
+
+
+@pytest.mark.parametrize("splitter", SPLITTERS)
 @given(text=anything, size=st.integers(1, 9))
 def test_a_text_comes_apart_the_same_however_it_is_cut(
-    splitter: type[ChannelSplitter | ThoughtSplitter], text: str, size: int
+    splitter: Callable[[], AnySplitter], text: str, size: int
 ) -> None:
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     assert cut(splitter(), pieces) == cut(splitter(), [text]) == cut(splitter(), list(text))
 
 
-@given(anything)
-@example("<>")
-def test_what_is_streamed_of_a_tagged_answer_is_the_answer(text: str) -> None:
-    written = protocol("tagged").answered(text).text
-    assert (
-        "".join(part for name, part in cut(ChannelSplitter(), [written]) if name == "answer")
-        == text
-    )
+def heard(spoken: DecisionProtocol, text: str) -> dict[str, str]:
+    """What is heard of a reply that is written letter by letter, by channel."""
+    texts = dict[str, str]()
+    for channel, piece in cut(spoken.splitter(), list(text)):
+        texts[channel] = texts.get(channel, "") + piece
+    return texts
 
 
-@given(anything)
-def test_what_is_streamed_of_a_final_answer_is_the_answer(text: str) -> None:
-    written = protocol("thought_action").answered(text).text
-    parts = [part for name, part in cut(ThoughtSplitter(), list(written)) if name == "answer"]
-    assert "".join(parts).strip() == text.strip()
+@given(protocols, anything)
+@example(protocol("json"), "\\ud83c")
+@example(protocol("json"), "🍵\\n\\u00e9")
+def test_an_answer_is_heard_as_it_is_read(spoken: DecisionProtocol, text: str) -> None:
+    assume(text.strip())
+    written = said(spoken.answered(text))
+    assert heard(spoken, written.text) == {"answer": spoken.decode(written).text.strip()}
+
+
+@given(protocols, anything, st.lists(calls, min_size=1, max_size=3))
+def test_notes_beside_calls_are_heard_as_they_are_read(
+    spoken: DecisionProtocol, notes: str, made: list[ToolCall]
+) -> None:
+    assume(not notes.strip().startswith("```") or spoken.name != "tagged")
+    texts = heard(spoken, spoken.called(notes, made).text)
+    # What follows a text is not known in native while it is written.
+    channel = "answer" if spoken.name == "native" else "notes"
+    assert texts == ({channel: notes.strip()} if notes.strip() else {})
+
+
+def test_an_escape_that_takes_two_is_one_character_however_it_is_cut() -> None:
+    written = '{"answer": "a\\ud83c\\udf75b\\ud83c", "notes": "\\u00e9\\u00zz\\q"}'
+    spoken = protocol("json")
+    assert heard(spoken, written) == {"answer": "a🍵b\\ud83c", "notes": "é\\u00zz\\q"}
+    read = spoken.decode(Reply(text=written))
+    assert read == Answer("é\\u00zz\\q", "a🍵b\\ud83c")
 
 
 CODE = """def f(x):
@@ -176,3 +210,19 @@ def test_two_hundred_kilobytes_of_anything_are_decided(
     head: str, piece: str, name: ProtocolName
 ) -> None:
     protocol(name).decode(Reply(text=head + piece * (200_000 // len(piece))))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("thought_action", "Action: a\nAction Input: {}\nFinal Answer: Made up."),
+        ("thought_action", "Action: a\nAction Input: {}\nObservation: 1\nFinal Answer: Made up."),
+        ("tagged", '<tool_call name="a">{}</tool_call><channel:answer>Made up.</channel:answer>'),
+        ("tagged", '<tool name="a" args="{}">{}</tool><channel:canvas>Made up.</channel:canvas>'),
+    ],
+)
+def test_an_answer_behind_a_call_is_not_heard(name: ProtocolName, text: str) -> None:
+    assert heard(protocol(name), text) == {}
+    read = protocol(name).decode(Reply(text=text))
+    assert isinstance(read, Calls)
+    assert read.discarded.endswith("Made up.")

@@ -49,6 +49,10 @@ _ACTION = re.compile(r'"(?=action"\s*+:\s*+"(?:call_tool|final_answer)")')
 _BETWEEN = re.compile(r"(?:[\s,]|```\w*)*+")
 _HEARD: dict[str, Channel] = {"notes": "notes", "answer": "answer"}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
+_SPECIAL = '"\\'
+_ESCAPED = re.compile(r'\\(["\\/bfnrt])')
+_IN_STRING = re.compile(r'(?:[^"\\]++|\\["\\/bfnrt])*+')
+_OUTSIDE = re.compile(r'[^{}\[\],:"]*+')
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
@@ -177,11 +181,15 @@ class JsonSplitter:
 
     def feed(self, text: str) -> list[Piece]:
         """Return what the next piece of the reply adds to which channel."""
-        for character in text:
-            if self._in_string:
-                self._read(character)
-            else:
-                self._walk(character)
+        at = 0
+        while at < len(text):
+            passed = (_IN_STRING if self._in_string else _OUTSIDE).match(text, at)
+            end = passed.end() if passed and self._escape is None else at
+            if self._in_string and (self._field or not self._is_value):
+                self._text.append(_ESCAPED.sub(lambda one: _ESCAPES[one[1]], text[at:end]))
+            if end < len(text):
+                self._take(text[end])
+            at = end + 1
         self._tell()
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -189,6 +197,17 @@ class JsonSplitter:
     def close(self) -> list[Piece]:
         """Return nothing: what was not finished is no text of a field."""
         return []
+
+    def _take(self, character: str) -> None:
+        """Read a character that means something where it stands."""
+        if self._escape is not None:
+            self._escaped(self._escape + character)
+        elif not self._in_string:
+            self._walk(character)
+        elif character == '"':
+            self._end()
+        else:
+            self._escape = ""
 
     def _walk(self, character: str) -> None:
         """Read on outside of string literals."""
@@ -212,17 +231,6 @@ class JsonSplitter:
             case _:
                 pass
 
-    def _read(self, character: str) -> None:
-        """Read on inside of a string literal."""
-        if self._escape is not None:
-            self._escaped(self._escape + character)
-        elif character == "\\":
-            self._escape = ""
-        elif character == '"':
-            self._end()
-        elif self._field or not self._is_value:
-            self._text.append(character)
-
     def _escaped(self, escape: str) -> None:
         """Take an escape as far as it has come; one that JSON does not have stands for itself."""
         self._escape = None
@@ -230,7 +238,10 @@ class JsonSplitter:
             self._text.append(_ESCAPES.get(escape, f"\\{escape}"))
         elif not set(escape[1:]) <= _HEX:
             self._text.append(f"\\{escape[:-1]}")
-            self._read(escape[-1])
+            if escape[-1] in _SPECIAL:
+                self._take(escape[-1])
+            else:
+                self._text.append(escape[-1])
         elif len(escape) < len("u0000"):
             self._escape = escape
         else:

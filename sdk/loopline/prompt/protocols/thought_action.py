@@ -219,8 +219,15 @@ class ThoughtSplitter:
 
     def feed(self, text: str) -> list[Piece]:
         """Return what the next piece of the reply adds to which channel."""
-        for character in text:
-            self._take(character)
+        at = 0
+        while at < len(text):
+            if self._line is None:
+                end = 0 if self._word == "Final Answer" else text.find("\n", at) + 1
+                self._say(text[at : end or len(text)])
+                at = end or len(text)
+            else:
+                self._take(text[at])
+                at += 1
         return self._given()
 
     def close(self) -> list[Piece]:
@@ -229,10 +236,7 @@ class ThoughtSplitter:
         return self._given()
 
     def _take(self, character: str) -> None:
-        if self._line is None:
-            self._say(character)
-            return
-        self._line += character
+        self._line = (self._line or "") + character
         if len(self._line) > _LONGEST_MARK or not _MAYBE.fullmatch(self._line):
             self._decide()
 
@@ -244,8 +248,7 @@ class ThoughtSplitter:
             line = line[mark.end() :]
         else:
             line = _ESCAPED.sub(r"\1\2", line)
-        for character in line:
-            self._say(character)
+        self._say(line)
 
     def _begins(self, word: str) -> bool:
         """Whether a word begins something else here; then that is what follows."""
@@ -261,10 +264,11 @@ class ThoughtSplitter:
             self._said[self._channel].begin()
         return True
 
-    def _say(self, character: str) -> None:
+    def _say(self, text: str) -> None:
+        """Take what a line says, to its end if that has come."""
         if self._channel:
-            self._run.append(character)
-        if character == "\n" and self._word != "Final Answer":
+            self._run.append(text)
+        if text.endswith("\n") and self._word != "Final Answer":
             self._line = ""
 
     def _flush(self) -> None:
