@@ -195,16 +195,18 @@ class Talk:
         return await self.interrupts.recall(receipt)
 
     async def stop(self) -> bool:
-        """End the turn that runs, in whatever process, or waits for the user; whether there was one.
+        """End the turn that runs, in whatever process, or waits; whether there was one.
 
         What waits behind it in this harness is taken back. The next turn carries on from what the ended one left.
         """
         if await self._turns.stop(self.conversation):
             return True
         timeline = await opened(self._log, self.conversation)
-        if not timeline.cut:
+        open_turns = [*timeline.cut, *timeline.unbegun]
+        if not open_turns:
             return False
-        await self.interrupts.append(UserStop(), timeline.cut[-1].number)
+        for turn in open_turns:
+            await self.interrupts.append(UserStop(), turn.number)
         await self._turns.end_stopped(self.conversation)
         return True
 

@@ -216,7 +216,7 @@ class Turns:
             uid = summary.uid if summary else ""
             lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
             hear = self._ears.telling(conversation)
-            for turn in [turn for turn in timeline.cut if turn.stopped]:
+            for turn in [one for one in (*timeline.cut, *timeline.unbegun) if one.stopped]:
                 recorder = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
                 await settled(lead.end(recorder, "stopped", status="stopped"))
 

@@ -52,6 +52,7 @@ DENIED = "The user did not approve of this call. Do not make it again; find anot
 CUT: Mapping[Why, str] = {
     "steer": "because the user wants something else now",
     "deadline": "because the time of the turn was over",
+    "budget": "because the budget of the turn was spent",
 }
 UNKNOWN = " Whether it took effect is unknown."
 
@@ -165,7 +166,7 @@ class Actor:
         try:
             judged = await self._strikes.over(lambda: self._judged(calls))
         except Struck as struck:  # nothing of them has begun
-            await self._pass_over(calls, struck.why)
+            await self.pass_over(calls, struck.why)
             return
         for parsed in judged:
             before = [
@@ -190,7 +191,7 @@ class Actor:
         """The calls as the guards leave them, one after the other, before any of them runs."""
         return [await self._judge.judged(self._judge.parsed(call)) for call in calls]
 
-    async def _pass_over(self, calls: Sequence[ToolCalled], why: Why) -> None:
+    async def pass_over(self, calls: Sequence[ToolCalled], why: Why) -> None:
         """Begin none of the calls, and say so."""
         for call in calls:
             await self._record_cut(call, why, begun=False)

@@ -1,18 +1,29 @@
-"""What is recorded of a call that has come to its end, and of notes that mark the steps of a plan."""
+"""What is recorded: of a call that has come to its end, of thinking, of notices, of marks of a plan's steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loopline.models import ADDRESS_CHARACTERS, JsonObject, dumps, one_line
+from loopline.models import (
+    ADDRESS_CHARACTERS,
+    Echo,
+    JsonObject,
+    Reply,
+    dumps,
+    one_line,
+    well_formed,
+    well_formed_object,
+)
 from loopline.timeline import (
     ArtifactKept,
     Body,
     Moment,
+    Notice,
     Plan,
     PlanAck,
     StepStatus,
+    Thinking,
     Timeline,
     ToolCalled,
     ToolResult,
@@ -112,3 +123,18 @@ def acknowledged(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
         if current.step_status.get(number) != status
     }
     return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
+
+
+def sound(echo: Echo | None) -> Echo | None:
+    """The echo, as a log can hold it."""
+    return echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts)))
+
+
+def thoughts(reply: Reply) -> list[Thinking]:
+    """What the model has thought, for people."""
+    return [Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
+
+
+def noticed(code: str, text: str) -> list[Notice]:
+    """What a nudge says, as the log keeps it."""
+    return [Notice(code=code, text=well_formed(text))] if text else []

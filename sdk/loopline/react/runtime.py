@@ -17,14 +17,12 @@ from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
 from loopline.events import Listen
 from loopline.models import (
-    Echo,
     Model,
     Prompt,
     Reply,
     ToolCall,
     Usage,
     well_formed,
-    well_formed_object,
 )
 from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
 from loopline.react.acting import Actor, Hands
@@ -33,7 +31,7 @@ from loopline.react.arounds import wrapped
 from loopline.react.asking import Patience, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.nudges import nudges_of
-from loopline.react.outcomes import acknowledged
+from loopline.react.outcomes import acknowledged, noticed, sound, thoughts
 from loopline.react.policies import Policies
 from loopline.react.quota import OutOfBudget, check_prices
 from loopline.react.router import (
@@ -66,10 +64,10 @@ from loopline.timeline import (
     Notice,
     Recorder,
     SwitchCause,
-    Thinking,
     ToolCalled,
     Turn,
     TurnResult,
+    UserSteer,
     plan,
 )
 
@@ -178,9 +176,14 @@ class React:
 
     def _cut(self, why: Why) -> None:
         """Cut off the calls that run; for a steer only where a request can still show it."""
-        asks = self._policies.on_exhausted == "force" or self._policies.synthesizes
-        if why == "deadline" or asks or not self.state.exhausted:
+        if why == "deadline" or self._asks_again:
             self._actor.cut(why)
+
+    @property
+    def _asks_again(self) -> bool:
+        """Whether a request is to come that can show what the user says now."""
+        forces = self._policies.on_exhausted == "force" or self._policies.synthesizes
+        return forces or not self.state.exhausted
 
     def _paused(self) -> Ended | None:
         """The turn waits for the user while a call does."""
@@ -224,7 +227,7 @@ class React:
 
     async def _tell(self, code: str, text: str) -> None:
         """Have the model read something, once between two decisions."""
-        told = _told(code, text)
+        told = noticed(code, text)
         if told and code not in self._recorder.turn.told:
             await self._recorder.record(*told)
 
@@ -249,12 +252,15 @@ class React:
             case Continue():
                 await self._record_cut(written)
             case Held(notes=notes, text=text, reason=reason, say=say):
-                told = _told(say.code, say.text) if say else []
+                told = noticed(say.code, say.text) if say else []
                 await self._hold(reply, _both(notes, marks), Draft(text=text, reason=reason), told)
             case Accept(notes=notes, text=text, flag=flag):
                 return await self._accept(reply, _both(notes, marks), text, flag)
             case End(notes=notes, text=text, stop=stop):
-                body, told = self._completion(text, "", stop.reason), _told(stop.reason, stop.text)
+                body, told = (
+                    self._completion(text, "", stop.reason),
+                    noticed(stop.reason, stop.text),
+                )
                 return await self._close(reply, body, _both(notes, marks), told=told)
         return None
 
@@ -389,8 +395,24 @@ class React:
         plans = any(call.name == "react.plan" for call in calls)
         acks = [] if plans else self._acks(notes)
         await self._record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
-        await self._actor.act(numbered)
+        why = self._why_not()
+        if why is None:
+            await self._actor.act(numbered)
+        else:
+            await self._actor.pass_over(numbered, why)
         return self._paused()
+
+    def _why_not(self) -> Why | None:
+        """Why no call is begun: there is nothing left for it, or the user has just steered elsewhere."""
+        recorder, most, dear = self._recorder, self._policies.max_tokens, self._policies.max_cost
+        used, cost = recorder.turn.usage, recorder.turn.cost or 0.0
+        if most is not None and used.input_tokens + used.output_tokens > most:
+            return "budget"
+        if dear is not None and cost > dear:
+            return "budget"
+        said = recorder.timeline.inputs_for(recorder.number)
+        steered = any(isinstance(one.body, UserSteer) for one in said)
+        return "steer" if steered and self._asks_again else None
 
     async def _hold(self, reply: Reply, notes: str, draft: Draft, told: list[Notice]) -> None:
         decided = self._decided(reply, notes, 0)
@@ -466,13 +488,13 @@ class React:
     ) -> None:
         decision = self._decision(reply, raw=raw if raw.strip() else NOTHING)
         notice = Notice(code="malformed_reply", text=problem)
-        await self._record(decision, *_thoughts(reply), *self._acks(notes), notice)
+        await self._record(decision, *thoughts(reply), *self._acks(notes), notice)
 
     async def _record_cut(self, reply: Reply) -> None:
         """Keep what came of a reply that was cut off, and have the model write on."""
         decision = self._decision(reply, raw=well_formed(reply.text))
         told = Notice(code="reply_cut_off", text=CONTINUE)
-        bodies: list[Body] = [decision, *_thoughts(reply), told]
+        bodies: list[Body] = [decision, *thoughts(reply), told]
         self._texts.settle_cut(bodies, self._recorder.timeline.pool)
         await self._recorder.record(*bodies)
 
@@ -488,7 +510,7 @@ class React:
             cost=None if cost is None else cost + estimated_cost,
             attempt=reply.attempt,
             discarded=reply.discarded,
-            echo=_sound(reply.echo),
+            echo=sound(reply.echo),
             estimated=estimated,
         )
 
@@ -496,7 +518,7 @@ class React:
         decision = self._decision(reply, calls=calls)
         if answer:
             decision = replace(decision, purpose="answer")
-        return [decision, *_thoughts(reply), *([Notes(text=notes)] if notes else [])]
+        return [decision, *thoughts(reply), *([Notes(text=notes)] if notes else [])]
 
     def _acks(self, notes: str) -> list[Body]:
         recorder = self._recorder
@@ -565,21 +587,6 @@ def answered(turn: Turn, answers: int) -> Ended | None:
         return None
     answer = turn.completions[answers - 1]
     return Ended(answer.reason, answer.error)
-
-
-def _sound(echo: Echo | None) -> Echo | None:
-    """The echo, as a log can hold it."""
-    return echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts)))
-
-
-def _thoughts(reply: Reply) -> list[Thinking]:
-    """What the model has thought, for people."""
-    return [Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
-
-
-def _told(code: str, text: str) -> list[Notice]:
-    """What a nudge says, as the log keeps it."""
-    return [Notice(code=code, text=well_formed(text))] if text else []
 
 
 def _both(notes: str, marks: str) -> str:

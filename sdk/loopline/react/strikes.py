@@ -13,7 +13,7 @@ from loopline.errors import StoreBusy
 from loopline.timeline import Recorder
 
 T = TypeVar("T")
-Why = Literal["steer", "deadline"]
+Why = Literal["steer", "deadline", "budget"]
 
 LOOK_SECONDS = 0.2
 """How often a turn looks for what another process has said meanwhile, while a step takes long."""
