@@ -10,6 +10,7 @@ import pytest
 from loopline import BundleError, RefError
 from loopline.refs import SkillRef, parse
 from loopline.skills import REACT, DocumentError, Selection, Skills, read_yaml, selections
+from loopline.timeline import citations
 from tests.authoring.writing import write
 
 TEA = """---
@@ -218,3 +219,27 @@ def test_yaml_is_one_document() -> None:
     with pytest.raises(DocumentError) as raised:
         read_yaml("a: 1\n---\nb: 2\n")
     assert raised.value.line == 2
+
+
+@pytest.mark.parametrize("key", ["built_in", "include_for", "import", "imports"])
+def test_a_key_without_effect_is_warned_of(tmp_path: Path, key: str) -> None:
+    write(tmp_path, {"public/tea/SKILL.md": skill(more=f"{key}: [other]\n")})
+    (warning,) = Skills.load(tmp_path).warnings
+    assert warning.startswith(f"{tmp_path / 'public/tea/SKILL.md'}:3: '{key}' has no effect: ")
+
+
+@pytest.mark.parametrize("name", ["sources.yaml", "compact.md", "tools.yaml"])
+def test_a_file_of_a_skill_that_is_not_read_is_warned_of(tmp_path: Path, name: str) -> None:
+    write(tmp_path, {"public/tea/SKILL.md": skill(), f"public/tea/{name}": "x: 1\n"})
+    (warning,) = Skills.load(tmp_path).warnings
+    assert warning.startswith(f"{tmp_path / 'public/tea' / name}: it is not read")
+
+
+@pytest.mark.parametrize("token", ["[[S:1]]", "[[ s : 1-3 ]]", "`[[S:2]]`", "```\n[[S:1]] x\n```"])
+def test_a_skill_names_no_source_of_a_conversation(tmp_path: Path, token: str) -> None:
+    write(tmp_path, {"public/tea/SKILL.md": f"{skill()}Boil {token}.\n"})
+    skills = Skills.load(tmp_path)
+    body = skills.find("public", "tea").body
+    assert citations.find(body.replace("`", ""), newest=9) == []
+    assert "[ [" in body
+    assert "plain text" in skills.warnings[0]

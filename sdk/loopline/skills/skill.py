@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import sha256
@@ -19,17 +20,26 @@ KEYS = (
     *("name", "id", "description", "version", "namespace", "category", "tags", "when_to_use"),
     *("author", "created", "built_in", "include_for", "import", "imports"),
 )
+WITHOUT_EFFECT = ("built_in", "include_for", "import", "imports")
+"""Keys of other systems' skills, which are read past here."""
+UNREAD_FILES = ("sources.yaml", "compact.md", "tools.yaml")
+"""Files of other systems' skills, which are not read here."""
 DIGEST = 12
 
 _FENCE = re.compile(r"---[ \t]*\n")
 _FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
+_TOKEN = re.compile(r"\[(?=\[[ \t]*[Ss][ \t]*:)")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]+")
 _ID = re.compile(r"[A-Za-z0-9_-]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """A skill as it is now. `warnings` say what in its front matter means nothing."""
+    """A skill as it is now. `warnings` say what of it means nothing.
+
+    A citation token in its text would name a source of the conversation that shows it: in `body` it is
+    plain text, `[ [S:1]]`.
+    """
 
     namespace: str
     id: str
@@ -76,10 +86,10 @@ def read_skill(path: Path, namespace: str) -> Skill:
         name=fields.line_of_text("name", path.parent.name),
         description=fields.line_of_text("description", ""),
         when_to_use=fields.line_of_text("when_to_use", ""),
-        body=body.strip(),
+        body=_TOKEN.sub("[ ", body.strip()),
         digest=sha256(stored).hexdigest()[:DIGEST],
         path=path,
-        warnings=fields.warnings(),
+        warnings=(*fields.warnings(), *_unread(path, body)),
     )
     return _named(skill, fields)
 
@@ -132,7 +142,24 @@ class _Fields:
                 near = get_close_matches(key, KEYS, 1, 0.0)[0]
                 line = self.document.line(key)
                 found.append(f"{self.path}:{line}: {key!r} means nothing, nearest is {near!r}")
+            elif key in WITHOUT_EFFECT:
+                line = self.document.line(key)
+                found.append(f"{self.path}:{line}: {key!r} has no effect: {_INSTEAD[key]}")
         return tuple(found)
+
+
+_NAME_IT = "name the other skill in the text, so that it is read when it is needed"
+_SELECT = "select skills for an agent in `AGENTS_CONFIG`"
+_INSTEAD = {"built_in": _SELECT, "include_for": _SELECT, "import": _NAME_IT, "imports": _NAME_IT}
+
+
+def _unread(path: Path, body: str) -> Iterator[str]:
+    """Say what beside the front matter has no effect."""
+    for name in UNREAD_FILES:
+        if (path.parent / name).is_file():
+            yield f"{path.parent / name}: it is not read: write what it says into {FILE}"
+    if _TOKEN.search(body):
+        yield f"{path}: [[S:…]] names a source of a conversation, not of a skill: it is plain text here"
 
 
 def _named(skill: Skill, fields: _Fields) -> Skill:
