@@ -178,7 +178,7 @@ async def test_row_14_nothing_is_asked_that_the_budget_does_not_cover() -> None:
     async with at_work(model) as talk:
         result = await talk.say("go", max_tokens=100_000)
     assert (result.exit_reason, len(model.requests)) == ("budget", 1)
-    assert "w.look (c1): OK" in result.answer
+    assert "w.look (c1): ERROR (stopped)" in result.answer
 
 
 async def test_row_15_a_turn_that_is_stopped_keeps_what_it_has_and_leaves_nothing_running() -> None:
