@@ -1,6 +1,12 @@
 """From a timeline to what a model reads, and from its reply to a decision."""
 
-from loopline.prompt.announce import OPEN_PLANS_SHOWN, announce, tail_limit, unseen_sources
+from loopline.prompt.announce import (
+    FEW_LEFT,
+    OPEN_PLANS_SHOWN,
+    announce,
+    tail_limit,
+    unseen_sources,
+)
 from loopline.prompt.facts import Facts
 from loopline.prompt.fitting import (
     KEEP_INTACT_TURNS,
@@ -56,6 +62,7 @@ from loopline.prompt.trace import TRACE_LIMIT, TRACE_SYSTEM, TRACE_TAIL, trace, 
 from loopline.prompt.view import View
 
 __all__ = [
+    "FEW_LEFT",
     "HISTORY_SHARE",
     "KEEP_INTACT_TURNS",
     "KEEP_TURNS",

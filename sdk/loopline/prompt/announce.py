@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 
 from loopline.models import one_line
@@ -15,6 +15,7 @@ from loopline.timeline import PlanSnapshot, Source
 OPEN_PLANS_SHOWN = 4
 FEW_LEFT = 2
 SOURCES_SHOWN = 6
+WAITING_SHOWN = 4
 FEEDBACK_SHOWN = 8
 SCANNED = 200
 """Sources that are looked at for those which nothing above names, the newest; older ones share one range."""
@@ -55,23 +56,25 @@ def announce(
     plans: Sequence[PlanSnapshot],
     feedback: Sequence[str] = (),
     unseen: Unseen | None = None,
-    lasting: bool = False,
+    waiting: Sequence[str] = (),
     room: int = 0,
 ) -> str:
     """The tail of the prompt for round `iteration` of `limit`, 0 where none is set but by `tokens`.
 
-    `plans` are the open ones, the one changed last at the end; the last four are shown. `feedback` is a
-    line for each reaction that no turn shows in its place. `unseen` are the sources that nothing above names:
-    the newest get a line, the others their ref. A `lasting` one
-    leaves out what is another in every round, so that it can be seen whether it says something new: the
-    iteration, until few are left. Plans, feedback and sources share `room` tokens, if it is not 0.
+    Iteration 0 is not told. `now` is told in UTC, and in its own time zone where that is another. `turn_id` may say how
+    long the turn has run. `plans` are the open ones, the one changed last at the end; the last four are shown.
+    `feedback` is a line for each reaction that no turn shows in its place. `unseen` are the sources that nothing
+    above names: the newest get a line, the others their ref. `waiting` are the refs of prompts that the user has said
+    meanwhile and that wait for turns of their own. Plans, feedback and sources share `room` tokens, if it is not 0.
     """
-    counts = not lasting or (limit and limit - iteration <= FEW_LEFT)
-    left = _left(iteration, limit, None if lasting else tokens)
     lines = [
-        f"ANNOUNCE — iteration {iteration}{left}" if counts else "ANNOUNCE",
-        f"[TIME] {now:%Y-%m-%d %H:%M} UTC  [TURN] {turn_id}",
+        f"ANNOUNCE — iteration {iteration}{_left(iteration, limit, tokens)}"
+        if iteration
+        else "ANNOUNCE",
+        f"[TIME] {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC{_local(now)}  [TURN] {turn_id}",
     ]
+    if waiting:
+        lines.append(f"[WAITING] {', '.join(waiting[-WAITING_SHOWN:])}{_more(len(waiting))}")
     for_plans, for_feedback = (int(room * share) for share in (PLANS_SHARE, FEEDBACK_SHARE))
     if plans:
         lines += ["[OPEN PLANS]", *_fitted(plans[-OPEN_PLANS_SHOWN:], for_plans)]
@@ -97,6 +100,15 @@ def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unsee
         ],
         others=[*before, *((sid, sid) for sid in found[:-SOURCES_SHOWN])],
     )
+
+
+def _local(now: datetime) -> str:
+    is_utc = now.tzinfo == UTC or str(now.tzinfo) == "UTC"
+    return "" if is_utc else f", {now:%Y-%m-%d %H:%M} {now.tzinfo}"
+
+
+def _more(count: int) -> str:
+    return f" and {count - WAITING_SHOWN} more" if count > WAITING_SHOWN else ""
 
 
 def _left(iteration: int, limit: int, tokens: int | None) -> str:

@@ -106,6 +106,7 @@ def _tail_differs(past: Timeline, request: Request, tail: str) -> Divergence | N
         turn_id="",
         plans=past.plans.open,
         feedback=past.reactions.new_since(request.told),
+        waiting=past.prompts_after(request.block.turn),
         unseen=unseen_sources(past.pool.sources, request.marked),
         room=request.begun.tail_room,
     )

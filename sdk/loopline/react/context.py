@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cache, partial
 from hashlib import sha256
 from math import ceil
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 from loopline.clock import Clock
 from loopline.errors import ModelError, ModelOverflow
@@ -15,6 +17,7 @@ from loopline.events import Listen
 from loopline.models import Message, Model, Options, Prompt, Usage, well_formed
 from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
+    FEW_LEFT,
     NATIVE,
     RENDERER,
     TRACE_TAIL,
@@ -72,6 +75,11 @@ class Iteration:
     def number(self) -> int:
         """Its number, from 1; a request beyond the last decision has the number of that."""
         return min(self.made + 1, self.limit) if self.limit else self.made + 1
+
+    @property
+    def has_few_left(self) -> bool:
+        """Whether so few decisions are left that even a tail that stays says so."""
+        return bool(self.limit) and self.limit - self.number <= FEW_LEFT
 
 
 class Context:
@@ -412,20 +420,30 @@ class Context:
     def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
         """What changes from round to round; nothing where the last one that was kept says the same."""
         timeline, stays = self._recorder.timeline, self.model.abilities.tail == "kept"
-        prompt = self._recorder.turn.prompt
         said = announce(
-            iteration=iteration.number,
+            iteration=0 if stays and not iteration.has_few_left else iteration.number,
             limit=iteration.limit,
-            tokens=self._tokens_left(),
-            now=prompt.ts if prompt and stays else self._clock.now(),
-            turn_id=f"turn_{self._recorder.number}",
+            tokens=None if stays else self._tokens_left(),
+            now=self._local_time(stays=stays),
+            turn_id=f"turn_{self._recorder.number}{'' if stays else self._running()}",
             plans=timeline.plans.open,
             feedback=timeline.reactions.new_since(now.window.feedback),
             unseen=unseen_sources(timeline.pool.sources, now.marked),
-            lasting=stays,
+            waiting=timeline.prompts_after(self._recorder.number),
             room=room,
         )
         return "" if stays and said == now.kept_tail else said
+
+    def _local_time(self, *, stays: bool) -> datetime:
+        """The time in the user's zone; in a tail that stays it is that of the turn's beginning."""
+        prompt, zone = self._recorder.turn.prompt, self._policies.time_zone
+        now = prompt.ts if prompt and stays else self._clock.now()
+        return now if zone is None else now.astimezone(ZoneInfo(zone))
+
+    def _running(self) -> str:
+        """How long the turn has run, in whole seconds; waiting for a person does not count."""
+        seconds = int(self._recorder.elapsed_seconds)
+        return f", running for {timedelta(seconds=seconds)}" if seconds else ""
 
     def _tokens_left(self) -> int | None:
         """What the turn may still use, where tokens are all that limits its rounds."""

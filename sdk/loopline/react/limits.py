@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from typing import Literal, TypedDict, cast, get_args
+from zoneinfo import ZoneInfo
 
 from loopline.errors import LooplineError
 from loopline.events import DialectName
@@ -53,7 +54,7 @@ class Limits(TypedDict, total=False):
     keep what they looked up. The point before the tail lies `cache_point_offset_rounds` back, once
     there are `cache_point_min_rounds`. `editable_tail_size_in_tokens` is how far back `react.hide`
     reaches. A result is kept up to `result_bytes` and shown up to `result_characters`. `summary_hint` picks what a summary is asked to keep,
-    None by what it covers.
+    None by what it covers. `time_zone` is the user's, such as "Europe/Berlin", for the time in ANNOUNCE.
     """
 
     max_iterations: int | None
@@ -92,6 +93,7 @@ class Limits(TypedDict, total=False):
     result_bytes: int
     result_characters: int
     summary_hint: str | None
+    time_zone: str | None
 
 
 Check = Callable[[object], str]
@@ -146,6 +148,14 @@ def _word(value: object) -> str:
     return "" if isinstance(value, str) else "a word"
 
 
+def _zone(value: object) -> str:
+    try:
+        ZoneInfo(value if isinstance(value, str) else "")
+    except (KeyError, ValueError, OSError):
+        return "the name of a time zone, such as Europe/Berlin"
+    return ""
+
+
 _CHECKS: Mapping[str, Check] = {
     "max_iterations": _or_none(_whole(1)),
     "early_stop": _switch,
@@ -183,6 +193,7 @@ _CHECKS: Mapping[str, Check] = {
     "result_bytes": _whole(10_000),
     "result_characters": _whole(1_000),
     "summary_hint": _or_none(_word),
+    "time_zone": _or_none(_zone),
 }
 
 

@@ -73,6 +73,7 @@ class Policies:
     result_bytes: int = RESULT_BYTES
     result_characters: int = RESULT_CHARACTERS
     summary_hint: str | None = None
+    time_zone: str | None = None
 
     def under(self, *limits: Limits) -> Policies:
         """These, with what the limits set, the later ones over the earlier.
@@ -142,6 +143,7 @@ GROUPS: Mapping[str, Iterable[str]] = {
     "view": (
         "result_characters",
         "summary_hint",
+        "time_zone",
         "keep_recent_turns",
         "keep_recent_intact_turns",
         "cache_ttl_seconds",

@@ -355,6 +355,11 @@ class Timeline:
         turns = [self.turn(prompt.turn) for prompt in prompts]
         return [turn for turn in turns if not turn.header and not turn.exit]
 
+    def prompts_after(self, turn: int) -> list[str]:
+        """The refs of prompts that wait for turns of their own after that turn, oldest first."""
+        later = [one for one in self.unbegun if one.number > turn]
+        return [one.prompt.ref for one in later if one.prompt is not None]
+
     def has_whole(self, number: int) -> bool:
         """Whether every block of that turn is here, save some that a user may have said before it began."""
         turn = self.turns.get(number)
