@@ -296,6 +296,16 @@ async def test_a_steer_of_the_parent_stops_the_child_and_the_turn_goes_on() -> N
         assert status == "interrupted"
 
 
+async def test_a_call_whose_children_have_ended_ends_before_a_steer_is_taken() -> None:
+    model = Cast({"go": [Call("kin.finish", task="quick"), "As you like."], "quick": ["Tea."]})
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        async for event in talk.stream("go"):
+            if isinstance(event, Delta) and event.text == "finishing":
+                await talk.steer("Leave that.")
+        assert await results(talk) == [("ok", "finished Tea.")]
+
+
 async def test_a_steer_of_the_parent_keeps_children_from_beginning() -> None:
     calls = (Call("kin.ask", task="wait"), Call("kin.ask", task="wait"))
     model = Cast({"go": [calls, "As you like."], "wait": [Call("kin.hang")]})

@@ -114,6 +114,16 @@ async def confirm(task: str, context: ToolContext) -> str:
     context.ask_user(f"Is it {result.answer}?")
 
 
+@tool(effect="meta")
+async def finish(task: str, context: ToolContext) -> str:
+    """Have a child do something, and finish it off without one."""
+    result = await context.spawn(task)
+    context.progress("finishing")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    return f"finished {result.answer}"
+
+
 @tool(effect="read")
 async def hang() -> str:
     """Wait for ever."""

@@ -1,0 +1,205 @@
+"""What a strike does to the step that waits, and what becomes of a reply by the router's table."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from loopline.models import Reply, StopReason, Usage
+from loopline.prompt import Answer, Decided, Malformed
+from loopline.react import Hold, Nudged, ReactStateV2, Stop
+from loopline.react.policies import Policies
+from loopline.react.router import Accept, Continue, End, Held, Repair, Table, Unusable, route
+from loopline.react.strikes import LOOK_SECONDS, Strikes, Struck, Why
+from loopline.testing import FakeClock
+from loopline.timeline import (
+    NEW_TURN,
+    Conversation,
+    Entry,
+    MemoryLog,
+    Recorder,
+    Timeline,
+    UserPrompt,
+)
+
+
+@asynccontextmanager
+async def watched(
+    deadline: float | None = None,
+) -> AsyncGenerator[tuple[Strikes, FakeClock, list[Why]], None]:
+    """Strikes over a turn, its clock, and the strikes that went to calls."""
+    clock, cut, here = FakeClock(), list[Why](), Conversation(name="c")
+    log = MemoryLog(clock)
+    await log.append(here, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
+    async with log.lease(here) as term:
+        pen = Recorder(
+            log,
+            Timeline(),
+            conversation=here,
+            uid="u",
+            turn=1,
+            term=term,
+            clock=clock,
+            listener=lambda _: None,
+        )
+        strikes = Strikes(pen, clock, cut.append)
+        async with strikes.watching(deadline):
+            yield strikes, clock, cut
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def slowly() -> None:
+    """Wait, and take some steps to give up."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+async def stubbornly() -> str:
+    """Wait, and answer all the same."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return "all the same"
+
+
+async def ticks(count: int = 1) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_steps_are_struck_one_after_the_other_and_nothing_is_left_of_it() -> None:
+    async with watched() as (strikes, _, _):
+        for step in (for_ever, slowly, stubbornly):
+            task = asyncio.ensure_future(struck_by(strikes, step))
+            await ticks(2)
+            strikes.strike("steer")
+            await ticks(1)
+            strikes.strike("steer")  # it is giving up already
+            assert await task == ("steer", 0)
+
+
+async def struck_by(strikes: Strikes, step: Callable[[], Awaitable[object]]) -> tuple[str, int]:
+    """What has struck the step, and how many cancellations of its task are left."""
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(Struck) as struck:
+        await strikes.over(step)
+    return struck.value.why, task.cancelling()
+
+
+async def test_a_stop_goes_further_than_a_strike() -> None:
+    async with watched() as (strikes, _, _):
+        task = asyncio.ensure_future(strikes.over(slowly))
+        await ticks(2)
+        strikes.strike("steer")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_what_cannot_show_a_steer_is_not_struck_by_it_but_by_the_deadline() -> None:
+    async with watched(5) as (strikes, clock, _):
+        task = asyncio.ensure_future(strikes.over(for_ever, steerable=False))
+        await ticks(2)
+        strikes.strike("steer")
+        await ticks(5)
+        assert not task.done()
+        clock.advance(6)
+        with pytest.raises(Struck, match="deadline"):
+            await task
+
+
+async def test_past_the_deadline_no_step_is_begun() -> None:
+    begun = list[str]()
+
+    async def step() -> None:
+        begun.append("step")
+
+    async with watched(5) as (strikes, clock, cut):
+        await strikes.over(step)
+        clock.advance(6)
+        with pytest.raises(Struck, match="deadline"):
+            await strikes.over(step)
+    assert (begun, cut) == (["step"], ["deadline"])
+
+
+async def test_between_steps_a_strike_goes_to_the_calls() -> None:
+    async with watched() as (strikes, _, cut):
+
+        async def apart() -> None:
+            with strikes.apart():
+                strikes.strike("steer")
+                await ticks(3)
+
+        await strikes.over(apart)
+    assert cut == ["steer"]
+
+
+def test_a_turn_looks_for_steers_of_other_processes_four_times_a_second() -> None:
+    assert LOOK_SECONDS <= 0.25
+
+
+def table(
+    *, made: int, most: int = 5, waiting: bool = False, malformed: int = 0, nudge: Nudged = None
+) -> Table:
+    state = ReactStateV2(
+        iteration=made,
+        max_iterations=most,
+        min_rounds=1,
+        malformed=malformed,
+        cut_off=0,
+        steered=False,
+        batches=[],
+        notices={},
+        usage=Usage(),
+        cost=None,
+        elapsed_seconds=0.0,
+    )
+    return Table(state=state, waiting=waiting, policies=Policies(), nudges=[lambda _: nudge])
+
+
+def routed(decided: Decided, rows: Table, stop: StopReason = "stop") -> object:
+    text = decided.raw if isinstance(decided, Malformed) else "A."
+    return type(route(Reply(text=text, stop_reason=stop), decided, rows))
+
+
+A = Answer("", "A.")
+BLANK = Malformed("", "The reply was empty.")
+HOLD, STOP = Hold("check", "Check it."), Stop("stagnation", "Enough.")
+
+
+@pytest.mark.parametrize(
+    ("decided", "rows", "becomes"),
+    [
+        (A, table(made=0), Accept),
+        (A, table(made=0, waiting=True), Held),
+        (A, table(made=3, waiting=True), Held),
+        (A, table(made=4, waiting=True), Accept),
+        (A, table(made=0, nudge=HOLD), Held),
+        (A, table(made=4, nudge=HOLD), Accept),
+        (A, table(made=4, nudge=STOP), End),
+        (BLANK, table(made=0), Repair),
+        (BLANK, table(made=1, malformed=1), Unusable),
+        (BLANK, table(made=4), Repair),
+        (BLANK, table(made=4, malformed=1), Repair),
+        (Malformed(" \n", "It was blank."), table(made=1, malformed=1), Unusable),
+        (Malformed("A.", "No object."), table(made=1, malformed=1), Accept),
+    ],
+)
+def test_what_becomes_of_a_reply(decided: Decided, rows: Table, becomes: type) -> None:
+    assert routed(decided, rows) is becomes
+
+
+@pytest.mark.parametrize(("made", "becomes"), [(0, Continue), (3, Continue), (4, Accept)])
+def test_a_reply_that_was_cut_off_is_continued_unless_it_was_the_last(
+    made: int, becomes: type
+) -> None:
+    assert routed(A, table(made=made), "length") is becomes
