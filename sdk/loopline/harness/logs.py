@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
 MEMORY = "memory:"
+LONGEST_NAME_BYTES = 200
+"""File systems allow 255, and what is made beside a store has a longer name."""
 _FOLDER = Path(".loopline")
 
 
@@ -43,9 +45,14 @@ def place(url: str | None) -> Place:
             f"no store {given!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
         )
     try:
-        return Place(given, Path(os.path.realpath(given.removeprefix("sqlite:///"))))
+        path = Path(os.path.realpath(given.removeprefix("sqlite:///")))
+        size = len(os.fsencode(path.name))
     except ValueError as error:
         raise StoreError(f"no store {given!r}: {error}") from error
+    if not 0 < size <= LONGEST_NAME_BYTES:
+        problem = f"the name of its file has more than {LONGEST_NAME_BYTES} bytes"
+        raise StoreError(f"no store {given!r}: {problem if size else 'it names no file'}")
+    return Place(given, path)
 
 
 async def open_log(

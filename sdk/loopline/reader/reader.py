@@ -10,7 +10,7 @@ from functools import partial
 
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.knowledge import Passage
-from loopline.models import Json, dumps
+from loopline.models import Json, dumps, well_formed
 from loopline.reader.documents import pool_document, source_row, timeline_document
 from loopline.reader.listings import feedback_list, note_list, plan_list
 from loopline.reader.passages import kept_passage, read_passage
@@ -231,7 +231,8 @@ class Reader:
         return read_passage(passage, asked, whole, room)
 
     async def _elsewhere(self, ref: ConversationRef, asked: str, room: int) -> Item:
-        found = await self.other(ref.conversation) if self.other else None
+        is_stored = well_formed(ref.conversation) == ref.conversation
+        found = await self.other(ref.conversation) if self.other and is_stored else None
         if found is None:
             raise RefError(f"no conversation {ref.conversation!r} of this user")
         item = await replace(self, here=found)._read(ref.ref, asked, room)
