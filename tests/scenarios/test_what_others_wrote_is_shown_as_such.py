@@ -70,7 +70,7 @@ def test_every_line_of_the_frame_is_known() -> None:
     rooms = [Path("sdk/loopline") / room for room in ("prompt", "timeline", "react")]
     texts = [path.read_text("utf-8") for room in rooms for path in room.rglob("*.py")]
     heads = {head for text in texts for head in re.findall(r'"\[([A-Z][A-Z ]+)[\] ]', text)}
-    beside_results = {"CLEARED", "TRUNCATED", "HIDDEN"}
+    beside_results = {"CLEARED", "CUT", "TRUNCATED", "HIDDEN"}
     assert heads - beside_results - {*HEADS} == set()
 
 
