@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pytest
 from openai import AsyncOpenAI
@@ -20,6 +20,8 @@ from pydantic_ai import (
     ThinkingPart,
     ToolCallPart,
 )
+from pydantic_ai.models.cerebras import CerebrasModel
+from pydantic_ai.models.crusoe import CrusoeModel
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import (
     AgentInfo,
@@ -29,12 +31,19 @@ from pydantic_ai.models.function import (
     DeltaToolCalls,
     FunctionModel,
 )
+from pydantic_ai.models.ollama import OllamaModel
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.zai import ZaiModel
+from pydantic_ai.providers.cerebras import CerebrasProvider
+from pydantic_ai.providers.crusoe import CrusoeProvider
 from pydantic_ai.providers.deepseek import DeepSeekProvider
+from pydantic_ai.providers.ollama import OllamaProvider
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.providers.zai import ZaiProvider
 
 from loopline.adapters.pydantic_ai.bridge import BridgedModel
 from loopline.adapters.pydantic_ai.echoing import echo_of, parts_of
+from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, Exit, RoundStart, Thinking
@@ -53,6 +62,7 @@ from tests.wires.flat import KEY
 from tests.wires.test_requests import PROMPT
 from tests.wires.test_tails import calls, extend_one_another, talked, thoughts
 
+Reasoning: TypeAlias = Literal["reasoning", "reasoning_content"]
 OPUS = "claude-opus-5-5"
 COUNT = Call("w__count", '{"number": 7}', "call_1")
 LOOKED = oai.Says("I look.", (COUNT,), reasoning="Hm.")
@@ -159,6 +169,45 @@ async def test_plain_thinking_goes_back_only_to_servers_that_take_it(vendor: str
     assert b"<think" not in peer.requests[1].raw
 
 
+def _cerebras(client: AsyncOpenAI) -> OpenAIChatModel:
+    return CerebrasModel("gpt-oss", provider=CerebrasProvider(openai_client=client))
+
+
+def _crusoe(client: AsyncOpenAI) -> OpenAIChatModel:
+    return CrusoeModel("gpt-oss", provider=CrusoeProvider(openai_client=client))
+
+
+def _ollama(client: AsyncOpenAI) -> OpenAIChatModel:
+    return OllamaModel("gpt-oss", provider=OllamaProvider(openai_client=client))
+
+
+def _zai(client: AsyncOpenAI) -> OpenAIChatModel:
+    return ZaiModel("glm-5", provider=ZaiProvider(openai_client=client))
+
+
+PLAIN: dict[str, tuple[Callable[[AsyncOpenAI], OpenAIChatModel], Reasoning]] = {
+    "cerebras": (_cerebras, "reasoning"),
+    "crusoe": (_crusoe, "reasoning"),
+    "ollama": (_ollama, "reasoning"),
+    "zai": (_zai, "reasoning_content"),
+}
+
+
+@pytest.mark.parametrize("vendor", PLAIN)
+async def test_plain_thinking_goes_back_in_the_field_in_which_it_came(vendor: str) -> None:
+    made, field = PLAIN[vendor]
+    looked = oai.Says("I look.", (COUNT,), "Hm.", odd=oai.Odd(reasoning_field=field))
+    async with (
+        openai_like(looked, oai.Says("It is 7.")) as peer,
+        AsyncOpenAI(base_url=f"{peer.url}/v1", api_key=KEY) as client,
+        at_work(BridgedModel("m", made(client))) as talk,
+    ):
+        await talk.say("go")
+    body: Any = peer.requests[1].body
+    (said,) = [one for one in body["messages"] if one["role"] == "assistant"]
+    assert said.get(field) == "Hm."
+
+
 async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_here() -> None:
     cut = ant.Says(
         *("", ()),
@@ -212,7 +261,7 @@ def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_o
         ToolCallPart("w__count", {"number": 7}, "a", provider_name="p", provider_details=details),
     ]
     never = ToolCallPart("w__count", '{"num', "b")
-    echo = echo_of(ModelResponse([*parts, never]), "", "pydantic-ai:p")
+    echo = echo_of(ModelResponse([*parts, never]), frozenset(), "pydantic-ai:p")
     assert echo is not None
     call = ToolCall(name="w.count", arguments={"number": 7}, call_id="c1", provider_id="a")
     message = AssistantMessage(text="", calls=(call,))
@@ -264,6 +313,27 @@ async def test_an_effort_is_asked_for_as_the_model_takes_it(
         await asked(bridged, replace(PROMPT, options=options, messages=PROMPT.messages[:1]))
     body = peer.requests[0].body
     assert (body.get("thinking"), body.get("output_config")) == (thinking, output)
+
+
+async def test_a_budget_is_less_than_what_the_model_was_made_to_write() -> None:
+    async with (
+        anthropic_like(ant.Says("Tea.")) as peer,
+        bridged_at(peer, "messages", "claude-haiku-4-5", {"max_tokens": 3_000}) as model,
+    ):
+        hard = Options(reasoning_effort="high")
+        await asked(model, replace(PROMPT, options=hard, messages=PROMPT.messages[:1]))
+    body: Any = peer.requests[0].body
+    assert body["max_tokens"] > body.get("thinking", {}).get("budget_tokens", 0)
+
+
+async def test_a_reply_of_very_many_calls_is_given_up() -> None:
+    many = tuple(Call("shop__find", "{}", f"call_{n}") for n in range(300))
+    async with (
+        openai_like(oai.Says("", many)) as peer,
+        bridged_at(peer, "chat") as model,
+    ):
+        with pytest.raises(ModelReplyTooLarge):
+            await asked(model)
 
 
 async def test_no_budget_is_asked_for_behind_calls_whose_thinking_is_gone() -> None:

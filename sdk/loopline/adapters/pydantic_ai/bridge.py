@@ -18,8 +18,9 @@ from loopline.adapters.pydantic_ai.knowing import (
     facts_of,
     keeping_of,
     marks_of,
+    most_of,
     stores_unasked,
-    thinking_field_of,
+    thinking_fields_of,
 )
 from loopline.adapters.pydantic_ai.saying import (
     CacheMarks,
@@ -55,7 +56,7 @@ class BridgedModel:
         self._marks: CacheMarks = marks_of(model)
         self._keeping = keeping_of(model)
         self._asker = Asker(name, _key_of(model), (*secrets, *_keys(model)))
-        self._thinking_field = thinking_field_of(model)
+        self._thinking_fields = thinking_fields_of(model)
         self._family = f"{WIRE}:{model.system}"
         self._entered = False
 
@@ -69,7 +70,7 @@ class BridgedModel:
             ModelError: it could not be asked, or broke off.
         """
         names = names_in(prompt)
-        hearing = Hearing(self.name, names, self._thinking_field, self._family)
+        hearing = Hearing(self.name, names, self._thinking_fields, self._family)
         try:
             await self._enter()
             async with model_request_stream(
@@ -102,9 +103,10 @@ class BridgedModel:
         """What the model was made with goes before what is usual here, and the request before both."""
         usual = merge_model_settings(self._usual(), self._model.settings)
         by_budget = self.facts.thinking_by == "budget"
+        most = prompt.options.output_limit or most_of(self._model)
         kept = merge_model_settings(usual, self._keeping if prompt.cache_points else None)
         return merge_model_settings(
-            kept, settings_of(prompt, names, self._family, by_budget=by_budget)
+            kept, settings_of(prompt, names, self._family, by_budget=by_budget, most=most)
         )
 
     def _usual(self) -> Usual:

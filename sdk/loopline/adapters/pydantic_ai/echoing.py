@@ -18,13 +18,13 @@ _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(
 )
 
 
-def echo_of(response: ModelResponse, thinking_field: str, family: str) -> Echo | None:
+def echo_of(response: ModelResponse, thinking_fields: frozenset[str], family: str) -> Echo | None:
     """The parts of a reply in their order, where its provider wants something of them back.
 
-    Calls are left out but for their ids. `thinking_field` is what the provider calls plain thinking
-    that it takes back, empty where it takes none.
+    Calls are left out but for their ids. `thinking_fields` are those in which plain thinking came that
+    the provider takes back.
     """
-    wanted = [part for part in response.parts if _is_wanted(part, thinking_field)]
+    wanted = [part for part in response.parts if _is_wanted(part, thinking_fields)]
     if not wanted:
         return None
     written: list[JsonObject] = _PARTS.dump_python(
@@ -43,12 +43,12 @@ def parts_of(echo: Echo, message: AssistantMessage, names: WireNames) -> list[Mo
     return parts
 
 
-def _is_wanted(part: ModelResponsePart, thinking_field: str) -> bool:
+def _is_wanted(part: ModelResponsePart, thinking_fields: frozenset[str]) -> bool:
     """Whether it bears what its provider alone can read, or thinking that it takes back as it is."""
     match part:
         case ThinkingPart(signature=str(signature)) if signature:
             return True
-        case ThinkingPart(id=str(name)) if name and name == thinking_field:
+        case ThinkingPart(id=str(name)) if name in thinking_fields:
             return True
         case _:
             return bool(part.provider_details)

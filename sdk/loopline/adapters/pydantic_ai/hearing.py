@@ -14,15 +14,17 @@ from pydantic_ai import (
     ThinkingPart,
     ThinkingPartDelta,
     ToolCallPart,
+    ToolCallPartDelta,
 )
 from pydantic_ai.usage import RequestUsage
 
 from loopline.adapters.pydantic_ai.echoing import echo_of
-from loopline.errors import ModelOverloaded, ModelStreamBroken
+from loopline.errors import ModelOverloaded, ModelReplyTooLarge, ModelStreamBroken
 from loopline.models import (
     BrokenJson,
     JsonObject,
     Reply,
+    ReplyLimits,
     StopReason,
     TextDelta,
     ToolCall,
@@ -31,20 +33,31 @@ from loopline.models import (
 )
 from loopline.tools import WireNames
 
+LIMITS = ReplyLimits()
+"""How much of a reply by way of pydantic-ai is read."""
+
 
 class Hearing:
     """A reply on its way; what was told on the way is what the reply has."""
 
-    def __init__(self, model: str, names: WireNames, thinking_field: str, family: str) -> None:
+    def __init__(
+        self, model: str, names: WireNames, thinking_fields: frozenset[str], family: str
+    ) -> None:
         self._model = model
         self._names = names
-        self._thinking_field = thinking_field
+        self._thinking_fields = thinking_fields
         self._family = family
+        self._begun = self._size = 0
         self._text: list[str] = []
         self._thoughts: list[str] = []
 
     def take(self, event: ModelResponseStreamEvent) -> Iterator[TextDelta]:
-        """What an event adds."""
+        """What an event adds.
+
+        Raises:
+            ModelReplyTooLarge: it makes the reply hold more than is read of one.
+        """
+        self._measure(event)
         match event:
             case (
                 PartStartEvent(part=TextPart(content=str(text)))
@@ -60,6 +73,27 @@ class Hearing:
                 yield TextDelta(text=text, channel="thinking")
             case _:  # calls are taken whole, when the reply is over
                 pass
+
+    def _measure(self, event: ModelResponseStreamEvent) -> None:
+        """Count what comes, and stop what holds too much."""
+        match event:
+            case PartStartEvent(part=ToolCallPart(args=args)):
+                self._begun += 1
+                self._size += len(str(args or ""))
+            case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=args)):
+                self._size += len(str(args or ""))
+            case PartStartEvent(part=TextPart(content=text) | ThinkingPart(content=text)):
+                self._size += len(text)
+            case PartDeltaEvent(
+                delta=TextPartDelta(content_delta=str(text))
+                | ThinkingPartDelta(content_delta=str(text))
+            ):
+                self._size += len(text)
+            case _:
+                pass
+        if self._begun > LIMITS.calls or self._size > LIMITS.bytes:
+            most = f"{LIMITS.bytes:,} bytes and {LIMITS.calls:,} calls"
+            raise ModelReplyTooLarge(f"{self._model}: at most {most} of a reply are read")
 
     def reply(self, response: ModelResponse) -> Reply:
         """The reply, whole; half a call that the output limit cut off is no problem of its own.
@@ -78,7 +112,7 @@ class Hearing:
             text="".join(self._text) or _refusal(response),
             calls=calls,
             thinking="".join(self._thoughts),
-            echo=echo_of(response, self._thinking_field, self._family),
+            echo=echo_of(response, self._thinking_fields, self._family),
             problem="" if stop == "length" else problem,
             stop_reason=stop,
             usage=_usage(response.usage),
@@ -128,9 +162,12 @@ def _refusal(response: ModelResponse) -> str:
 
 def _usage(said: RequestUsage) -> Usage:
     """The tokens: in both libraries what a cache read or wrote is part of the input."""
+    if not said.has_values():
+        return Usage(unreported=1)
     return Usage(
         input_tokens=said.input_tokens,
         output_tokens=said.output_tokens,
         cache_read_tokens=said.cache_read_tokens,
         cache_write_tokens=said.cache_write_tokens,
+        reasoning_tokens=said.details.get("reasoning_tokens", 0),
     )

@@ -71,11 +71,32 @@ def _is_bound(model: Model) -> bool:
     return binds or facts(model.model_id).tail in ("kept", "cleared")
 
 
-def thinking_field_of(model: Model) -> str:
-    """What plain thinking is called that a model takes back; empty where it takes none."""
+_REASONING = frozenset({"reasoning", "reasoning_content"})
+_AS_IT_CAME = frozenset({"cerebras", "crusoe"})
+"""Providers that take plain thinking back in the field in which they sent it, which no profile names."""
+
+
+def thinking_fields_of(model: Model) -> frozenset[str]:
+    """The fields whose plain thinking a model takes back, none where it takes none.
+
+    `content` is thinking between tags in the text, which goes back between tags.
+    """
     said: Mapping[str, object] = profile_of(model)
-    is_taken = said.get("openai_chat_send_back_thinking_parts") == "field"
-    return str(said.get("openai_chat_thinking_field") or "") if is_taken else ""
+    field = str(said.get("openai_chat_thinking_field") or "")
+    if said.get("openai_chat_send_back_thinking_parts") == "tags":
+        return _REASONING | {"content"}
+    if field:
+        return frozenset({field})
+    return _REASONING if model.system in _AS_IT_CAME else frozenset()
+
+
+def most_of(model: Model) -> int | None:
+    """The most that a model was made to write, in tokens; None where its settings do not say."""
+    match model.settings:
+        case {"max_tokens": int(most)}:
+            return most
+        case _:
+            return None
 
 
 _NEEDS_STORED = {"openai_background", "openai_conversation_id", "openai_previous_response_id"}

@@ -229,10 +229,13 @@ def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
     )
 
 
-def settings_of(prompt: Prompt, names: WireNames, family: str, *, by_budget: bool) -> ModelSettings:
+def settings_of(
+    prompt: Prompt, names: WireNames, family: str, *, by_budget: bool, most: int | None
+) -> ModelSettings:
     """What this request asks for; what it leaves open stays with the model.
 
-    `by_budget` says that a model thinks by a number of tokens, and only when it is asked to.
+    `by_budget` says that a model thinks by a number of tokens, and only when it is asked to; `most` is
+    what may be written, None where the library decides.
     """
     options, settings = prompt.options, ModelSettings()
     if options.output_limit is not None:
@@ -245,20 +248,22 @@ def settings_of(prompt: Prompt, names: WireNames, family: str, *, by_budget: boo
         settings["tool_choice"] = "none"
     level = _THINKING.get(options.reasoning_effort)
     if by_budget:
-        settings["thinking"] = _within_budget(prompt, level, family)
+        settings["thinking"] = _within_budget(prompt, level, family, most)
     elif level is not None:
         settings["thinking"] = level
     return settings
 
 
-def _within_budget(prompt: Prompt, level: ThinkingLevel | None, family: str) -> ThinkingLevel:
+def _within_budget(
+    prompt: Prompt, level: ThinkingLevel | None, family: str, most: int | None
+) -> ThinkingLevel:
     """The hardest thinking up to this that leaves room for the reply.
 
     A forced call excludes it, and so do calls without theirs.
     """
     if not level or prompt.options.force_tool or breaks_off(prompt, family):
         return False
-    room = prompt.options.output_limit or BUDGETS["max"] + 1
+    room = most or BUDGETS["max"] + 1
     fitting: list[ThinkingLevel] = [
         one for one, budget in BUDGETS.items() if budget <= BUDGETS[level] and budget < room
     ]
