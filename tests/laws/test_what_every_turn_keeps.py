@@ -6,11 +6,11 @@ Users steer, add, judge and answer; guards deny and ask; models fail, ramble and
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 
 from loopline.events import Delta, Event
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage, Usage
@@ -32,10 +32,26 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
-from tests.support.lives import Life, live
+from tests.support.lives import Life, Lived
+from tests.support.lives import live as live_once
 from tests.support.wild_lives import wild_lives, without_cuts
 
-wildly = settings(max_examples=10)
+_lived: dict[str, Lived] = {}
+
+
+def wildly(law: Callable[[], None]) -> Callable[[], None]:
+    """Hold a law over a hundred lives, the same ones for each law, so that each is lived once."""
+    return seed(15)(settings(max_examples=100)(law))
+
+
+def live(life: Life) -> Lived:
+    """Live it, unless that was done."""
+    name = repr(life)
+    if name not in _lived:
+        if len(_lived) >= 250:
+            _lived.clear()
+        _lived[name] = live_once(life)
+    return _lived[name]
 
 
 def results_of(blocks: Sequence[Block]) -> Counter[str]:
