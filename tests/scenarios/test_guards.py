@@ -313,10 +313,12 @@ async def test_an_error_that_a_guard_breaks_over_is_not_shown() -> None:
 
 
 async def test_each_section_of_a_result_is_looked_over() -> None:
-    read = Call("react.read", paths=["ar:turn_1.user.prompt"])
-    model = ScriptedModel([read, "Done."])
+    page = Call("w.page", name="s3cret")
+    read = Call("react.read", paths=["ar:turn_1.artifacts.c1@1"])
+    model = ScriptedModel([page, read, "Done."])
     async with at_work(model, workbench(guards=[Redacting()])) as talk:
-        await talk.say("the key is s3cret")
-        (end,) = await bodies(talk, ToolResult)
-    assert "the key is ***" in end.text
+        await talk.say("go")
+        made, end = await bodies(talk, ToolResult)
+    assert "the page *** was made" in made.text
+    assert "<b>***</b>" in end.text
     assert "s3cret" not in end.text
