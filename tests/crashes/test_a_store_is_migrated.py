@@ -68,13 +68,13 @@ async def test_an_old_store_gains_what_is_new_with_its_first_write(old: Path) ->
         assert list(await log.read(HERE)) == [*before, *kept]
         await log.fork(HERE, Conversation(name="fork"), 2)
         await log.forget(THERE)
-    assert version(old) == "2"
+    assert version(old) == "3"
 
 
 async def test_a_lease_is_a_write_too(old: Path) -> None:
     async with await SqlLog.open(url(old)) as log, log.lease(HERE) as term:
         assert term == 2
-    assert version(old) == "2"
+    assert version(old) == "3"
 
 
 async def test_a_migrated_store_is_as_one_that_was_begun_now(old: Path, tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_wherever_a_migration_is_killed_another_process_migrates(quick_folder: P
     assert points > 20
     for point in range(1, points + 1):
         store = quick_folder / f"{point}.db"
-        assert version(store) == "2"
+        assert version(store) == "3"
         assert not Path(f"{store}-wal").exists()
         with closing(sqlite3.connect(store)) as database:
             seqs = database.execute("SELECT seq FROM blocks WHERE conversation = 1").fetchall()

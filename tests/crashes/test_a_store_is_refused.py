@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError, StoreVersion
+from loopline.timeline.chain import Link
 from tests.crashes.processes import HERE, prompt, url
 
 HELLO = [prompt("hello")]
@@ -161,11 +163,21 @@ async def test_a_store_upgraded_under_an_open_log_is_not_written(store: Path) ->
             await log.append(HERE, HELLO, seen=2)
 
 
+def chained(database: sqlite3.Connection) -> bytes:
+    """The digest that a second prompt of `[]` has in its chain."""
+    (before,) = database.execute("SELECT digest FROM blocks WHERE seq = 1").fetchone()
+    body = sha256(b"[]").digest()
+    link = Link(seq=2, place=b"1 0 2 0 0 1 user.prompt", body=body, digest=b"")
+    return link.after(before, 2)
+
+
 async def test_a_block_that_is_not_what_its_type_says_is_named(store: Path) -> None:
-    columns = "conversation, seq, turn, round, n, ts, term, type, version, body"
+    columns = "conversation, seq, turn, round, n, ts, term, type, version, body, digest, bytes"
     with closing(sqlite3.connect(store)) as database, database:
         database.execute(
-            f"INSERT INTO blocks ({columns}) VALUES (1, 2, 1, 0, 2, 0, 0, 'user.prompt', 1, '[]')"
+            f"INSERT INTO blocks ({columns})"
+            "VALUES (1, 2, 1, 0, 2, 0, 0, 'user.prompt', 1, '[]', ?, 0)",
+            (chained(database),),
         )
     async with await SqlLog.open(url(store)) as log:
         with pytest.raises(StoreError, match="block 2 of 'here'"):

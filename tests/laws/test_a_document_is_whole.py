@@ -60,7 +60,8 @@ def test_a_document_is_imported_to_the_very_blocks_it_was_made_of() -> None:
     assert read_document(document) == blocks
     for row, block in zip(rows(document), blocks, strict=True):
         assert missing(block.body, row["body"], "body") == []
-        row["body"] = json.loads(encode(block.body)[2])  # as older versions exported it
+        row["body"] = json.loads(encode(block.body)[2])
+        del row["digest"]  # as older versions exported it
     assert read_document(document) == blocks
 
 
@@ -126,6 +127,8 @@ def test_a_number_of_a_document_is_refused_or_does_no_harm(
     data: st.DataObject, number: int | float
 ) -> None:
     document = deepcopy(lived().document)
+    for row in rows(document):
+        del row["digest"]
     places = list(numbers(list(rows(document))))
     put = data.draw(st.sampled_from(places))
     put(number)

@@ -34,8 +34,8 @@ THERE = Conversation(name="there")
 FORK = Conversation(name="fork")
 PROMPT = Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)
 
-COLUMNS = "conversation, seq, turn, round, n, ts, term, type, version, body"
-REST = "1, 0, 9, 0, 0, 'user.prompt', 1, '{}'"
+COLUMNS = "conversation, seq, turn, round, n, ts, term, type, version, body, digest, bytes"
+REST = "1, 0, 9, 0, 0, 'user.prompt', 1, '{}', zeroblob(32), 0"
 CONVERSATION = "tenant, project, user, name, uid, title, turns, term, started_at"
 FORBIDDEN = [
     "UPDATE blocks SET body = '{}'",

@@ -9,13 +9,15 @@ from typing import Annotated, Literal
 import typer
 
 from loopline import __version__
+from loopline.cli.auditing import Audited, audit
 from loopline.cli.caching import CacheName
 from loopline.cli.chatting import chat
 from loopline.cli.checking import check
 from loopline.cli.choices import Choices
 from loopline.cli.door import attend
+from loopline.cli.groups import knowledge, presetting
 from loopline.cli.keeping import Removal, backup, export, forget, fork, import_, judge
-from loopline.cli.knowing import build, search
+from loopline.cli.knowing import search
 from loopline.cli.listing import Active
 from loopline.cli.looking import Look, show
 from loopline.cli.making import bundles, new
@@ -34,7 +36,6 @@ from loopline.cli.options import (
     UserOption,
     VerboseOption,
 )
-from loopline.cli.presetting import diff, presets
 from loopline.cli.prompting import Which, prompt
 from loopline.cli.reading import read
 from loopline.cli.recovery import carry_on
@@ -55,7 +56,6 @@ app: typer.Typer = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-knowledge: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(knowledge, name="knowledge", help="A bundle's knowledge space.")
 
 
@@ -78,7 +78,6 @@ def main_command(
     del version
 
 
-presetting: typer.Typer = typer.Typer(rich_markup_mode=None)
 app.add_typer(presetting, name="presets", help="What a loop may go by, preset by preset.")
 
 
@@ -384,6 +383,47 @@ def import_command(
     attend(partial(import_, file, name, confirm or (), choices), verbose=verbose)
 
 
+@app.command("audit")
+def audit_command(
+    conversation: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="CONVERSATION", help="Its name; without it every one.", show_default=False
+        ),
+    ] = None,
+    document: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Audit an exported document instead.", show_default=False
+        ),
+    ] = None,
+    head: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare with heads saved before.", show_default=False),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the heads of now.", show_default=False),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The key that heads are signed with.", show_default=False
+        ),
+    ] = None,
+    store: StoreOption = None,
+    user: UserOption = None,
+    project: ProjectOption = None,
+    tenant: TenantOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Say which blocks are not as they were written."""
+    choices = Choices(store=store, user=user, project=project, tenant=tenant, as_json=as_json)
+    asked = Audited(name=conversation, document=document, heads=head, save=save, key=key)
+    attend(partial(audit, asked, choices), verbose=verbose, as_json=as_json)
+
+
 @app.command("backup")
 def backup_command(
     target: Annotated[
@@ -494,39 +534,6 @@ def search_command(
     """Search a bundle's knowledge space."""
     choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
     attend(partial(search, bundle, query, limit, choices), verbose=verbose, as_json=as_json)
-
-
-@knowledge.command("build")
-def build_command(
-    bundle: BundleArgument,
-    store: StoreOption = None,
-    prop: PropOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Have a knowledge space ready, and say what is in it."""
-    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
-    attend(partial(build, bundle, choices), verbose=verbose, as_json=as_json)
-
-
-@presetting.callback(invoke_without_command=True)
-def presets_command(
-    context: typer.Context, as_json: JsonOption = False, verbose: VerboseOption = False
-) -> None:
-    """Show every preset, policy by policy."""
-    if context.invoked_subcommand is None:
-        attend(partial(presets, Choices(as_json=as_json)), verbose=verbose)
-
-
-@presetting.command("diff")
-def diff_command(
-    one: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
-    other: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Show in which policies two presets differ."""
-    attend(partial(diff, one, other, Choices(as_json=as_json)), verbose=verbose)
 
 
 @app.command("check")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,7 @@ from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import kept, latest_kept
+from loopline.cli.documents import read_object
 from loopline.cli.door import ANSWERED, FAILED, UsageError
 from loopline.cli.keyboard import Keyboard, restored
 from loopline.cli.reading import stored
@@ -22,7 +20,7 @@ from loopline.cli.steps import counted
 from loopline.cli.words import QUIET, visible
 from loopline.errors import LooplineError
 from loopline.harness import Store
-from loopline.models import Json, dumps
+from loopline.models import dumps
 from loopline.reader import import_actions
 from loopline.timeline import Reaction
 
@@ -41,12 +39,7 @@ async def import_(
     file: Path, name: str, confirmed: Sequence[str], choices: Choices, screen: Screen
 ) -> int:
     """Keep an exported conversation in the store, block by block as it was, and list what stays inert."""
-    try:
-        document: Json = json.loads(await asyncio.to_thread(_text, file))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file}: it is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise UsageError(f"{file}: it holds no JSON object: give it what loopline export prints")
+    document = await read_object(file)
     async with Store.open(choices.store) as store:
         talk = await store.load(document, name=name, confirm=confirmed, user=choices.whose)
         *blocks, _ = await talk.blocks()
@@ -57,10 +50,6 @@ async def import_(
             said = f"inert: {action.name} ({action.text}); --confirm {action.name} would allow it"
             screen.note(Text(visible(said), style=QUIET))
     return ANSWERED
-
-
-def _text(file: Path) -> str:
-    return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
 
 
 async def backup(target: Path, choices: Choices, screen: Screen) -> int:

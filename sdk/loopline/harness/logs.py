@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loopline.clock import Clock
 from loopline.errors import StoreError
-from loopline.timeline import MemoryLog, TimelineLog
+from loopline.timeline import Conversation, MemoryLog, TimelineLog
+from loopline.timeline.chain import Audit, Head
 
 if TYPE_CHECKING:
     from loopline.adapters.blobs import FileBlobs
@@ -87,6 +89,22 @@ async def back_up(log: TimelineLog, target: Path) -> None:
     if not isinstance(log, kept):
         raise StoreError("what is in memory alone has no backup: name a store that is a file")
     await log.backup(target, blobs.beside(target))
+
+
+async def audited(
+    log: TimelineLog, heads: Mapping[Conversation, Head], only: Conversation | None
+) -> Sequence[Audit]:
+    """Compare the conversations of a store with their chains, and with heads kept elsewhere.
+
+    Raises:
+        StoreError: nothing is kept, or the store has no digests yet.
+    """
+    kept, _ = await asyncio.to_thread(_on_disk)
+    if not isinstance(log, kept):
+        raise StoreError(
+            "what is in memory alone has nothing to audit: name a store that is a file"
+        )
+    return await log.audit(heads, only)
 
 
 def _on_disk() -> tuple[type[SqlLog], type[FileBlobs]]:

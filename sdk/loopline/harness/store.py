@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.conversations import Talk, Turns
 from loopline.errors import LooplineError
 from loopline.harness.conversing import Conversing
-from loopline.harness.logs import back_up, open_log, place
+from loopline.harness.logs import audited, back_up, open_log, place
 from loopline.harness.opened import conversed, named, others
 from loopline.harness.spaces import reads
 from loopline.reader import Reader
@@ -24,6 +24,7 @@ from loopline.timeline import (
     ConversationSummary,
     Timeline,
 )
+from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import TimelineLog
 
 
@@ -132,6 +133,16 @@ class Store(Conversing):
             StoreError: nothing is kept, something is at the target already, or it cannot be written.
         """
         await back_up(self.log, Path(target))
+
+    async def audit(
+        self, heads: Mapping[Conversation, Head] | None = None, only: Conversation | None = None
+    ) -> Sequence[Audit]:
+        """Compare every conversation, or only one, with its chain of digests, and with heads kept elsewhere.
+
+        Raises:
+            StoreError: nothing is kept, or the store has no digests yet.
+        """
+        return await audited(self.log, heads or {}, only)
 
     async def _reader(self, conversation: Conversation) -> Reader:
         log = self.log

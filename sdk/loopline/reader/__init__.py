@@ -1,11 +1,13 @@
 """One way in for every ref."""
 
+from loopline.reader.audits import audit_document
 from loopline.reader.documents import (
     page_document,
     pool_document,
     source_row,
     timeline_document,
 )
+from loopline.reader.heads import HeadsError, heads_text, read_heads
 from loopline.reader.importing import DocumentError, read_document
 from loopline.reader.imports import import_actions, import_mark
 from loopline.reader.passages import passage_source
@@ -22,13 +24,16 @@ from loopline.timeline import block_object, iso
 __all__ = [
     "Conversed",
     "DocumentError",
+    "HeadsError",
     "Item",
     "KnowledgeRead",
     "OtherConversation",
     "Reader",
     "Reading",
     "Status",
+    "audit_document",
     "block_object",
+    "heads_text",
     "import_actions",
     "import_mark",
     "iso",
@@ -36,6 +41,7 @@ __all__ = [
     "passage_source",
     "pool_document",
     "read_document",
+    "read_heads",
     "source_row",
     "text_of",
     "timeline_document",

@@ -17,13 +17,17 @@ from loopline.timeline import (
     encode_whole,
     iso,
 )
+from loopline.timeline.chain import digests
 
 VERSION = 1
 
 
 def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
     """Every block in order, and what the conversation is called; child runs are only named."""
-    blocks: list[Json] = [block_object(block) for block in timeline]
+    blocks: list[Json] = [
+        {**block_object(block), "digest": digest.hex()}
+        for block, digest in zip(timeline, digests(timeline), strict=True)
+    ]
     elsewhere: list[Json] = [*children(timeline)]
     first, last = (timeline.blocks[0], timeline.blocks[-1]) if timeline.blocks else (None, None)
     return {

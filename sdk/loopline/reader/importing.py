@@ -33,6 +33,7 @@ from loopline.timeline import (
     encode_whole,
     is_child_of,
 )
+from loopline.timeline.chain import digests
 from loopline.timeline.codec import VERSION as BODY_VERSION
 
 _DOCUMENT = {
@@ -46,7 +47,7 @@ _DOCUMENT = {
     "blocks",
 }
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
-_STORED = {"stored"}
+_STORED = {"stored", "digest"}
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
@@ -60,6 +61,28 @@ def read_document(document: JsonObject) -> list[Block]:
     Raises:
         DocumentError: it is of another version, or damaged; the message names the place.
     """
+    rows = rows_of(document)
+    read = [block_at(row, place) for place, row in enumerate(rows, start=1)]
+    blocks = [block for block, _ in read]
+    _check_turns(blocks)
+    _check_numbers(blocks)
+    _check_calls(blocks)
+    _check_attachments(blocks)
+    _check_names(read)
+    _check_digests(blocks, rows)
+    _check_commits(blocks)
+    fault = number_fault(blocks)
+    if fault is not None:
+        raise DocumentError(f"blocks[{fault[0]}].{fault[1]}")
+    return blocks
+
+
+def rows_of(document: JsonObject) -> list[Json]:
+    """Return the blocks of a document as they are written.
+
+    Raises:
+        DocumentError: it is none, or one of another version.
+    """
     match document.get("version"):
         case 1:
             pass
@@ -72,22 +95,15 @@ def read_document(document: JsonObject) -> list[Block]:
     rows = document.get("blocks")
     if not isinstance(rows, list) or not rows:
         raise DocumentError("blocks: there are none")
-    read = [_block(row, place) for place, row in enumerate(rows, start=1)]
-    blocks = [block for block, _ in read]
-    _check_turns(blocks)
-    _check_numbers(blocks)
-    _check_calls(blocks)
-    _check_attachments(blocks)
-    _check_names(read)
-    _check_commits(blocks)
-    fault = number_fault(blocks)
-    if fault is not None:
-        raise DocumentError(f"blocks[{fault[0]}].{fault[1]}")
-    return blocks
+    return rows
 
 
-def _block(row: Json, place: int) -> tuple[Block, Json]:
-    """The block at a place, from 1, and what it is called there."""
+def block_at(row: Json, place: int) -> tuple[Block, Json]:
+    """Return the block at a place, from 1, and what it is called there.
+
+    Raises:
+        DocumentError: it is no block, or stands at another place.
+    """
     at = f"blocks[{place - 1}]"
     match row:
         case {
@@ -126,7 +142,7 @@ def _block(row: Json, place: int) -> tuple[Block, Json]:
     except (ValueError, TypeError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise DocumentError(f"{at}: it is no {kind}: {said}") from error
-    known = _STORED if isinstance(block.body, Unknown) else set[str]()
+    known = _STORED if isinstance(block.body, Unknown) else {"digest"}
     extra = sorted({str(name) for name in rest} - known)
     if extra:
         raise DocumentError(f"{at}.{extra[0]}: a {kind} has no such field")
@@ -198,6 +214,19 @@ def _check_names(read: Sequence[tuple[Block, Json]]) -> None:
         if ref != name:
             called = repr(ref) if isinstance(ref, str) else "by no ref"
             raise DocumentError(f"blocks[{place}]: it is called {called}, and should be {name!r}")
+
+
+def _check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
+    """Check the digests that are given; documents of older versions have none."""
+    for place, (digest, row) in enumerate(zip(digests(blocks), rows, strict=True)):
+        match row:
+            case {"digest": given} if given != digest.hex():
+                raise DocumentError(
+                    f"blocks[{place}]: it is not what its digest says, so it or one before it was "
+                    "changed: loopline audit --document says more"
+                )
+            case _:
+                pass
 
 
 def _check_commits(blocks: Sequence[Block]) -> None:

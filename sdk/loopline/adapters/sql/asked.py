@@ -26,11 +26,16 @@ SURVIVE_POWER = {
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A body as its row holds it; one that is too large for a row is in `large`, named by `blob`."""
+    """A body as its row holds it; one that is too large for a row is in `large`, named by `blob`.
+
+    It is `size` bytes long, and `sha256` is theirs.
+    """
 
     kind: str
     version: int
     body: str
+    size: int
+    sha256: bytes
     blob: str | None = None
     large: bytes = b""
 
@@ -43,9 +48,10 @@ class Stored:
         """
         kind, version, text = sound(body)
         data = text.encode()
+        digest = sha256(data).digest()
         if has_blobs and len(data) > LARGE_BYTES:
-            return cls(kind, version, "", sha256(data).hexdigest(), data)
-        return cls(kind, version, text)
+            return cls(kind, version, "", len(data), digest, digest.hex(), data)
+        return cls(kind, version, text, len(data), digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sqlalchemy import Connection, select
 
-from loopline.adapters.sql.rows import milliseconds_of
 from loopline.adapters.sql.schema import SCHEMA_VERSION, meta, version_of
+from loopline.timeline.chain import milliseconds_of
 
 DAY = timedelta(days=1)
 KEY = "collected_at"

@@ -6,7 +6,6 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, select
 
-from loopline.adapters.sql.rows import milliseconds_of
 from loopline.adapters.sql.schema import (
     appends,
     blocks,
@@ -16,6 +15,7 @@ from loopline.adapters.sql.schema import (
     tombstones,
 )
 from loopline.timeline.blobs import BlobStore
+from loopline.timeline.chain import milliseconds_of
 
 _BURY = tombstones.insert()
 _ITS_BLOBS = (

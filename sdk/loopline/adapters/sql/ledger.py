@@ -17,16 +17,19 @@ from sqlalchemy import Connection, bindparam, func, select
 from loopline.adapters.sql import forgetting, forks, owners
 from loopline.adapters.sql.asked import Append, Stored
 from loopline.adapters.sql.driver import Statement
+from loopline.adapters.sql.migrations import migrate
 from loopline.adapters.sql.numbers import REMEMBERED, Counts, Numbers
 from loopline.adapters.sql.owners import Claim, Owner
 from loopline.adapters.sql.rows import (
     BLOCK_COLUMNS,
+    Mark,
+    Row,
     Rows,
     Wanted,
     is_named,
-    milliseconds_of,
     moment_of,
     names,
+    newest_block,
     row_of,
 )
 from loopline.adapters.sql.schema import (
@@ -35,7 +38,6 @@ from loopline.adapters.sql.schema import (
     blocks,
     check_version,
     conversations,
-    migrate,
     segments,
     tombstones,
     version_of,
@@ -53,16 +55,15 @@ from loopline.timeline import (
     title_of,
 )
 from loopline.timeline.blobs import BlobStore
+from loopline.timeline.chain import milliseconds_of
 from loopline.timeline.log import check_forget, check_fork, check_known
-
-_Row = dict[str, int | str | None]
 
 
 @dataclass(slots=True, kw_only=True)
 class _Place:
     """Where a conversation stands; `id` is None when it has no row, `head` 0 when it is empty.
 
-    `base` is the last place that it shows of others.
+    `base` is the last place that it shows of others, `mark` what the row of the head has.
     """
 
     id: int | None = None
@@ -70,6 +71,7 @@ class _Place:
     term: int = 0
     base: int = 0
     head: int = 0
+    mark: Mark = field(default_factory=Mark)
     forgotten: datetime | None = None
 
 
@@ -83,6 +85,7 @@ _base = (
     .where(segments.c.conversation == conversations.c.id)
     .scalar_subquery()
 )
+_newest = blocks.alias("head_row")
 _PLACE = Statement.of(
     select(
         conversations.c.id,
@@ -91,10 +94,13 @@ _PLACE = Statement.of(
         _head,
         _base,
         tombstones.c.at,
+        _newest.c.digest,
+        _newest.c.bytes,
     )
     .join_from(
         conversations, tombstones, tombstones.c.conversation == conversations.c.id, isouter=True
     )
+    .join(_newest, _newest.c.id == newest_block, isouter=True)
     .where(is_named)
 )
 _REPEATED = select(appends.c.last_seq).where(
@@ -119,10 +125,10 @@ _TERM = Statement.of(_ROW.values(term=bindparam("term")))
 class _Pending:
     """Rows that are decided upon and not yet written."""
 
-    blocks: list[_Row] = field(default_factory=list[_Row])
-    opened: list[_Row] = field(default_factory=list[_Row])
-    turns: list[_Row] = field(default_factory=list[_Row])
-    keys: list[_Row] = field(default_factory=list[_Row])
+    blocks: list[Row] = field(default_factory=list[Row])
+    opened: list[Row] = field(default_factory=list[Row])
+    turns: list[Row] = field(default_factory=list[Row])
+    keys: list[Row] = field(default_factory=list[Row])
 
     def write(self, connection: Connection) -> None:
         """Write them, many at a time."""
@@ -255,8 +261,9 @@ class Ledger:
         row = self._row(connection, conversation, place)
         place.head, place.turns = kept[-1][0].seq, max(block.turn for block, _ in kept)
         place.term = max(place.term, *(block.term for block, _ in kept))
-        _KEEP_BLOCKS.write(connection, [row_of(row, block, stored) for block, stored in kept])
-        opened: _Row = {
+        blocks_kept, bodies = [block for block, _ in kept], [stored for _, stored in kept]
+        _KEEP_BLOCKS.write(connection, _chained(row, blocks_kept, bodies, Mark())[0])
+        opened: Row = {
             "row": row,
             "turns": place.turns,
             "title": title_of([as_entry(block) for block, _ in kept]),
@@ -341,19 +348,19 @@ class Ledger:
         kept = _placed(asked, place.head, turns, counts, self._clock.now())
         self._numbers.remember(row, kept[-1].seq, counts)
         pending = self._pending
-        bodies = zip(kept, asked.stored, strict=True)
-        pending.blocks.extend(row_of(row, block, body) for block, body in bodies)
+        rows, mark = _chained(row, kept, asked.stored, place.mark)
+        pending.blocks += rows
         if not place.head:
             started = milliseconds_of(kept[0].ts)
             title = title_of(asked.entries)
-            opened: _Row = {"row": row, "turns": turns, "title": title, "started": started}
+            opened: Row = {"row": row, "turns": turns, "title": title, "started": started}
             pending.opened.append(opened)
         elif turns > place.turns:
             pending.turns.append({"row": row, "turns": turns})
         if asked.key:
-            outcome: _Row = {"conversation": row, "key": asked.key, "last_seq": kept[-1].seq}
+            outcome: Row = {"conversation": row, "key": asked.key, "last_seq": kept[-1].seq}
             pending.keys.append(outcome)
-        place.turns, place.head = turns, kept[-1].seq
+        place.turns, place.head, place.mark = turns, kept[-1].seq, mark
         return kept
 
     def _counts(self, connection: Connection, place: _Place, row: int, turns: set[int]) -> Counts:
@@ -367,15 +374,27 @@ def _read_place(connection: Connection, conversation: Conversation) -> _Place:
     found = _PLACE.rows(connection, names(conversation))
     if not found:
         return _Place()
-    row, turns, term, head, base, at = found[0]
+    row, turns, term, head, base, at, digest, size = found[0]
     return _Place(
         id=row,
         turns=turns,
         term=term,
         base=base or 0,
         head=head or base or 0,
+        mark=Mark() if digest is None else Mark(digest, size),
         forgotten=None if at is None else moment_of(at),
     )
+
+
+def _chained(
+    row: int, kept: Sequence[Block], stored: Sequence[Stored], mark: Mark
+) -> tuple[list[Row], Mark]:
+    """The blocks as rows behind that mark, and the mark of the last of them."""
+    rows = list[Row]()
+    for block, body in zip(kept, stored, strict=True):
+        made, mark = row_of(row, block, body, mark)
+        rows.append(made)
+    return rows, mark
 
 
 def _placed(asked: Append, head: int, turns: int, counts: Counts, now: datetime) -> list[Block]:

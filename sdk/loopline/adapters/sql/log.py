@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from loopline.adapters.sql import collecting, copying, forgetting
+from loopline.adapters.sql import audits, collecting, copying, forgetting
 from loopline.adapters.sql.asked import Append, Stored
 from loopline.adapters.sql.files import path_of
 from loopline.adapters.sql.group import Group
@@ -31,6 +31,7 @@ from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import Block, Conversation, ConversationSummary, Entry
 from loopline.timeline.blobs import BlobStore
+from loopline.timeline.chain import Audit, Head
 from loopline.timeline.waiting import settled
 
 T = TypeVar("T")
@@ -276,6 +277,21 @@ class SqlLog:
                 logger.info("blobs of %s that nothing refers to, removed: %d", self._path, count)
         except (StoreError, OSError) as error:
             logger.warning("the blobs of %s were not collected: %s", self._path, error)
+
+    async def audit(
+        self, heads: Mapping[Conversation, Head], only: Conversation | None = None
+    ) -> Sequence[Audit]:
+        """Compare every conversation, or only one, with its chain, and with heads kept elsewhere.
+
+        Raises:
+            StoreError: the store was written by an older loopline, and nothing has been since.
+        """
+
+        def look(connection: Connection) -> list[Audit]:
+            self._rows.check_chained(connection)
+            return audits.audits(connection, heads, only, self._blobs)
+
+        return await self._read(look)
 
     async def backup(self, target: Path, blobs: BlobStore | None) -> None:
         """Copy the store to a file that is not there yet, and what its rows name into `blobs`.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.timeline import Block, Conversation, ConversationSummary, decode
 from loopline.timeline.blobs import BlobStore
+from loopline.timeline.chain import START, milliseconds_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -56,7 +58,7 @@ _TOMBSTONE = (
 )
 
 
-def _blocks(blob: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+def _blocks(blob: ColumnElement[Any], digest: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
     return (
         select(
             blocks.c.seq,
@@ -69,6 +71,7 @@ def _blocks(blob: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
             blocks.c.version,
             blocks.c.body,
             blob,
+            digest,
         )
         .where(
             blocks.c.conversation == bindparam("owner"),
@@ -128,20 +131,36 @@ class _Statements:
     """How a store is read: one that is as it is now, or one that nobody has migrated yet."""
 
     def __init__(
-        self, parts: Select[*tuple[Any, ...]], blob: ColumnElement[Any], last: ColumnElement[int]
+        self,
+        parts: Select[*tuple[Any, ...]],
+        blob: ColumnElement[Any],
+        digest: ColumnElement[Any],
+        last: ColumnElement[int],
     ) -> None:
         found = _summaries(last)
         latest_first = found.order_by(blocks.c.ts.desc(), blocks.c.id.desc())
         self.parts: Statement = Statement.of(parts)
-        self.every: Select[*tuple[Any, ...]] = _blocks(blob)
+        self.every: Select[*tuple[Any, ...]] = _blocks(blob, digest)
         self.blocks: Statement = Statement.of(self.every)
         self.at: Statement = Statement.of(_at(self.every))
         self.summary: Statement = Statement.of(found.where(is_named))
         self.summaries: Select[*tuple[Any, ...]] = latest_first
 
 
-_NOW = _Statements(_PARTS, blocks.c.blob, func.coalesce(_last, _last_shown))
-_BEFORE_BLOBS_AND_FORKS = _Statements(_OWN, null(), _last)
+newest_block: ColumnElement[int] = func.coalesce(_last, _last_shown)
+"""The id of the last block that a conversation shows."""
+_NOW = _Statements(_PARTS, blocks.c.blob, blocks.c.digest, newest_block)
+_BEFORE_DIGESTS = _Statements(_PARTS, blocks.c.blob, null(), newest_block)
+_BEFORE_BLOBS_AND_FORKS = _Statements(_OWN, null(), null(), _last)
+_DIGESTS = Statement.of(
+    _at(
+        select(blocks.c.seq, blocks.c.digest).where(
+            blocks.c.conversation == bindparam("owner"),
+            blocks.c.seq > bindparam("after"),
+            blocks.c.seq <= bindparam("until"),
+        )
+    )
+)
 
 
 _trimmed = func.rtrim(conversations.c.name, "0123456789.")
@@ -165,11 +184,6 @@ _is_unfinished: ColumnElement[bool] = and_(
     conversations.c.id.in_(select(leases.c.conversation)),
     func.coalesce(_last_ended, 0) < conversations.c.turns,
 )
-
-
-def milliseconds_of(moment: datetime) -> int:
-    """Milliseconds since 1970 in UTC."""
-    return (moment - _EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +255,14 @@ def names(conversation: Conversation) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a row tells of all up to it: the digest of the chain, and the bytes of the bodies."""
+
+    digest: bytes = START
+    bytes: int = 0
+
+
 BLOCK_COLUMNS = (
     "conversation",
     "seq",
@@ -253,24 +275,39 @@ BLOCK_COLUMNS = (
     "version",
     "body",
     "blob",
+    "digest",
+    "bytes",
 )
 
 
-def row_of(conversation: int, block: Block, stored: Stored) -> dict[str, int | str | None]:
-    """The block as a row; `stored` is its encoded body."""
-    return {
+Row = dict[str, int | str | bytes | None]
+
+
+def row_of(conversation: int, block: Block, stored: Stored, before: Mark) -> tuple[Row, Mark]:
+    """The block as a row, and its mark; `stored` is its encoded body, `before` the mark before it."""
+    ts = milliseconds_of(block.ts)
+    place = (
+        f"{block.seq} {block.turn} {block.round} {block.n} {ts} {block.term} "
+        f"{stored.version} {stored.kind}"
+    )
+    digest = sha256(before.digest + stored.sha256 + place.encode()).digest()
+    mark = Mark(digest, before.bytes + stored.size)
+    row: Row = {
         "conversation": conversation,
         "seq": block.seq,
         "turn": block.turn,
         "round": block.round,
         "n": block.n,
-        "ts": milliseconds_of(block.ts),
+        "ts": ts,
         "term": block.term,
         "type": stored.kind,
         "version": stored.version,
         "body": stored.body,
         "blob": stored.blob,
+        "digest": mark.digest,
+        "bytes": mark.bytes,
     }
+    return row, mark
 
 
 class Rows:
@@ -312,7 +349,8 @@ class Rows:
         else:
             first = _first_rows(connection, statements, parts, wanted)
             rows += first if wanted.last is None else first[max(len(first) - wanted.last, 0) :]
-        return list(self._blocks(rows, conversation))
+        before = _digests_before(connection, parts, rows) if statements is _NOW else None
+        return list(self._blocks(rows, conversation, before))
 
     def summary(
         self, connection: Connection, conversation: Conversation
@@ -343,16 +381,43 @@ class Rows:
         """Who had the conversation last."""
         statements = self._as_found(connection)
         row = connection.execute(_OWN, names(conversation)).first()
-        return Owner() if row is None or statements is not _NOW else owner_of(connection, row[0])
+        has_leases = statements is not _BEFORE_BLOBS_AND_FORKS
+        return owner_of(connection, row[0]) if row is not None and has_leases else Owner()
+
+    def check_chained(self, connection: Connection) -> None:
+        """Check that the rows have digests.
+
+        Raises:
+            StoreError: an older loopline has written the store, and nobody has migrated it.
+        """
+        if self._as_found(connection) is not _NOW:
+            raise StoreError(
+                f"{self._path} was written by an older loopline and has no digests yet: "
+                "the next write to it adds them"
+            )
 
     def _as_found(self, connection: Connection) -> _Statements:
-        """A store is migrated at most once, so nobody has to look again after that."""
-        if self._statements is not _NOW and version_of(connection, self._path) > 1:
-            self._statements = _NOW
+        """Once a store is migrated nobody has to look again."""
+        if self._statements is not _NOW:
+            version = version_of(connection, self._path)
+            if version > 1:
+                self._statements = _NOW if version > 2 else _BEFORE_DIGESTS
         return self._statements
 
-    def _blocks(self, rows: Iterable[Sequence[Any]], conversation: Conversation) -> Iterator[Block]:
-        for seq, turn, round_number, n, ts, term, kind, version, stored, blob in rows:
+    def _blocks(
+        self,
+        rows: Iterable[Sequence[Any]],
+        conversation: Conversation,
+        before: Mapping[int, bytes] | None,
+    ) -> Iterator[Block]:
+        for row in rows:
+            if before is not None and not _is_whole(row, before):
+                raise StoreError(
+                    f"block {row[0]} of {conversation.name!r} is not what its digest says, so it or the "
+                    f"one before it was changed or removed in {self._path}: loopline audit says more; "
+                    "put a backup in its place"
+                )
+            seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ = row
             try:
                 body = decode(kind, version, stored if blob is None else self._text(blob))
             except ValueError as error:
@@ -374,6 +439,33 @@ class Rows:
         if self._blobs is None:
             raise StoreError(f"blob {blob} of {self._path} is not at hand: open it with its blobs")
         return self._blobs.get(blob).decode()
+
+
+def _is_whole(row: Sequence[Any], before: Mapping[int, bytes]) -> bool:
+    """Whether a row has the digest that it had when it was written."""
+    seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest = row
+    known = before.get(seq - 1)
+    if known is None:
+        return False
+    try:
+        body = sha256(stored.encode()).digest() if blob is None else bytes.fromhex(blob)
+    except ValueError:
+        return False
+    place = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
+    return bool(sha256(known + body + place.encode()).digest() == digest)
+
+
+def _digests_before(
+    connection: Connection, parts: Iterable[_Part], rows: Iterable[Sequence[Any]]
+) -> dict[int, bytes]:
+    """The digests of these rows by their place, and of the rows directly before them."""
+    found = {0: START} | {row[0]: row[-1] for row in rows}
+    missing = [seq - 1 for seq in found if seq and seq - 1 not in found]
+    places = {"places": dumps([*missing])}
+    for owner, after, until in parts if missing else ():
+        part = {"owner": owner, "after": after, "until": until}
+        found |= dict(_DIGESTS.rows(connection, {**part, **places}))
+    return found
 
 
 def _first_rows(

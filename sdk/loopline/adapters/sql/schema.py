@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import (
@@ -12,6 +11,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from loopline.errors import StoreError, StoreVersion
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Migrations only add, so that an older loopline can still read."""
 VERSION_KEY = "schema_version"
 
@@ -53,7 +53,8 @@ conversations: Table = Table(
 )
 
 # Times are milliseconds since 1970 in UTC. The primary key is the rowid: with rows of 1 KB a table
-# without one is three times as large. An id below 1 is refused because to a trigger the id of a row
+# without one is three times as large. The digest is that of `timeline.chain`, `bytes` those of all
+# bodies of the conversation up to here. An id below 1 is refused because to a trigger the id of a row
 # that has none yet is -1.
 blocks: Table = Table(
     "blocks",
@@ -70,6 +71,8 @@ blocks: Table = Table(
     Column("version", Integer, nullable=False),
     Column("body", Text, nullable=False),
     Column("blob", Text),
+    Column("digest", LargeBinary),
+    Column("bytes", Integer),
     UniqueConstraint("conversation", "seq"),
     CheckConstraint("id > 0"),
 )
@@ -138,6 +141,11 @@ _REFUSALS = {
         OR {_FORGOTTEN.format("new.conversation")}""",
         "a block takes the next place",
     ),
+    "blocks_are_chained": (
+        "INSERT ON blocks",
+        "coalesce(length(new.digest), 0) <> 32 OR new.bytes IS NULL",
+        "a block carries its digest",
+    ),
     "conversations_are_not_removed": (
         "DELETE ON conversations",
         "",
@@ -203,30 +211,11 @@ _REFUSALS = {
 def create(connection: Connection) -> None:
     """Make the tables and triggers in an empty database."""
     _tables.create_all(connection)
-    _guard(connection)
+    guard(connection)
     connection.execute(meta.insert().values(key=VERSION_KEY, value=str(SCHEMA_VERSION)))
 
 
-def migrate(connection: Connection, found: int) -> None:
-    """Add what the versions after the one that was found have brought."""
-    for version in range(found + 1, SCHEMA_VERSION + 1):
-        _ADDED[version](connection)
-    _guard(connection)
-    newest = meta.update().where(meta.c.key == VERSION_KEY).values(value=str(SCHEMA_VERSION))
-    connection.execute(newest)
-
-
-def _add_blobs_and_forks(connection: Connection) -> None:
-    connection.execute(text("ALTER TABLE blocks ADD COLUMN blob TEXT"))
-    blocks_by_blob.create(connection)
-    for table in (segments, tombstones, purges, leases):
-        table.create(connection)
-
-
-_ADDED: dict[int, Callable[[Connection], None]] = {2: _add_blobs_and_forks}
-
-
-def _guard(connection: Connection) -> None:
+def guard(connection: Connection) -> None:
     """Make the triggers as they are to be now."""
     for name, (event, condition, reason) in _REFUSALS.items():
         when = f"WHEN {condition}" if condition else ""

@@ -1,0 +1,201 @@
+"""The chain of digests: each block's is made of the block and of the digest before it.
+
+The digest of a block is the sha256 of three things in a row: the digest of the block before (32 zero bytes
+before the first), the sha256 of its body's stored JSON, and its place as text. So whoever knows the last
+digest of a conversation notices when any block before it was changed, removed, moved or put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Literal
+
+from loopline.timeline.blocks import Block
+from loopline.timeline.codec import encode
+from loopline.timeline.log import Conversation
+
+START: bytes = bytes(32)
+"""What stands before the first digest."""
+MOST_FAULTS = 100
+"""So many faults are told of a conversation; finding a block that was moved costs a look at all others."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+FaultKind = Literal["changed", "removed", "moved", "inserted", "cut", "rewritten"]
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Milliseconds since 1970 in UTC."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A block as the chain sees it: where it stands, the rest of its place, and the digests that it has."""
+
+    seq: int
+    place: bytes
+    body: bytes
+    digest: bytes
+
+    def after(self, before: bytes, seq: int) -> bytes:
+        """Return the digest that it has at a place behind that digest."""
+        return sha256(b"%b%b%d %b" % (before, self.body, seq, self.place)).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is wrong at a place of a conversation, and what to know of it."""
+
+    seq: int
+    kind: FaultKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The last place of a conversation and its digest: what to keep elsewhere."""
+
+    seq: int = 0
+    digest: bytes = START
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What was found of a conversation: its head as it is, and its faults, if it has any."""
+
+    conversation: Conversation
+    head: Head
+    faults: tuple[Fault, ...] = ()
+    forgotten: datetime | None = None
+
+
+def audit(conversation: Conversation, links: Sequence[Link], head: Head | None) -> Audit:
+    """Return what is wrong with a conversation of these links, whose head was once that one."""
+    last = Head(seq=links[-1].seq, digest=links[-1].digest) if links else Head()
+    return Audit(conversation=conversation, head=last, faults=tuple(find_faults(links, head)))
+
+
+def block_link(block: Block, digest: bytes = START) -> Link:
+    """Return a block as the chain sees it, with the digest that it is said to have."""
+    kind, version, stored = encode(block.body)
+    place = (
+        f"{block.turn} {block.round} {block.n} {milliseconds_of(block.ts)} {block.term} "
+        f"{version} {kind}"
+    )
+    body = sha256(stored.encode()).digest()
+    return Link(seq=block.seq, place=place.encode(), body=body, digest=digest)
+
+
+def digests(blocks: Iterable[Block]) -> Iterator[bytes]:
+    """Yield the digest of each block of a conversation, from its first on."""
+    before = START
+    for block in blocks:
+        before = block_link(block).after(before, block.seq)
+        yield before
+
+
+def find_faults(links: Sequence[Link], head: Head | None = None) -> list[Fault]:
+    """Return what is wrong with a conversation, in order: nothing where it is as it was written.
+
+    Blocks that were cut off at its end, and a chain that was written anew, show by a `head` alone.
+    """
+    faults = _Search(links).faults()
+    if not faults and head is not None:
+        faults = _head_faults(links, head)
+    return faults
+
+
+def _head_faults(links: Sequence[Link], head: Head) -> list[Fault]:
+    if len(links) < head.seq:
+        text = f"blocks {len(links) + 1} to {head.seq} were cut off"
+        return [Fault(seq=len(links) + 1, kind="cut", text=text)]
+    if head.seq and links[head.seq - 1].digest != head.digest:
+        text = f"blocks 1 to {head.seq} are whole, and are not those that the head was made of"
+        return [Fault(seq=head.seq, kind="rewritten", text=text)]
+    return []
+
+
+class _Search:
+    """A walk along the chain that names what is out of place and goes on behind it."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = links
+        self._left = {link.seq: link for link in links}
+        self._faults: list[Fault] = []
+        self._before: bytes | None = START
+        self._place = 1
+        self._shift = 0
+
+    def faults(self) -> list[Fault]:
+        last = self._links[-1].seq if self._links else 0
+        while self._place + self._shift <= last and len(self._faults) < MOST_FAULTS:
+            link = self._left.pop(self._place + self._shift, None)
+            if link is None:
+                self._miss()
+            elif self._before is None or link.after(self._before, self._place) == link.digest:
+                self._pass(link)
+            else:
+                self._diagnose(link)
+        return self._faults
+
+    def _pass(self, link: Link) -> None:
+        self._before = link.digest
+        self._place += 1
+
+    def _tell(self, seq: int, kind: FaultKind, text: str) -> None:
+        self._faults.append(Fault(seq=seq, kind=kind, text=text))
+
+    def _miss(self) -> None:
+        """There is no block at the place, unless it stands elsewhere."""
+        moved = self._find()
+        if moved is None:
+            self._tell(self._place, "removed", f"block {self._place} is missing")
+            self._before, self._place = None, self._place + 1
+        else:
+            self._move(moved)
+
+    def _find(self) -> Link | None:
+        """The block that belongs at the place, wherever it stands."""
+        if self._before is None:
+            return None
+        for link in self._left.values():
+            if link.after(self._before, self._place) == link.digest:
+                return link
+        return None
+
+    def _move(self, link: Link) -> None:
+        text = f"block {self._place} stands at place {link.seq}"
+        self._tell(self._place, "moved", text)
+        del self._left[link.seq]
+        self._pass(link)
+
+    def _diagnose(self, link: Link) -> None:
+        """The block at the place is not the one that was written there."""
+        found = self._find()
+        after = self._left.get(link.seq + 1)
+        if found is None:
+            self._replaced(link, after)
+        elif found is after and link.after(found.digest, self._place + 1) != link.digest:
+            self._tell(link.seq, "inserted", f"block {link.seq} was put in")
+            self._shift += 1
+        else:
+            self._left[link.seq] = link
+            self._move(found)
+
+    def _replaced(self, link: Link, after: Link | None) -> None:
+        """Nothing here is what was written at the place: it was changed, or removed and the rest moved up."""
+        if after is not None and after.after(link.digest, self._place + 2) == after.digest:
+            self._tell(
+                self._place, "removed", f"block {self._place} is missing, later ones moved up"
+            )
+            self._shift -= 1
+            self._before, self._place = link.digest, self._place + 2
+            return
+        self._tell(self._place, "changed", f"block {self._place} was changed or put in")
+        written = link.after(self._before or START, self._place)
+        own = after is not None and after.after(written, self._place + 1) == after.digest
+        self._before, self._place = (written if own else link.digest), self._place + 1

@@ -1,0 +1,57 @@
+"""What `loopline audit` says of a store, of a document, and by heads that were kept elsewhere."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.bench.tampering import unguarded
+from tests.doors.command import Loopline
+from tests.doors.conftest import Talked
+
+
+@pytest.fixture
+def kept(talked: Talked, tmp_path: Path) -> Loopline:
+    """The same store, to be tampered with."""
+    shutil.copytree(talked.loopline.folder / ".loopline", tmp_path / ".loopline")
+    (tmp_path / "key").write_text("secret", "utf-8")
+    return Loopline(tmp_path)
+
+
+def tamper(loopline: Loopline, statement: str) -> None:
+    database = unguarded(loopline.folder / ".loopline" / "loopline.db")
+    database.execute(statement)
+    database.close()
+
+
+def test_what_was_changed_is_named_and_the_code_says_so(kept: Loopline) -> None:
+    whole = kept("audit")
+    assert (whole.code, "as written; head " in whole.out) == (0, True)
+    tamper(kept, "UPDATE blocks SET body = replace(body, 'a', 'b') WHERE seq = 3")
+    ran = kept("audit")
+    assert (ran.code, "changed: block 3 was changed or put in" in ran.out) == (1, True)
+    faults = kept("audit", "--json").value["conversations"][0]["faults"]
+    assert [(fault["seq"], fault["kind"]) for fault in faults] == [(3, "changed")]
+
+
+def test_heads_tell_what_was_cut_off_and_are_signed(kept: Loopline) -> None:
+    assert kept("audit", "--save", "heads", "--key", "key").code == 0
+    tamper(kept, "DELETE FROM blocks WHERE seq > 4")
+    assert kept("audit").code == 0
+    ran = kept("audit", "--head", "heads", "--key", "key")
+    assert (ran.code, "cut: blocks 5 to " in ran.out) == (1, True)
+    text = (kept.folder / "heads").read_text("utf-8")
+    (kept.folder / "heads").write_text(text.replace('"seq": ', '"seq": 1'), "utf-8")
+    forged = kept("audit", "--head", "heads", "--key", "key")
+    assert (forged.code, "were not signed with this key" in forged.err) == (1, True)
+
+
+def test_a_document_is_audited_by_itself(kept: Loopline) -> None:
+    document = json.loads(kept("export").out)
+    del document["blocks"][4]
+    (kept.folder / "cut.json").write_text(json.dumps(document), "utf-8")
+    ran = kept("audit", "--document", "cut.json")
+    assert (ran.code, "removed: block 5 is missing" in ran.out) == (1, True)
