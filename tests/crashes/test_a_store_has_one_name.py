@@ -74,6 +74,12 @@ async def test_a_store_with_two_hard_names_is_refused(store: Path, read_only: bo
         await SqlLog.open(url(store.parent / "other.db"), read_only=read_only)
 
 
+async def test_a_backup_that_was_killed_once_it_was_whole_can_be_opened(store: Path) -> None:
+    os.link(store, store.parent / "talk.db.unfinished")
+    async with await SqlLog.open(url(store), blobs=FileBlobs.beside(store)) as log:
+        assert len(await log.read(HERE)) == 1
+
+
 async def test_nothing_is_acknowledged_into_a_deleted_store(store: Path) -> None:
     async with await SqlLog.open(url(store), blobs=FileBlobs.beside(store)) as log:
         await log.append(HERE, [prompt("kept")], seen=1)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from loopline.adapters.sql.files import (
+    UNFINISHED,
     copy,
     explained,
     make_private_folder,
@@ -15,7 +16,6 @@ from loopline.adapters.sql.forgetting import referenced
 from loopline.errors import StoreError
 from loopline.timeline.blobs import BlobStore
 
-UNFINISHED = ".unfinished"
 MOST_TRIES = 100
 """So often the database is copied anew, because something with blobs was forgotten meanwhile."""
 

@@ -23,6 +23,8 @@ SCHEME = "sqlite:///"
 BUSY_SECONDS = 5.0
 WAL_LIMIT_BYTES = 64 * 1024 * 1024
 RETRY_SECONDS = 0.01
+UNFINISHED = ".unfinished"
+"""What a backup is called after its name until it is whole."""
 DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, OSError)
 
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
@@ -66,13 +68,19 @@ def file_id(path: Path) -> tuple[int, int]:
         found = path.stat()
     except OSError as error:
         raise StoreError(f"{path} is not there: put it back, or open another store") from error
-    if found.st_nlink > 1:
+    if found.st_nlink > 1 + _is_unfinished(path):
         # SQLite names its write-ahead log after the file, and we name locks and blobs after it.
         raise StoreError(
             f"{path} has {found.st_nlink} names (hard links), and under each another process would "
             "have a log, locks and blobs of its own: remove the other names, or make a backup instead"
         )
     return found.st_dev, found.st_ino
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether the backup that made the file was killed directly before it took its first name away."""
+    first = path.with_name(f"{path.name}{UNFINISHED}")
+    return first.exists() and first.samefile(path)
 
 
 def create_private(path: Path) -> None:
