@@ -61,7 +61,10 @@ async def test_a_summary_keeps_the_notes_and_the_sources_of_the_one_before() -> 
 async def test_the_last_point_is_kept_once_more_than_18_parts_came_after_it(
     calls: int, moves: bool
 ) -> None:
-    script = [Say("", *[Call("life.look", size=10, seed=n) for n in range(calls)]), "So."]
+    script: list[Entry] = [
+        Say("", *[Call("life.look", size=10, seed=n) for n in range(calls)]),
+        "So.",
+    ]
     blocks = await lived(script)
     *_, start = [block.body for block in blocks if isinstance(block.body, RoundStart)]
     assert [point.name for point in start.points] == (["pre_tail"] if moves else []) + ["tail"]
