@@ -56,7 +56,7 @@ class P(Protocol):
         ("negation", "not (not a)"),
         ("negation", "(a)"),
         ("dropped return", "return None"),
-        ("arithmetic", "(a - 2)"),
+        ("arithmetic", "((a) - (2))"),
         ("constant", "3"),
     ]
 

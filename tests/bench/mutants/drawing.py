@@ -154,12 +154,15 @@ def _changed(node: ast.expr, places: _Places) -> Iterator[tuple[str, str]]:
     match node:
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             for operator, symbol in SWAPS[type(op)]:
-                yield operator, f"({places.text(left)} {symbol} {places.text(right)})"
+                yield operator, f"(({places.text(left)}) {symbol} ({places.text(right)}))"
         case ast.BoolOp(op=op, values=values):
             word = " or " if isinstance(op, ast.And) else " and "
             yield "and/or", f"({word.join(f'({places.text(value)})' for value in values)})"
         case ast.BinOp(left=left, op=op, right=right) if _is_sum(left, op, right):
-            yield "arithmetic", f"({places.text(left)} {SYMBOLS[type(op)]} {places.text(right)})"
+            yield (
+                "arithmetic",
+                f"(({places.text(left)}) {SYMBOLS[type(op)]} ({places.text(right)}))",
+            )
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             yield "negation", f"({places.text(operand)})"
         case ast.Constant(value=bool() as value):

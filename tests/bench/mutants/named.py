@@ -93,8 +93,8 @@ NAMED = (
     Named(
         "the oldest sources are shown as unseen, not the newest",
         "prompt/announce.py",
-        "for n in found[-SOURCES_SHOWN:]]",
-        "for n in found[:SOURCES_SHOWN]]",
+        "for n in found[-SOURCES_SHOWN:]",
+        "for n in found[:SOURCES_SHOWN]",
     ),
     Named("the tail reaches two blocks further", "prompt/points.py", "REACH = 18", "REACH = 20"),
     Named(

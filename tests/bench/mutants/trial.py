@@ -17,7 +17,9 @@ from typing import Literal
 from tests.bench.mutants.drawing import Mutant
 from tests.bench.mutants.tracing import PACKAGE
 
-Outcome = Literal["killed", "survived", "timeout", "untested"]
+Outcome = Literal["killed", "survived", "timeout", "untested", "broken"]
+OUTCOMES: dict[int, Outcome] = {0: "survived", 1: "killed", 2: "killed"}
+"""What an exit code of pytest says: 2 is a mutant that a test file cannot even be imported with, any other no trial."""
 SUITES = (
     *("authoring", "conformance", "dialects", "knowledge", "laws", "models", "presets"),
     *("scenarios", "telemetry", "wires"),
@@ -26,7 +28,7 @@ SUITES = (
     *("crashes/test_a_store_is_backed_up.py", "crashes/test_appends_are_kept_whole.py"),
 )
 """What is run in one process, and can so be traced; a process that is killed tells nothing."""
-FIRST_TESTS = 40
+FIRST_TESTS = 15
 TRIAL_SECONDS = 150.0
 
 
@@ -86,17 +88,24 @@ class Copy:
             check=False,
         )
 
+    def tests(self) -> list[str]:
+        """The tests of the suites, as they are now: since they were traced some may have gone."""
+        suites = [f"tests/{suite}" for suite in SUITES]
+        listed = self.pytest(suites, "--collect-only", "-n", "0", seconds=600).stdout
+        return [line for line in listed.splitlines() if "::" in line]
+
     def trial(self, path: str, mutated: bytes, tests: Sequence[str], seconds: float) -> Result:
         """What the tests say of a file that is another; afterwards it is as it was."""
         file = self.package / path
         source, began = file.read_bytes(), time.monotonic()
         file.write_bytes(mutated)
+        outcome: Outcome
         try:
             ran = self.pytest(tests, "-x", "-n", "0", seconds=seconds)
             failed = [
                 line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))
             ]
-            outcome: Outcome = "killed" if ran.returncode else "survived"
+            outcome = OUTCOMES.get(ran.returncode, "broken")
             by = failed[0].partition(" ")[2].partition(" - ")[0] if failed else ""
         except subprocess.TimeoutExpired:
             outcome, by = "timeout", ""
@@ -131,7 +140,7 @@ class Coverage:
         found: dict[str, list[str]] = {}
         for file in sorted(traces.glob("*.json")):
             found |= json.loads(file.read_text("utf-8"))
-        return cls(found)
+        return cls({test: found[test] for test in copy.tests() if test in found})
 
     def of(self, path: str, function: str) -> list[str]:
         """Those of a function, of functions in it too; else of its module, for what is run on import."""
