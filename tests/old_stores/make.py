@@ -1,0 +1,72 @@
+"""Write a store and a document as this version writes them: `python -m tests.old_stores.make NAME`.
+
+What earlier versions wrote stays as it is. It has to be opened, read and carried on for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
+from loopline.react.guards import ask_before
+from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from tests.support import playground
+
+FOLDER = Path(__file__).parent
+LEDGER = "ledger"
+
+
+class Guarded(BaseWorkflow):
+    """Asks before it writes a note."""
+
+    guards = (ask_before(["play.note"]),)
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        react = await self.build_react(tools_module=playground.__name__)
+        return await react.run(payload)
+
+
+bundle = Bundle(id="guarded", workflow=Guarded)
+SCRIPT = [
+    Say("[D] SQLite it is", Call("react.plan", mode="new", steps=["look", "answer"])),
+    Say("✓ [1] seen", Call("play.find", url="https://example.com"), Call("play.alone", text="x")),
+    Say("✓ [2] so\nIt is [[S:1]]."),
+    Say("And again."),
+    Call("play.note", name="n", ledger=LEDGER),
+]
+
+
+async def write(folder: Path, name: str) -> None:
+    """A conversation of two turns, its fork, and one that waits for the user."""
+    store = f"sqlite:///{folder}/talk.db"
+    async with Harness.open(
+        bundle, store=store, model=ScriptedModel(SCRIPT), clock=FakeClock()
+    ) as harness:
+        talk = harness.conversation("talk")
+        await talk.say("first")
+        await talk.followup("by the way")
+        await talk.say("second")
+        await talk.feedback("turn_1", "ok", text="short")
+        await talk.fork(seq=len(await talk.blocks()) - 2, name="fork")
+        document = await talk.export()
+        await harness.conversation("waits").say("write it down")
+    with closing(sqlite3.connect(folder / "talk.db")) as database:
+        dumped = "\n".join(database.iterdump())
+    (FOLDER / f"{name}.sql").write_text(f"{dumped}\n", "utf-8")
+    (FOLDER / f"{name}.json").write_text(json.dumps(document, ensure_ascii=False) + "\n", "utf-8")
+
+
+def main() -> None:
+    """Write what is to be kept under that name."""
+    with TemporaryDirectory() as folder:
+        asyncio.run(write(Path(folder), sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

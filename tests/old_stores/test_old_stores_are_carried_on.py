@@ -1,0 +1,70 @@
+"""What earlier versions wrote is opened, read and carried on by this one."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from loopline import Harness, Store
+from loopline.testing import ScriptedModel
+from loopline.timeline import decode, encode
+from tests.old_stores.make import FOLDER, bundle
+
+NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
+
+
+@pytest.fixture(params=NAMES)
+def old(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def laid_out(old: str, folder: Path) -> str:
+    with closing(sqlite3.connect(folder / "talk.db")) as database:
+        database.executescript((FOLDER / f"{old}.sql").read_text("utf-8"))
+    return f"sqlite:///{folder}/talk.db"
+
+
+async def test_every_block_of_it_can_be_read_by_its_ref(old: str, tmp_path: Path) -> None:
+    async with Store.open(laid_out(old, tmp_path), read_only=True) as store:
+        for name in ("talk", "fork", "waits"):
+            talk = store.conversation(name)
+            refs = [block.ref for block in await talk.blocks()]
+            assert {item.status for item in await talk.read(refs[:20])} <= {"ok", "cut"}
+            assert len(refs) > 5
+
+
+async def test_it_is_carried_on_and_whole(
+    old: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = laid_out(old, tmp_path)
+    model = ScriptedModel(["Noted.", "Third.", "Another."])
+    async with Harness.open(bundle, store=store, model=model) as harness:
+        done = await harness.conversation("waits").resume({"c1": True})
+        third = await harness.conversation("talk").say("third")
+        other = await harness.conversation("fork").say("another")
+    assert [one.answer for one in (done, third, other)] == ["Noted.", "Third.", "Another."]
+    async with Store.open(store) as kept:
+        assert [fault for one in await kept.audit() for fault in one.faults] == []
+
+
+async def test_its_document_is_imported_and_goes_on(old: str) -> None:
+    document = json.loads((FOLDER / f"{old}.json").read_text("utf-8"))
+    async with Harness.open(bundle, store="memory:", model=ScriptedModel(["Third."])) as harness:
+        talk = await harness.load(document)
+        assert (await talk.say("third")).answer == "Third."
+        assert len(await talk.blocks()) > len(document["blocks"])
+
+
+def test_its_bodies_are_stored_as_they_would_be_now(old: str, tmp_path: Path) -> None:
+    """Or documents made of them would no longer fit their digests."""
+    laid_out(old, tmp_path)
+    with closing(sqlite3.connect(tmp_path / "talk.db")) as database:
+        found = database.execute("SELECT type, version, body FROM blocks").fetchall()
+    changed = [row for row in found if encode(decode(*row)) != tuple(row)]
+    assert changed == []
