@@ -12,7 +12,8 @@ import pytest
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError, StoreVersion
 from loopline.timeline.chain import Link
-from tests.crashes.processes import HERE, prompt, url
+from loopline.timeline.log import ConversationLimits
+from tests.crashes.processes import HERE, notes, prompt, url
 
 HELLO = [prompt("hello")]
 
@@ -182,3 +183,18 @@ async def test_a_block_that_is_not_what_its_type_says_is_named(store: Path) -> N
     async with await SqlLog.open(url(store)) as log:
         with pytest.raises(StoreError, match="block 2 of 'here'"):
             await log.read(HERE)
+
+
+@pytest.mark.parametrize("limits", [ConversationLimits(blocks=3), ConversationLimits(bytes=60)])
+async def test_a_full_conversation_takes_nothing_new_and_keeps_what_has_begun(
+    tmp_path: Path, limits: ConversationLimits
+) -> None:
+    async with (
+        await SqlLog.open(url(tmp_path / "talk.db"), limits=limits) as log,
+        log.lease(HERE) as term,
+    ):
+        await log.append(HERE, [prompt("x" * 20), notes("y" * 20), notes("z")], seen=0, term=term)
+        with pytest.raises(StoreError, match="'here' is full: it has 3 blocks"):
+            await log.append(HERE, HELLO, seen=3)
+        kept = await log.append(HERE, [notes("the end of it")], seen=3, term=term)
+        assert [block.seq for block in kept] == [4]

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
 from loopline.react.guards import ask_before
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.testing.scripted import Entry
 from tests.support import playground
 
 FOLDER = Path(__file__).parent
@@ -33,7 +34,7 @@ class Guarded(BaseWorkflow):
 
 
 bundle = Bundle(id="guarded", workflow=Guarded)
-SCRIPT = [
+SCRIPT: list[Entry] = [
     Say("[D] SQLite it is", Call("react.plan", mode="new", steps=["look", "answer"])),
     Say("✓ [1] seen", Call("play.find", url="https://example.com"), Call("play.alone", text="x")),
     Say("✓ [2] so\nIt is [[S:1]]."),

@@ -21,6 +21,7 @@ from loopline.timeline.blocks import (
     UserSteer,
     UserStop,
 )
+from loopline.timeline.shown import RoundStart
 
 DEFAULT_TENANT = "default"
 DEFAULT_PROJECT = "default"
@@ -261,6 +262,43 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
                 pass
             case body:
                 raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationLimits:
+    """How long a conversation may become: at most so many blocks, and bytes of their bodies."""
+
+    blocks: int = 1_000_000
+    bytes: int = 4 * 1024**3
+
+
+DEFAULT_LIMITS: ConversationLimits = ConversationLimits()
+
+
+def check_room(
+    conversation: Conversation,
+    entries: Sequence[Entry],
+    *,
+    blocks: int,
+    size: int,
+    limits: ConversationLimits,
+) -> None:
+    """Check that something new may begin in a conversation of so many blocks and bytes.
+
+    What has begun is recorded to its end, so that nothing is lost.
+
+    Raises:
+        StoreError: an entry begins a turn or a round, or adds to one, and the conversation is full.
+    """
+    begins = any(
+        isinstance(entry.body, UserPrompt | UserFollowup | UserSteer | RoundStart)
+        for entry in entries
+    )
+    if begins and (blocks >= limits.blocks or size >= limits.bytes):
+        raise StoreError(
+            f"conversation {conversation.name!r} is full: it has {blocks:,} blocks of at most "
+            f"{limits.blocks:,}, and {size:,} bytes of at most {limits.bytes:,}; begin another one"
+        )
 
 
 TITLE_LENGTH = 80

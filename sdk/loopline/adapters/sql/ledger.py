@@ -56,7 +56,14 @@ from loopline.timeline import (
 )
 from loopline.timeline.blobs import BlobStore
 from loopline.timeline.chain import milliseconds_of
-from loopline.timeline.log import check_forget, check_fork, check_known
+from loopline.timeline.log import (
+    DEFAULT_LIMITS,
+    ConversationLimits,
+    check_forget,
+    check_fork,
+    check_known,
+    check_room,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,10 +157,17 @@ class Ledger:
     What it read or wrote last it knows by heart, for as long as nobody else has written to the file.
     """
 
-    def __init__(self, path: Path, clock: Clock, blobs: BlobStore | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        blobs: BlobStore | None,
+        limits: ConversationLimits = DEFAULT_LIMITS,
+    ) -> None:
         self._path = path
         self._clock = clock
         self._blobs = blobs
+        self._limits = limits
         self._rows = Rows(path, blobs)
         self._numbers = Numbers()
         self._places: OrderedDict[Conversation, _Place] = OrderedDict()
@@ -306,6 +320,8 @@ class Ledger:
             others = self._rows.blocks(connection, asked.conversation, after=asked.seen)
         if repeated:
             return others
+        size, limits = place.mark.bytes, self._limits
+        check_room(asked.conversation, asked.entries, blocks=place.head, size=size, limits=limits)
         kept = self._keep(connection, place, asked)
         return [*others, *(block for block in kept if block.seq > asked.seen)]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, LargeBinary, Row, bindparam, cast, select
+from sqlalchemy import Connection, LargeBinary, Row, Select, bindparam, cast, select
 
 from loopline.adapters.sql.schema import blocks, conversations, segments
 from loopline.timeline.chain import Link
@@ -14,7 +14,7 @@ from loopline.timeline.chain import Link
 AT_ONCE = 1_000
 """So many rows are read at once."""
 
-_ROWS = (
+_ROWS: Select[*tuple[Any, ...]] = (
     select(
         blocks.c.id,
         blocks.c.seq,
@@ -47,14 +47,14 @@ def base_of(connection: Connection, row: int) -> list[tuple[int, int, int]]:
     return [(owner, first, last) for owner, first, last in found]
 
 
-def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[Row[Any]]:
+def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[Row[*tuple[Any, ...]]]:
     """The rows of a conversation itself, in order, as they are stored."""
     while found := connection.execute(_ROWS, {"owner": row, "after": after}).all():
         yield from found
         after = found[-1].seq
 
 
-def link_of(row: Row[Any]) -> Link:
+def link_of(row: Row[*tuple[Any, ...]]) -> Link:
     """A row as a link; what is damaged is as it is, and its digest will not fit."""
     place = f"{row.turn} {row.round} {row.n} {row.ts} {row.term} {row.version} ".encode()
     return Link(
@@ -65,7 +65,7 @@ def link_of(row: Row[Any]) -> Link:
     )
 
 
-def _body(row: Row[Any]) -> bytes:
+def _body(row: Row[*tuple[Any, ...]]) -> bytes:
     if row.blob is None:
         return sha256(bytes(row.body or b"")).digest()
     try:

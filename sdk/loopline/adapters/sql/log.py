@@ -32,6 +32,7 @@ from loopline.errors import StoreError
 from loopline.timeline import Block, Conversation, ConversationSummary, Entry
 from loopline.timeline.blobs import BlobStore
 from loopline.timeline.chain import Audit, Head
+from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
 from loopline.timeline.waiting import settled
 
 T = TypeVar("T")
@@ -58,13 +59,14 @@ class SqlLog:
         lease_seconds: float,
         readers: Engine,
         writer: Engine | None,
+        limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> None:
         """Use `open`; without a writer the log is read-only."""
         self._path = path
         self._clock = clock
         self._blobs = blobs
         self._rows = Rows(path, blobs)
-        self._ledger = ledger = Ledger(path, clock, blobs)
+        self._ledger = ledger = Ledger(path, clock, blobs, limits)
         self._readers: Readers = (StillReaders if writer is None else Readers)(
             path, readers, READERS
         )
@@ -84,12 +86,13 @@ class SqlLog:
         read_only: bool = False,
         blobs: BlobStore | None = None,
         lease_seconds: float = LEASE_SECONDS,
+        limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Self:
         """The log at `sqlite:///relative.db` or `sqlite:////absolute.db`, begun if there is none.
 
         Read-only it has to be there, and nothing is written to it. Large bodies are kept in `blobs`;
         without any they stay in their rows, and those that are blobs already cannot be read. A runner
-        that is silent for `lease_seconds` may be taken over.
+        that is silent for `lease_seconds` may be taken over. A conversation beyond the `limits` takes nothing new.
 
         Raises:
             StoreError: there can be no store; the message says why.
@@ -104,7 +107,7 @@ class SqlLog:
                 for engine in filter(None, opening.result()):
                     engine.dispose()
             raise
-        return cls(path, clock or SystemClock(), blobs, lease_seconds, reading, writing)
+        return cls(path, clock or SystemClock(), blobs, lease_seconds, reading, writing, limits)
 
     async def __aenter__(self) -> Self:
         return self
