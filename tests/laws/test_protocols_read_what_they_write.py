@@ -139,7 +139,9 @@ def heard(spoken: DecisionProtocol, text: str) -> dict[str, str]:
 def test_an_answer_is_heard_as_it_is_read(spoken: DecisionProtocol, text: str) -> None:
     assume(text.strip())
     written = said(spoken.answered(text))
-    assert heard(spoken, written.text) == {"answer": spoken.decode(written).text.strip()}
+    read = spoken.decode(written)
+    assert isinstance(read, Answer)
+    assert heard(spoken, written.text) == {"answer": read.text.strip()}
 
 
 @given(protocols, anything, st.lists(calls, min_size=1, max_size=3))

@@ -46,11 +46,13 @@ def place(url: str | None) -> Place:
         raise StoreError(
             f"no store {given!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
         )
+    path = Path(given.removeprefix("sqlite:///"))
     try:
-        path = Path(os.path.realpath(given.removeprefix("sqlite:///")))
         size = len(os.fsencode(path.name))
     except ValueError as error:
         raise StoreError(f"no store {given!r}: {error}") from error
+    if "\0" in given:
+        raise StoreError(f"no store {given!r}: the name of a file holds no null character")
     if not 0 < size <= LONGEST_NAME_BYTES:
         problem = f"the name of its file has more than {LONGEST_NAME_BYTES} bytes"
         raise StoreError(f"no store {given!r}: {problem if size else 'it names no file'}")
@@ -70,9 +72,10 @@ async def open_log(
             raise StoreError("a store in memory is always new: there is nothing in it to read")
         return MemoryLog(clock)
     log, blobs = await asyncio.to_thread(_on_disk)
+    resolved = await asyncio.to_thread(where.beside.resolve)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
-    beside = blobs.beside(where.beside, clock)
+    beside = blobs.beside(resolved, clock)
     opened = await log.open(where.url, clock=clock, read_only=read_only, blobs=beside)
     if collects and not read_only:
         opened.collect_daily()

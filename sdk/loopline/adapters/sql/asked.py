@@ -15,6 +15,7 @@ SURVIVE_POWER = {
     "user.prompt",
     "user.followup",
     "user.steer",
+    "user.stop",
     "user.answer",
     "user.recalled",
     "user.attachment",

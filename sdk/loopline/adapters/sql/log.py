@@ -98,7 +98,7 @@ class SqlLog:
             StoreError: there can be no store; the message says why.
         """
         loop = asyncio.get_running_loop()
-        path = path_of(url)
+        path = await asyncio.to_thread(path_of, url)
         opening = loop.run_in_executor(None, partial(_engines, path, read_only=read_only))
         try:
             reading, writing = await settled(opening)
