@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql import SqlLog
+from loopline.adapters.sql.files import file_id
 from loopline.adapters.sql.group import Group
 from loopline.adapters.sql.heartbeat import Heartbeat
 from loopline.adapters.sql.leases import Leases
@@ -237,7 +238,7 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
         reading, writing = await asyncio.to_thread(open_to_write, store, 1)
         readers = ReadersOfALateOwner(store, reading)
         ledger = Ledger(store, SystemClock(), None)
-        group = Group(Writer(store, writing, ledger.forget), ledger)
+        group = Group(Writer(store, file_id(store), writing, ledger.forget), ledger)
         leases = Leases(Locks(store), Rows(store, None), readers, lambda: group, 60)
         with pytest.raises(ConflictError):
             await leases.hold(HERE, wait=False).__aenter__()

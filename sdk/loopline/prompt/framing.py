@@ -24,6 +24,7 @@ HEADS = (
     "TIME",
     "TURN",
     "USER INTERRUPT",
+    "WAITING",
 )
 """What the lines begin with, in brackets, by which a prompt says who speaks and what follows."""
 

@@ -40,6 +40,10 @@ _ADVICE = {
 }
 
 
+FileId = tuple[int, int]
+"""The device and the inode of a file."""
+
+
 def path_of(url: str) -> Path:
     """The file that a URL names, absolute and without links, so that it has one name for everybody.
 
@@ -58,7 +62,7 @@ def path_of(url: str) -> Path:
         raise StoreError(f"no store can be opened at {url!r}: {error}") from error
 
 
-def file_id(path: Path) -> tuple[int, int]:
+def file_id(path: Path) -> FileId:
     """Return the device and inode of the store's file.
 
     Raises:

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql import audits, collecting, copying, forgetting
 from loopline.adapters.sql.asked import Append, Stored
-from loopline.adapters.sql.files import path_of
+from loopline.adapters.sql.files import FileId, file_id, path_of
 from loopline.adapters.sql.group import Group
 from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.ledger import Ledger
@@ -57,8 +58,7 @@ class SqlLog:
         clock: Clock,
         blobs: BlobStore | None,
         lease_seconds: float,
-        readers: Engine,
-        writer: Engine | None,
+        engines: _Engines,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> None:
         """Use `open`; without a writer the log is read-only."""
@@ -67,10 +67,13 @@ class SqlLog:
         self._blobs = blobs
         self._rows = Rows(path, blobs)
         self._ledger = ledger = Ledger(path, clock, blobs, limits)
-        self._readers: Readers = (StillReaders if writer is None else Readers)(
-            path, readers, READERS
+        self._readers: Readers = (StillReaders if engines.writing is None else Readers)(
+            path, engines.reading, READERS
         )
-        self._writer = None if writer is None else Writer(path, writer, ledger.forget)
+        self._writer = None
+        if engines.writing is not None:
+            engine, file = engines.writing
+            self._writer = Writer(path, file, engine, ledger.forget)
         self._group = None if self._writer is None else Group(self._writer, ledger)
         self._leases = Leases(Locks(path), self._rows, self._readers, self._writing, lease_seconds)
         self._process = os.getpid()
@@ -101,13 +104,12 @@ class SqlLog:
         path = await asyncio.to_thread(path_of, url)
         opening = loop.run_in_executor(None, partial(_engines, path, read_only=read_only))
         try:
-            reading, writing = await settled(opening)
+            engines = await settled(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
-                for engine in filter(None, opening.result()):
-                    engine.dispose()
+                opening.result().dispose()
             raise
-        return cls(path, clock or SystemClock(), blobs, lease_seconds, reading, writing, limits)
+        return cls(path, clock or SystemClock(), blobs, lease_seconds, engines, limits)
 
     async def __aenter__(self) -> Self:
         return self
@@ -350,8 +352,25 @@ class SqlLog:
             raise StoreError(f"{self._path} has been closed: open it anew")
 
 
-def _engines(path: Path, *, read_only: bool) -> tuple[Engine, Engine | None]:
-    return (open_to_read(path, READERS), None) if read_only else open_to_write(path, READERS)
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    """What reads a store, and, unless it is read-only, what writes it and which file that is."""
+
+    reading: Engine
+    writing: tuple[Engine, FileId] | None
+
+    def dispose(self) -> None:
+        """Let go of the file."""
+        self.reading.dispose()
+        if self.writing is not None:
+            self.writing[0].dispose()
+
+
+def _engines(path: Path, *, read_only: bool) -> _Engines:
+    if read_only:
+        return _Engines(open_to_read(path, READERS), None)
+    reading, writing = open_to_write(path, READERS)
+    return _Engines(reading, (writing, file_id(path)))
 
 
 def _put(blobs: BlobStore, large: Sequence[bytes]) -> None:

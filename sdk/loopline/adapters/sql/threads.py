@@ -12,7 +12,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql.driver import run
-from loopline.adapters.sql.files import DATABASE_ERRORS, explained, file_id
+from loopline.adapters.sql.files import DATABASE_ERRORS, FileId, explained, file_id
 from loopline.errors import StoreError
 from loopline.timeline.waiting import settled
 
@@ -49,15 +49,20 @@ class Readers:
 class Writer:
     """The thread that all writes of a process go through, one transaction after another."""
 
-    def __init__(self, path: Path, engine: Engine, undone: Callable[[], None]) -> None:
-        """`undone` is called when a transaction was not kept, or may not have been."""
+    def __init__(
+        self, path: Path, file: FileId, engine: Engine, undone: Callable[[], None]
+    ) -> None:
+        """`undone` is called when a transaction was not kept, or may not have been.
+
+        `file` is what the path named when the store was opened.
+        """
         self._path = path
         self._engine = engine
         self._undone = undone
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loopline-write")
         self._connection: Connection | None = None
         self._synchronous = ""
-        self._file = file_id(path)
+        self._file = file
 
     async def do(self, job: Callable[[], T]) -> T:
         """What the job returns, which is run on the thread and never given up half-way."""

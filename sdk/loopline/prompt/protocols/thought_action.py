@@ -55,6 +55,9 @@ _WORD = (
 _MARK = re.compile(rf"^[ \t]*{_WORD}[ \t]*", re.MULTILINE)
 _PLAIN = re.compile(rf"^([ \t]*)(\\*)(?={_WORD})", re.MULTILINE)
 _ESCAPED = re.compile(rf"^([ \t]*)\\(\\*)(?={_WORD})", re.MULTILINE)
+# What stands behind `Thought:` is on a line that has begun, so only its later lines are escaped.
+_LATER_PLAIN = re.compile(rf"(?<=\n)([ \t]*)(\\*)(?={_WORD})")
+_LATER_ESCAPED = re.compile(rf"(?<=\n)([ \t]*)\\(\\*)(?={_WORD})")
 _MAYBE = re.compile(r"[ \t]*+\\*+\*{0,2}[A-Za-z ]{0,12}[ \t]*+\*{0,2}:?\*{0,2}[ \t]*+")
 _LONGEST_MARK = 64
 _GAP = re.compile(r"(?:\s|```)*+")
@@ -78,7 +81,8 @@ class ThoughtAction:
 
     def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """The lines that were written."""
-        lines = [f"Thought: {_escaped(notes)}"] if notes.strip() else []
+        escaped = _LATER_PLAIN.sub(r"\1\\\2", notes)
+        lines = [f"Thought: {escaped}"] if notes.strip() else []
         for call in calls:
             lines.append(f"Action: {' '.join(call.name.split())}")
             lines.append(f"Action Input: {dumps(call.arguments)}")
@@ -145,11 +149,11 @@ class _Lines:
     def _take(self, mark: re.Match[str]) -> None:
         match mark["word"]:
             case "Thought":
-                self._thoughts.append(_ESCAPED.sub(r"\1\2", self._text(mark)))
+                self._thoughts.append(_LATER_ESCAPED.sub(r"\1\2", self._text(mark)).strip())
             case "Action":
                 self._check_complete()
                 self._named = ""
-                self._named = self._text(mark).strip("`'\"")
+                self._named = self._text(mark).strip().strip("`'\"")
             case "Action Input" | "Input":
                 self._text(mark)
                 self._take_input(mark.end())
@@ -157,13 +161,13 @@ class _Lines:
                 self._at = len(self._raw)
                 self._answer = self._raw[mark.end() :].strip()
             case _:  # an observation of nothing: no action stands before it
-                self._discarded.append(self._text(mark))
+                self._discarded.append(self._text(mark).strip())
 
     def _text(self, mark: re.Match[str]) -> str:
         """What stands behind a mark, up to the next one."""
         following = self._next(mark.end())
         self._at = following.start() if following else len(self._raw)
-        return self._raw[mark.end() : self._at].strip()
+        return self._raw[mark.end() : self._at]
 
     def _take_input(self, at: int) -> None:
         if self._named is None:
