@@ -50,6 +50,7 @@ from loopline.timeline import (
     SystemMessage,
     Window,
     plan,
+    turn_id,
 )
 from loopline.timeline.waiting import computed
 
@@ -242,7 +243,8 @@ class Windows:
         )
         history = [PlanHistory(text=covered.history)] if covered.history else []
         told: list[Body] = [summary, *history]
-        named = f"{summary.covered_turn_ids[0]} to {summary.covered_turn_ids[-1]} are summed up"
+        first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
+        named = f"{first} to {last} are summed up"
         await self._tell([*told, self._made_room(before, named)])
         recorded = view.facts.newest_summary
         seq = recorded.seq if recorded else 0

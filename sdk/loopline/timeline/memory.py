@@ -107,7 +107,7 @@ class MemoryLog:
         """The blocks after `after`."""
         kept = self._kept.get(conversation)
         every = kept.blocks if kept else []
-        before = [block for block in every[:after] if block.seq in also]
+        before = [every[seq - 1] for seq in sorted(set(also)) if 0 < seq <= min(after, len(every))]
         found = every[after:]
         if types:
             found = [block for block in found if is_among(block.type, types)]
