@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 
@@ -126,3 +127,31 @@ def test_the_pieces_say_what_the_whole_does(atoms: list[str], cuts: list[int]) -
     whole = citations.resolve(text, citations.Marks({1, 2, 3}), newest=3)
     told = listened(*(answer(text[start:end]) for start, end in pairwise(ends)))
     assert "".join(said(told)) == whole
+
+
+class Unending(InPieces):
+    """A model that writes these pieces and then never ends."""
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Calls first, then what has no end."""
+        async for event in super().stream(prompt):
+            if isinstance(event, Reply) and not event.calls:
+                await asyncio.Event().wait()
+            yield event
+
+
+async def test_a_turn_that_is_stopped_stores_what_was_written_and_its_sources_are_known() -> None:
+    pieces = ["Two says so [[S:2]], ", "and one: [[S:1]]", " and that is", " all [[S:2"]
+    model, events = Unending(pieces), list[Event]()
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        async for event in talk.stream("go"):
+            events.append(event)
+            if isinstance(event, Delta) and event.text.endswith(" all "):
+                await talk.stop()
+    (answer,) = [e for e in events if isinstance(e, Block) and isinstance(e.body, Completion)]
+    assert isinstance(answer.body, Completion)
+    assert answer.body.text == "".join(pieces)
+    assert answer.body.sources_used == (2, 1)
+    assert "".join(said(events)).endswith("Two says so [1], and one: [2] and that is all [[S:2")
+    assert not [event for event in events if isinstance(event, Delta) and event.type == "reset"]

@@ -164,8 +164,8 @@ class React:
         return self._result
 
     async def _keep_answer(self) -> None:
-        """Let what was heard of an answer be the answer of a turn that is stopped."""
-        text = self._texts.whole.get("answer", "").strip()
+        """Let what was written of an answer be the answer of a turn that is stopped."""
+        text = well_formed("".join(self._texts.written)).strip()
         if text and not self._recorder.turn.completion:
             await self._record(self._completion(text, "partial", "stopped"))
 

@@ -53,11 +53,15 @@ class Resolved:
 
 
 class ChannelTexts:
-    """The texts that listeners have of each channel, since the last block that one of them became."""
+    """The texts that listeners have of each channel, since the last block that one of them became.
+
+    `written` is the answer in pieces as the model wrote it, with its citations unresolved.
+    """
 
     def __init__(self, listen: Listen) -> None:
         self._listen = listen
         self._texts: dict[str, list[str]] = {}
+        self.written: list[str] = []
         self.attempt: int = 1
 
     def __call__(self, event: Event) -> None:
@@ -79,17 +83,19 @@ class ChannelTexts:
 
     def void(self) -> None:
         """Take back every text that is in no block."""
+        self.written = []
         self._align({})
 
-    def begin(self, texts: Mapping[str, str], attempt: int) -> None:
+    def begin(self, texts: Mapping[str, str], written: list[str], attempt: int) -> None:
         """Have a request begin with these texts, which an earlier reply began."""
-        self.attempt = attempt
+        self.attempt, self.written = attempt, written
         self._align(texts)
 
     def settle(self, bodies: Iterable[Body], pool: Pool) -> None:
         """Have each channel hold the text of what is about to be recorded, and nothing else."""
         self._align(self._stored(bodies, pool))
         self._texts.clear()
+        self.written = []
 
     def settle_cut(self, bodies: Iterable[Body], pool: Pool) -> None:
         """Settle a reply that was cut off: its thinking is whole, and the next reply goes on with the rest."""
@@ -178,9 +184,10 @@ class ReplyStream:
         self._splitter = reading.protocol.splitter()
         self._marks = MarkFilter(reading.steps)
         self._into = ChannelTexts(lambda _: None)
+        self._written = list[str]()
         self._resolved = Resolved(self._hear, reading.pool)
         self._pass(self._splitter.feed(reading.before))
-        self._texts.begin(self._into.whole, attempt)
+        self._texts.begin(self._into.whole, self._written, attempt)
         self._into = self._texts
 
     def _pass(self, pieces: Iterable[Piece]) -> None:
@@ -198,6 +205,8 @@ class ReplyStream:
 
     def _tell(self, channel: Channel, text: str) -> None:
         name = "draft" if channel == "answer" and self._reading.is_draft else channel
+        if name == "answer":
+            self._written.append(text)
         if text:
             self._resolved(Delta(type="delta", channel=name, text=text, attempt=self._attempt))
 
