@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -110,11 +111,12 @@ def test_a_lost_object_of_a_hostile_repository_is_not_fetched(
 def test_what_is_no_full_id_never_reaches_git_as_one(folder: GitFolder, id: str) -> None:
     folder.commit({"a.md": "one\n"})
     repository = GitRepository.open(str(folder.path))
-    for reading in (
-        repository.abbreviate,
-        repository.entries,
-        lambda id: repository.read(id, "a.md"),
-    ):
+
+    def read(id: str) -> object:
+        return repository.read(id, "a.md")
+
+    readings: list[Callable[[str], object]] = [repository.abbreviate, repository.entries, read]
+    for reading in readings:
         with pytest.raises(KnowledgeError, match="not the full id"):
             reading(id)
     with pytest.raises(KnowledgeError, match="not the full id"):

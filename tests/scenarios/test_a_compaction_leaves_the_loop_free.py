@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -29,7 +29,7 @@ class Beats:
             await asyncio.sleep(0)
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Beats]:
+    async def running(self) -> AsyncGenerator[Beats]:
         """Count meanwhile."""
         task = asyncio.create_task(self.run())
         try:

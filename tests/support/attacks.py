@@ -95,7 +95,7 @@ def _takes(kind: Any, argument: Any, flags: int) -> list[str]:
 
 
 def _whole(tree: Any, flags: int) -> list[str]:
-    words = [""]
+    words: list[str] = [""]
     for kind, argument in tree:
         words = [word + more for word in words for more in _takes(kind, argument, flags)]
         words = list(dict.fromkeys(words))[:_MOST_WORDS]

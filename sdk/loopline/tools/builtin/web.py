@@ -25,7 +25,6 @@ TITLE_LIMIT = 200
 LONGEST_URL = 2_000
 
 _WORD = re.compile(r"\w+")
-_WORD = re.compile(r"\w+")
 _URL = re.compile(r"https?://[^\s/?#\x00-\x20]++[^\s\x00-\x20]*+", re.IGNORECASE)
 
 
