@@ -47,6 +47,7 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
+        self._passes: dict[str, bool] = {}
         listed = subprocess.run(
             ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
             cwd=root,
@@ -93,6 +94,13 @@ class Copy:
         suites = [f"tests/{suite}" for suite in SUITES]
         listed = self.pytest(suites, "--collect-only", "-n", "0", seconds=600).stdout
         return [line for line in listed.splitlines() if "::" in line]
+
+    def passes(self, test: str) -> bool:
+        """Whether a test passes as things are; it is run once."""
+        if test not in self._passes:
+            ran = self.pytest([test], "-n", "0", seconds=TRIAL_SECONDS)
+            self._passes[test] = ran.returncode == 0
+        return self._passes[test]
 
     def trial(self, path: str, mutated: bytes, tests: Sequence[str], seconds: float) -> Result:
         """What the tests say of a file that is another; afterwards it is as it was."""
@@ -155,7 +163,17 @@ class Coverage:
 
 
 def tried(copy: Copy, mutant: Mutant, tests: Sequence[str]) -> Result:
-    """What becomes of a mutant: the most particular tests first, and all of them if it survives those."""
+    """What becomes of a mutant; a test that fails without it too tells nothing, and is left out."""
+    left = list(tests)
+    while True:
+        result = _tried(copy, mutant, left)
+        if result.by not in left or copy.passes(result.by):
+            return result
+        left.remove(result.by)
+
+
+def _tried(copy: Copy, mutant: Mutant, tests: Sequence[str]) -> Result:
+    """The most particular tests first, and all of them if it survives those."""
     if not tests:
         return Result(outcome="untested", by="", seconds=0.0, tests=0)
     mutated = mutant.applied((copy.package / mutant.path).read_bytes())
