@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from loopline.models import Attached, Carrying, one_line
 from loopline.models.tokens import estimate
 from loopline.prompt import clipping
+from loopline.prompt.framing import framed
 from loopline.timeline import Block, UserAttachment, Window, attachments
 
 _PATCH = 28
@@ -79,7 +80,7 @@ def shown(block: Block, file: UserAttachment, window: Window, load: Load) -> tup
 
 def is_shown_whole(file: UserAttachment, attached: Attached) -> bool:
     """Whether the file is a text, and all of it is shown."""
-    return bool(file.text) and not file.data and attached.text.endswith(f"\n{file.text}")
+    return bool(file.text) and not file.data and attached.text.endswith(f"\n{framed(file.text)}")
 
 
 def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iterator[str]:
@@ -100,8 +101,8 @@ def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iter
 def _clipped(block: Block, text: str, window: Window) -> str:
     limit = min(window.result_limit, window.text_limit or window.result_limit)
     if block.turn < window.old_before:
-        return clipping.old_text(text, block.ref, min(limit, clipping.TEXT_LIMIT))
-    return clipping.cut(text, limit, block.ref)
+        return framed(clipping.old_text(text, block.ref, min(limit, clipping.TEXT_LIMIT)))
+    return framed(clipping.cut(text, limit, block.ref))
 
 
 def _is_old(block: Block, file: UserAttachment, window: Window) -> bool:

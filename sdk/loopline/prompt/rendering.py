@@ -25,6 +25,7 @@ from loopline.models.call_ids import names_calls
 from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attaching, clipping
 from loopline.prompt.facts import Facts
+from loopline.prompt.framing import framed
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.refs import DocumentRef
 from loopline.timeline import (
@@ -50,7 +51,7 @@ from loopline.timeline import (
     summary_text,
 )
 
-RENDERER = 5
+RENDERER = 6
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
 _OURS = re.compile(r"c\d+", re.ASCII)
@@ -213,7 +214,7 @@ class Rendering:
         if found is None or not isinstance(found.body, RangeSummary):
             return
         summary = found.body
-        text = self._cut(found, summary_text(summary))
+        text = self._cut(found, summary_text(replace(summary, text=framed(summary.text))))
         self.marked.update(clipping.marked(text))
         self._add(UserMessage(text=f"[{found.ref}]\n{text}"), found.ref)
         history = self._facts.histories.get(found.seq)
@@ -354,7 +355,7 @@ class Rendering:
                 self._add(self._echoed(self._protocol.answered(shown)), block.ref)
             case Notice(text=text) | SystemMessage(text=text):
                 shown = self._unless_hidden(block, self._text(block, text))
-                self._add(UserMessage(text=f"[{block.ref}]\n{shown}"), block.ref)
+                self._add(UserMessage(text=f"[{block.ref}]\n{framed(shown)}"), block.ref)
             case _:
                 pass
 
@@ -496,4 +497,4 @@ def parts_of(message: Message) -> int:
 
 
 def _replaced(replacement: str, ref: str) -> str:
-    return f'{replacement}\n[HIDDEN] react.read(["{ref}"]) shows it again'
+    return f'{framed(replacement)}\n[HIDDEN] react.read(["{ref}"]) shows it again'

@@ -79,11 +79,11 @@ def _messages(blocks: Iterable[Block], window: Window) -> Iterable[Message]:
                     text=_result(block, result, calls.get(result.call_id), window.result_limit)
                 )
             case Notes(text=text):
-                yield UserMessage(text=f"[NOTES] {text}")
+                yield UserMessage(text=f"[NOTES] {framed(text)}")
             case Draft(text=text):
-                yield UserMessage(text=f"[DRAFT] {text}")
+                yield UserMessage(text=f"[DRAFT] {framed(text)}")
             case Notice(text=text):
-                yield UserMessage(text=f"[NOTICE] {text}")
+                yield UserMessage(text=f"[NOTICE] {framed(text)}")
             case _:
                 pass
 
