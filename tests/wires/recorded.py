@@ -2,9 +2,9 @@
 
 Each is what a server of ours says in the form of the provider that its name begins with; none is a
 copy of anybody's traffic. The forms are those of public issues and of the providers' pages: Groq (groq-typescript 28,
-OpenHands 10048), OpenRouter ("Reasoning tokens"), Google (earendil-works/pi 3234, dayu-agent 45), Azure (helm 3327,
-argo-proxy 91), Mistral ("Reasoning"), LM Studio (openclaude 353), text-generation-inference (628), xAI (cline
-3120), Gemini (gemini-cli 6678), Anthropic ("Web search tool", "MCP connector").
+OpenHands 10048), OpenRouter ("Reasoning Tokens", and the schemas of its provider for the AI SDK), Google (earendil-works/pi 3234, dayu-agent 45), Azure (helm 3327,
+argo-proxy 91), Mistral (braintrust-sdk-javascript 1857, and `ThinkChunk` of its OpenAPI document), LM Studio (openclaude 353), text-generation-inference (628), xAI (cline
+3120), Gemini (gemini-cli 6678), Anthropic (the types of blocks in its Python library, 2.12).
 """
 
 from __future__ import annotations

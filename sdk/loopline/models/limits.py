@@ -15,7 +15,7 @@ When to ask again. `retry-after` counts in seconds or is a date; OpenAI also sen
 Anthropic's `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}`
 have a reset in RFC 3339 ("Rate limits"), OpenAI's
 `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` one such as `6m0s` ("Rate limits").
-OpenRouter may send `retry-after` with 429 and 503 ("Errors and debugging"). A 429 for money spent
+OpenRouter may send `retry-after` ("Errors and debugging", its section on that header). A 429 for money spent
 has none, and asking again does not help.
 
 Errors. Anthropic, "Errors"; OpenAI, "Error codes"; for `invalid_prompt`, the codes of a response that

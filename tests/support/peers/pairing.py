@@ -1,6 +1,7 @@
 """An OpenAI-like server that refuses a request in which a call lacks its result, or a result its call.
 
-The words are those of OpenAI's two wires, as public issues quote them (openai-agents-python 1407, 2020).
+The words are those of OpenAI's responses, as public issues quote them (openai-agents-python 1061, continue 10092);
+those about a duplicate or an empty id, and their use for chat completions, are ours.
 """
 
 from __future__ import annotations
