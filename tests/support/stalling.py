@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -33,8 +34,9 @@ class Stalls:
 
 @asynccontextmanager
 async def watched() -> AsyncGenerator[Stalls]:
-    """Watch the running loop."""
+    """Watch the running loop; what the process holds already is nothing that is collected meanwhile."""
     stalls = Stalls()
+    gc.freeze()
     watching = asyncio.create_task(stalls.watch())
     await asyncio.sleep(2 * BEAT_SECONDS)
     try:
@@ -42,6 +44,7 @@ async def watched() -> AsyncGenerator[Stalls]:
     finally:
         await asyncio.sleep(2 * BEAT_SECONDS)
         watching.cancel()
+        gc.unfreeze()
 
 
 def _repeated(word: str) -> Callable[[int], str]:

@@ -266,7 +266,7 @@ class BaseWorkflow:
             purpose="answer",
         )
         await recorder.record(begun)
-        said = completion(recorder.timeline, well_formed(text))
+        said = await completion(recorder.timeline, well_formed(text))
         await recorder.record(Decision(model="", stop_reason="stop"), said)
         recorder.round = 0
         return result(recorder.timeline, recorder.number, "complete")

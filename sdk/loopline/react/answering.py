@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from loopline.models import well_formed
@@ -17,9 +18,10 @@ from loopline.timeline import (
     citations,
     turn_id,
 )
+from loopline.timeline.waiting import computed
 
 
-def completion(
+async def completion(
     timeline: Timeline,
     text: str,
     *,
@@ -29,7 +31,8 @@ def completion(
 ) -> Completion:
     """The answer with the sources it uses; numbers that name no source are set apart."""
     pool = timeline.pool
-    sids = citations.cited(text, newest=pool.newest)
+    found = partial(citations.cited, text, newest=pool.newest)
+    sids = await computed(found, characters=len(text))
     return Completion(
         text=text.strip(),
         sources_used=tuple(sid for sid in sids if sid in pool.sources),
@@ -57,7 +60,7 @@ _BECAUSE: Mapping[ExitReason, str] = {
 }
 
 
-def fallback(
+async def fallback(
     timeline: Timeline,
     turn: Turn,
     reason: ExitReason,
@@ -68,7 +71,7 @@ def fallback(
     """The held draft, else what was collected: a line for each call, or all that the calls gave."""
     if turn.draft is not None:
         text = turn.draft.text
-        return completion(timeline, text, flag="draft", reason=reason, error=error)
+        return await completion(timeline, text, flag="draft", reason=reason, error=error)
     because = f"the model could not be asked ({error})" if error else _BECAUSE.get(reason, reason)
     listed = turn.results[-LISTED_CALLS:]
     lines = [f"There is no answer: {because}."]
@@ -82,7 +85,7 @@ def fallback(
         if way == "partial":
             lines.append(excerpt)
     text = "\n".join(lines)
-    return completion(timeline, text, flag=way, reason=reason, error=error)
+    return await completion(timeline, text, flag=way, reason=reason, error=error)
 
 
 def continued(turn: Turn) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from loopline.clock import Clock
@@ -15,6 +15,7 @@ from loopline.errors import (
     StoreError,
 )
 from loopline.models import Model, Prompt, Reply, TextDelta
+from loopline.timeline.waiting import MANY_CHARACTERS, in_parts
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -33,7 +34,7 @@ class Patience:
     clock: Clock
     retries: int
     falls_back: bool = False
-    again: Callable[[int, ModelUnavailable, float], None] | None = None
+    again: Callable[[int, ModelUnavailable, float], Awaitable[None]] | None = None
     draw: Callable[[], float] = random.random
 
     def wait(self, attempt: int, error: ModelUnavailable) -> float | None:
@@ -53,7 +54,7 @@ async def ask(
     hear: Callable[[TextDelta], None],
     patience: Patience | None = None,
 ) -> Reply:
-    """The model's reply; `hear` gets its pieces on the way.
+    """The model's reply; `hear` gets its pieces on the way, a long one in parts.
 
     Raises:
         ModelError: it could not be asked, broke off, or ended without a reply.
@@ -67,16 +68,20 @@ async def ask(
             if patience is None or seconds is None:
                 raise
             if patience.again is not None:
-                patience.again(attempt, error, seconds)
+                await patience.again(attempt, error, seconds)
             await patience.clock.sleep(seconds)
         attempt += 1
 
 
 async def _once(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None]) -> Reply:
     reply: Reply | None = None
+    pieces = model.stream(prompt)
     try:
-        async for piece in model.stream(prompt):
+        async for piece in pieces:
             match piece:
+                case TextDelta(text=text) if len(text) > MANY_CHARACTERS:
+                    async for part in in_parts(text):
+                        hear(replace(piece, text=part))
                 case TextDelta():
                     hear(piece)
                 case Reply():
@@ -86,6 +91,11 @@ async def _once(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None])
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
         raise ModelError(f"{model.name}: {cause}") from error
+    finally:
+        if isinstance(
+            pieces, AsyncGenerator
+        ):  # one that is given up between two parts settles what it used
+            await pieces.aclose()
     if reply is None:
         raise ModelError(f"{model.name}: the stream ended without a reply")
     return reply

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from loopline.models import (
     ADDRESS_CHARACTERS,
@@ -29,6 +30,7 @@ from loopline.timeline import (
     ToolResult,
     plan,
 )
+from loopline.timeline.waiting import computed
 from loopline.tools import Outcome, Section
 
 NOTHING = "(it succeeded, and gave no output)"
@@ -111,10 +113,12 @@ def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def acknowledged(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
+async def acknowledged(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
     """Find what the marks in notes change of the current plan's steps."""
-    current = timeline.plans.current
-    snapshot = plan.acknowledge(current, notes, moment) if current and notes else None
+    current, snapshot = timeline.plans.current, None
+    if current and notes:
+        found = partial(plan.acknowledge, current, notes, moment)
+        snapshot = await computed(found, characters=len(notes))
     if current is None or snapshot is None:
         return []
     changes: dict[str, StepStatus] = {

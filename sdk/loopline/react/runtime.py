@@ -34,6 +34,7 @@ from loopline.react.nudges import nudges_of
 from loopline.react.outcomes import acknowledged, noticed, sound, thoughts
 from loopline.react.policies import Policies
 from loopline.react.quota import OutOfBudget, check_prices
+from loopline.react.replies import Whole
 from loopline.react.router import (
     Accept,
     Act,
@@ -68,8 +69,8 @@ from loopline.timeline import (
     Turn,
     TurnResult,
     UserSteer,
-    plan,
 )
+from loopline.timeline.waiting import is_long, settled
 
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
@@ -167,7 +168,7 @@ class React:
         """Let what was written of an answer be the answer of a turn that is stopped."""
         text = well_formed("".join(self._texts.written)).strip()
         if text and not self._recorder.turn.completion:
-            await self._record(self._completion(text, "partial", "stopped"))
+            await self._record(await self._completion(text, "partial", "stopped"))
 
     async def _select_tools(self) -> None:
         """Have tools chosen, as far as there is time; the choice shows nothing that the user says now."""
@@ -234,7 +235,7 @@ class React:
     async def _route(self, state: ReactStateV2, reply: Reply) -> Ended | None:
         recorder = self._recorder
         written = reply
-        reply, decided, marks = self._read(reply)
+        reply, decided, marks = await self._read(reply)
         if not isinstance(decided, Calls):  # an answer hears first what was said meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
@@ -257,46 +258,20 @@ class React:
             case Accept(notes=notes, text=text, flag=flag):
                 return await self._accept(reply, _both(notes, marks), text, flag)
             case End(notes=notes, text=text, stop=stop):
-                body, told = (
-                    self._completion(text, "", stop.reason),
-                    noticed(stop.reason, stop.text),
-                )
+                body = await self._completion(text, "", stop.reason)
+                told = noticed(stop.reason, stop.text)
                 return await self._close(reply, body, _both(notes, marks), told=told)
         return None
 
-    def _read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, Decided, str]:
+    async def _read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, Decided, str]:
         """Read a reply: with its thinking, what it decides, and the marks that led its answer."""
-        read = Answer("", well_formed(reply.text)) if traces else self._decoded(reply)
-        decided, marks = self._without_marks(read)
-        if not isinstance(read, Malformed):
-            thinking = "\n".join(filter(None, (reply.thinking, read.thinking)))
-            is_left = isinstance(decided, Malformed) and decided.raw != reply.text
-            discarded = reply.text if is_left else read.discarded
-            reply = replace(reply, thinking=thinking, discarded=well_formed(discarded))
-        return reply, decided, marks
-
-    def _decoded(self, reply: Reply) -> Decided:
-        """What the model has decided; what it wrote before it was cut off is the beginning of it."""
-        before = continued(self._recorder.turn)
-        if before and not reply.calls:
-            whole = self._context.protocol.decode(replace(reply, text=before + reply.text))
-            if not isinstance(whole, Malformed):
-                return whole
-        return self._context.protocol.decode(reply)
-
-    def _without_marks(self, decided: Decided) -> tuple[Decided, str]:
-        """The decision without the marks of the plan's steps that lead its answer, and these."""
         current = self._recorder.timeline.plans.current
-        match decided:
-            case Answer(text=text) if current is not None:
-                marks, answer = plan.split_marks(text, len(current.steps))
-                if answer.strip():
-                    return replace(decided, text=answer), marks
-                # It only acknowledged: what it is to say is still to come.
-                problem = "The reply held only plan marks: call a tool or answer."
-                return Malformed(text, problem), marks
-            case _:
-                return decided, ""
+        reading = Whole(
+            protocol=None if traces else self._context.protocol,
+            before=continued(self._recorder.turn),
+            steps=len(current.steps) if current else 0,
+        )
+        return await reading.read(reply)
 
     async def _begin(self, state: ReactStateV2, purpose: RoundPurpose, traces: bool) -> bool:
         limit = state.max_iterations or 0
@@ -359,6 +334,7 @@ class React:
             falls_back=falls_back,
             again=hear.again,
         )
+        await hear.begin()
         reply = await ask(self._context.metered, prompt, hear, patience)
         hear.close()
         return reply
@@ -376,8 +352,17 @@ class React:
         )
 
     async def _record(self, *bodies: Body) -> None:
-        """Record what came of a reply, once listeners have it like this."""
-        self._texts.settle(bodies, self._recorder.timeline.pool)
+        """Record what came of a reply, once listeners have it like this.
+
+        A cancellation that arrives meanwhile is raised once it is recorded.
+        """
+        if any(isinstance(body, Completion) and is_long(body.text) for body in bodies):
+            await settled(asyncio.ensure_future(self._settle(bodies)))
+        else:
+            await self._settle(bodies)
+
+    async def _settle(self, bodies: Sequence[Body]) -> None:
+        await self._texts.settle(bodies, self._recorder.timeline.pool)
         await self._recorder.record(*bodies)
 
     async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> Ended | None:
@@ -393,7 +378,7 @@ class React:
             for number, call in enumerate(calls, start=first)
         ]
         plans = any(call.name == "react.plan" for call in calls)
-        acks = [] if plans else self._acks(notes)
+        acks = [] if plans else await self._acks(notes)
         await self._record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
         why = self._why_not()
         if why is None:
@@ -415,8 +400,8 @@ class React:
         return "steer" if steered and self._asks_again else None
 
     async def _hold(self, reply: Reply, notes: str, draft: Draft, told: list[Notice]) -> None:
-        decided = self._decided(reply, notes, 0)
-        await self._record(*decided, *self._acks(notes), draft, *told)
+        acks = await self._acks(notes)
+        await self._record(*self._decided(reply, notes, 0), *acks, draft, *told)
 
     async def _accept(
         self,
@@ -428,7 +413,7 @@ class React:
         if flag == "unparsed":
             text = continued(self._recorder.turn) + text
         if not self._policies.synthesizes:
-            return await self._close(reply, self._completion(text, flag, "complete"), notes)
+            return await self._close(reply, await self._completion(text, flag, "complete"), notes)
         await self._hold(reply, notes, Draft(text=text, reason="synthesis"), [])
         return await self._synthesized("complete")
 
@@ -453,21 +438,21 @@ class React:
             brief = recorder.turn.draft
             text = brief.text if brief else ""
         if not text:
-            body = fallback(recorder.timeline, recorder.turn, reason)
+            body = await fallback(recorder.timeline, recorder.turn, reason)
             return await self._close(reply, body, "", answer=True)
-        return await self._close(reply, self._completion(text, "", reason), "", answer=True)
+        return await self._close(reply, await self._completion(text, "", reason), "", answer=True)
 
     async def _drafted(self, reason: ExitReason, *before: Body) -> Ended | None:
         """Let the draft be the answer, after what led to that; None when there is none."""
         draft = self._recorder.turn.draft
         if draft is None:
             return None
-        body = self._completion(draft.text, "draft", reason)
+        body = await self._completion(draft.text, "draft", reason)
         await self._record(*before, body)
         return Ended(body.reason, body.error)
 
-    def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
-        return completion(self._recorder.timeline, text, flag=flag, reason=reason)
+    async def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
+        return await completion(self._recorder.timeline, text, flag=flag, reason=reason)
 
     async def _close(
         self,
@@ -479,23 +464,25 @@ class React:
         told: Sequence[Notice] = (),
     ) -> Ended:
         """Record the decision together with the answer that ends the loop."""
+        acks = await self._acks(notes)
         decided = self._decided(reply, notes, 0, answer=answer)
-        await self._record(*decided, *self._acks(notes), *told, body)
+        await self._record(*decided, *acks, *told, body)
         return Ended(body.reason, body.error)
 
     async def _record_malformed(
         self, reply: Reply, raw: str, problem: str, notes: str = ""
     ) -> None:
+        acks = await self._acks(notes)
         decision = self._decision(reply, raw=raw if raw.strip() else NOTHING)
         notice = Notice(code="malformed_reply", text=problem)
-        await self._record(decision, *thoughts(reply), *self._acks(notes), notice)
+        await self._record(decision, *thoughts(reply), *acks, notice)
 
     async def _record_cut(self, reply: Reply) -> None:
         """Keep what came of a reply that was cut off, and have the model write on."""
         decision = self._decision(reply, raw=well_formed(reply.text))
         told = Notice(code="reply_cut_off", text=CONTINUE)
         bodies: list[Body] = [decision, *thoughts(reply), told]
-        self._texts.settle_cut(bodies, self._recorder.timeline.pool)
+        await self._texts.settle_cut(bodies, self._recorder.timeline.pool)
         await self._recorder.record(*bodies)
 
     def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
@@ -520,10 +507,10 @@ class React:
             decision = replace(decision, purpose="answer")
         return [decision, *thoughts(reply), *([Notes(text=notes)] if notes else [])]
 
-    def _acks(self, notes: str) -> list[Body]:
+    async def _acks(self, notes: str) -> list[Body]:
         recorder = self._recorder
         moment = Moment(self._clock.now(), f"turn_{recorder.number}")
-        return acknowledged(recorder.timeline, notes, moment)
+        return await acknowledged(recorder.timeline, notes, moment)
 
     async def _exhausted(self, reason: ExitReason) -> Ended | None:
         """An answer although there is no round, no time or nothing to spend left."""
@@ -540,7 +527,7 @@ class React:
         """What there is, as the answer: the draft, or what the calls gave."""
         recorder, way = self._recorder, self._policies.on_exhausted
         collected: Collected = "partial" if way == "partial" else "summary"
-        body = fallback(recorder.timeline, recorder.turn, reason, way=collected)
+        body = await fallback(recorder.timeline, recorder.turn, reason, way=collected)
         await self._record(body)
         return Ended(body.reason, body.error)
 
@@ -559,24 +546,26 @@ class React:
             return None
         if reply.stop_reason == "refusal":
             return await self._refused(reply, answer=True)
-        reply, decided, marks = self._read(reply, traces=traces)
+        reply, decided, marks = await self._read(reply, traces=traces)
         answer = _said(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
-            body = fallback(recorder.timeline, recorder.turn, reason)
+            body = await fallback(recorder.timeline, recorder.turn, reason)
             return await self._close(reply, body, marks, answer=True)
-        body = self._completion(answer, "forced", reason)
+        body = await self._completion(answer, "forced", reason)
         return await self._close(reply, body, marks, answer=True)
 
     async def _refused(self, reply: Reply, *, answer: bool = False) -> Ended:
         text = well_formed(reply.text).strip() or "The model refused to answer."
-        return await self._close(reply, self._completion(text, "", "refused"), "", answer=answer)
+        return await self._close(
+            reply, await self._completion(text, "", "refused"), "", answer=answer
+        )
 
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
         recorder = self._recorder
         said = well_formed(str(error))
         notice = Notice(code="model_error", text=said)
-        body = fallback(recorder.timeline, recorder.turn, "error", said)
+        body = await fallback(recorder.timeline, recorder.turn, "error", said)
         await self._record(notice, body)
         return Ended("error", said)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from loopline.errors import LooplineError, StoreError, ToolError
@@ -29,6 +30,7 @@ from loopline.timeline import (
     citations,
     depth,
 )
+from loopline.timeline.waiting import computed
 from loopline.tools import AskUser, ChildTask
 
 T = TypeVar("T")
@@ -113,11 +115,12 @@ class _Heard:
         kind = block.body.kind if isinstance(block.body, ToolPending) else "question"
         return AskUser(first.question, kind=kind, child=str(ref))
 
-    def resolved(self, result: TurnResult) -> TurnResult:
+    async def resolved(self, result: TurnResult) -> TurnResult:
         """The result with citations that need no pool: `[1]` is the first of its sources."""
         newest = max(self.sources, default=0)
-        marks = citations.Marks(self.sources)
-        return replace(result, answer=citations.resolve(result.answer, marks, newest=newest))
+        answer, marks = result.answer, citations.Marks(self.sources)
+        found = partial(citations.resolve, answer, marks, newest=newest)
+        return replace(result, answer=await computed(found, characters=len(answer)))
 
 
 class Children:
@@ -233,7 +236,7 @@ class Children:
             self._asking[name] = asking = heard.asking(result)
             await self._rest(name)
             raise asking
-        return heard.resolved(result)
+        return await heard.resolved(result)
 
     async def _record_end(self, heard: _Heard, quota: Quota) -> None:
         turn, known = heard.turn, self._recorder.turn.children[heard.name]

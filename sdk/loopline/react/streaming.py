@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from loopline.errors import ModelUnavailable
 from loopline.events import Delta, Event, Listen
 from loopline.models import TextDelta
 from loopline.prompt import Channel, DecisionProtocol, Piece
 from loopline.timeline import Body, Completion, Draft, Notes, Pool, Thinking, citations, plan
+from loopline.timeline.waiting import computed, in_parts
 
 
 class Resolved:
@@ -91,15 +93,15 @@ class ChannelTexts:
         self.attempt, self.written = attempt, written
         self._align(texts)
 
-    def settle(self, bodies: Iterable[Body], pool: Pool) -> None:
+    async def settle(self, bodies: Iterable[Body], pool: Pool) -> None:
         """Have each channel hold the text of what is about to be recorded, and nothing else."""
-        self._align(self._stored(bodies, pool))
+        self._align(await self._stored(bodies, pool))
         self._texts.clear()
         self.written = []
 
-    def settle_cut(self, bodies: Iterable[Body], pool: Pool) -> None:
+    async def settle_cut(self, bodies: Iterable[Body], pool: Pool) -> None:
         """Settle a reply that was cut off: its thinking is whole, and the next reply goes on with the rest."""
-        stored = self._stored(bodies, pool)
+        stored = await self._stored(bodies, pool)
         if "thinking" in stored:
             self._align({**self.whole, **stored})
             self._texts.pop("thinking")
@@ -115,7 +117,7 @@ class ChannelTexts:
             if rest := text[len(before) :]:
                 self._listen(Delta(type="delta", channel=channel, text=rest, attempt=self.attempt))
 
-    def _stored(self, bodies: Iterable[Body], pool: Pool) -> dict[str, str]:
+    async def _stored(self, bodies: Iterable[Body], pool: Pool) -> dict[str, str]:
         """The texts of bodies by channel; a draft is heard where it was no answer from the beginning."""
         texts: dict[str, str] = {}
         for body in bodies:
@@ -126,7 +128,8 @@ class ChannelTexts:
                     texts["notes"] = text
                 case Completion(text=text):
                     marks = citations.Marks(pool.sources)
-                    texts["answer"] = citations.resolve(text, marks, newest=pool.newest)
+                    shown = partial(citations.resolve, text, marks, newest=pool.newest)
+                    texts["answer"] = await computed(shown, characters=len(text))
                 case Draft(text=text) if "draft" in self:
                     texts["draft"] = text.strip()
                 case _:
@@ -150,12 +153,17 @@ class Reading:
 
 
 class ReplyStream:
-    """What listeners hear of one reply while it is written, as far as can be told by then."""
+    """What listeners hear of one reply while it is written, as far as can be told by then.
+
+    It begins with `begin`, which hears what was written before the reply.
+    """
 
     def __init__(self, texts: ChannelTexts, reading: Reading) -> None:
         self._texts = texts
         self._reading = reading
-        self._begin(1)
+        self._attempt = 1
+        self._into: ChannelTexts = texts
+        self._renew()
 
     def __call__(self, piece: TextDelta) -> None:
         """Hear the next piece."""
@@ -164,12 +172,12 @@ class ReplyStream:
         else:
             self._pass(self._splitter.feed(piece.text))
 
-    def again(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
+    async def again(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
         """Void what was heard of an attempt that is given up; another follows."""
         self._texts.void()
         said = f"{error}; asked again in {seconds:.1f} s"
         self._texts(Delta(type="progress", channel="model", text=said, attempt=attempt))
-        self._begin(attempt + 1)
+        await self.begin(attempt + 1)
 
     def close(self) -> None:
         """The reply is whole."""
@@ -177,18 +185,22 @@ class ReplyStream:
         self._tell_all(self._marks.close())
         self._resolved.close()
 
-    def _begin(self, attempt: int) -> None:
+    async def begin(self, attempt: int = 1) -> None:
         """Hear what was written before the reply, which listeners may have."""
-        reading = self._reading
         self._attempt = attempt
+        self._renew()
+        async for part in in_parts(self._reading.before):
+            self._pass(self._splitter.feed(part))
+        self._texts.begin(self._into.whole, self._written, attempt)
+        self._into = self._texts
+
+    def _renew(self) -> None:
+        reading = self._reading
         self._splitter = reading.protocol.splitter()
         self._marks = MarkFilter(reading.steps)
         self._into = ChannelTexts(lambda _: None)
         self._written = list[str]()
         self._resolved = Resolved(self._hear, reading.pool)
-        self._pass(self._splitter.feed(reading.before))
-        self._texts.begin(self._into.whole, self._written, attempt)
-        self._into = self._texts
 
     def _pass(self, pieces: Iterable[Piece]) -> None:
         for channel, text in pieces:

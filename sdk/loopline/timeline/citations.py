@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 LONGEST = 256
 """A token has at most so many characters; what is longer is text."""
+WIDEST = 4_096
+"""A code span has fewer tokens and runs of backticks in it than that; what is wider is none."""
 
 _NUMBER = r"[0-9]{1,6}"
 _ITEM = rf"{_NUMBER}(?:[ \t]*[-–][ \t]*{_NUMBER})?"
@@ -99,7 +101,8 @@ class Resolver:
 
     Whatever the pieces, what `feed` and `close` give out is together what `resolve` makes of the whole.
     Held back is only a token that is not whole yet, at most `LONGEST` characters, and what follows a
-    token of which it is still open whether it stands in code: at the longest to the end of its paragraph.
+    token of which it is still open whether it stands in code: at the longest to the end of its paragraph,
+    and no more than `WIDEST` tokens.
     """
 
     def __init__(self, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> None:
@@ -398,14 +401,23 @@ class _Scanner:
             self._tokens.clear()
         elif self._runs or run.opens:
             self._runs.append(run)
+            self._bound(self._runs)
 
     def _take(self, token: Citation) -> None:
         if self._opening:
             self._info.append(token)
+            self._bound(self._info)
         elif self._runs:
             self._tokens.append(token)
+            self._bound(self._tokens)
         else:
             self._decided.append(token)
+
+    def _bound(self, undecided: Sequence[_Run | Citation]) -> None:
+        """Take what is too wide for a code span for none, so that nothing waits for its end."""
+        if len(undecided) >= WIDEST:
+            self._confirm_no_fence()
+            self._settle()
 
     def _settle(self) -> None:
         code = _spans(self._runs)

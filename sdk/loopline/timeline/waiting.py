@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+MANY_CHARACTERS = 8_192
+"""Characters of a text that is worked on in a thread, or in parts: at a microsecond each, that is 8 ms."""
+
+
+def is_long(text: str) -> bool:
+    """Whether work on each character of a text would be noticed by other tasks of the loop."""
+    return len(text) >= MANY_CHARACTERS
 
 
 async def settled(outcome: asyncio.Future[T]) -> T:
@@ -19,12 +27,23 @@ async def settled(outcome: asyncio.Future[T]) -> T:
         raise
 
 
-async def computed(work: Callable[[], T]) -> T:
+async def computed(work: Callable[[], T], *, characters: int = MANY_CHARACTERS) -> T:
     """Return what `work` gives, which only computes: it runs in a thread, so that the event loop stays free.
 
     A cancellation is raised once the thread is done: nothing computes with values that change meanwhile.
+    Work on a text of fewer than `MANY_CHARACTERS` is done at once.
     """
+    if characters < MANY_CHARACTERS:
+        return work()
     return await settled(asyncio.ensure_future(asyncio.to_thread(work)))
+
+
+async def in_parts(text: str) -> AsyncIterator[str]:
+    """Yield a text in parts of `MANY_CHARACTERS` at most; other tasks of the loop come between them."""
+    yield text[:MANY_CHARACTERS]
+    for at in range(MANY_CHARACTERS, len(text), MANY_CHARACTERS):
+        await asyncio.sleep(0)
+        yield text[at : at + MANY_CHARACTERS]
 
 
 async def ended(outcome: asyncio.Future[Any]) -> None:
