@@ -61,7 +61,7 @@ class ComingMessage(Coming):
                 self._stop = a_text(said) or self._stop
                 self._count(an_object(event.get("usage")))
             case "message_stop":
-                self.is_over = True
+                self._end()
             case "error":
                 raise failed_midway(event, self.account)
             case _:  # a ping, or what is newer than this
@@ -77,7 +77,7 @@ class ComingMessage(Coming):
         deltas = [self._begun(number, an_object(block)) for number, block in enumerate(blocks)]
         self._stop = a_text(message.get("stop_reason"))
         self._count(an_object(message.get("usage")))
-        self.is_over = True
+        self._end()
         return [delta for said in deltas for delta in said]
 
     @property
@@ -120,7 +120,7 @@ class ComingMessage(Coming):
             case "thinking_delta":
                 return self.heard(self._kept(index, "thinking", delta), is_thought=True)
             case "signature_delta":
-                self.size += len(self._kept(index, "signature", delta))
+                self._grow(len(self._kept(index, "signature", delta)))
                 return ()
             case "input_json_delta":
                 self._take_input(a_count(index), a_text(delta.get("partial_json")))
@@ -133,7 +133,7 @@ class ComingMessage(Coming):
         block = self._blocks.setdefault(index, Growing())
         if a_text(block.fields.get("type")) in _SERVED:
             block.add(_INPUT, written)
-            self.size += len(written)
+            self._grow(len(written))
         else:
             self.calls.add(index=index, provider_id="", name="", arguments=written)
 
@@ -151,12 +151,14 @@ class ComingMessage(Coming):
         fresh = used.input_tokens - used.cache_read_tokens - used.cache_write_tokens
         details = an_object(said.get("output_tokens_details"))
         if said:
-            self.usage = Usage(
-                input_tokens=_counted(said, "input_tokens", fresh) + read + written,
-                output_tokens=_counted(said, "output_tokens", used.output_tokens),
-                cache_read_tokens=read,
-                cache_write_tokens=written,
-                reasoning_tokens=_counted(details, "thinking_tokens", used.reasoning_tokens),
+            self._use(
+                Usage(
+                    input_tokens=_counted(said, "input_tokens", fresh) + read + written,
+                    output_tokens=_counted(said, "output_tokens", used.output_tokens),
+                    cache_read_tokens=read,
+                    cache_write_tokens=written,
+                    reasoning_tokens=_counted(details, "thinking_tokens", used.reasoning_tokens),
+                )
             )
 
 

@@ -37,7 +37,7 @@ class ComingCompletion(Coming):
     def take(self, data: str) -> Iterator[TextDelta]:
         """What a chunk adds."""
         if data.strip() == _DONE:
-            self.is_over = True
+            self._end()
             return
         yield from self._take_chunk(piece(data, self.account))
 
@@ -47,7 +47,7 @@ class ComingCompletion(Coming):
         if not a_list(document.get("choices")):
             raise ModelRequestError(f"{self.account.model}: what came is no chat completion")
         yield from self._take_chunk(document)
-        self.is_over = True
+        self._end()
 
     def rest(self) -> Iterator[TextDelta]:
         """What was held back for half a tag."""
@@ -103,7 +103,7 @@ class ComingCompletion(Coming):
             raise failed_midway(chunk, self.account)
         usage = an_object(chunk.get("usage"))
         if usage:
-            self.usage = _usage(usage)
+            self._use(_usage(usage))
         for choice in map(an_object, a_list(chunk.get("choices"))):
             self._finish = a_text(choice.get("finish_reason")) or self._finish
             delta = an_object(choice.get("delta")) or an_object(choice.get("message"))
@@ -126,7 +126,7 @@ class ComingCompletion(Coming):
         refusal = a_text(delta.get("refusal"))
         self._refused = self._refused or bool(refusal)
         detailed = self._details.add(a_list(delta.get(DETAILS)))
-        self.size += len(str(delta.get(DETAILS) or ""))
+        self._grow(len(str(delta.get(DETAILS) or "")))
         plain = a_text(delta.get("reasoning_content")) or a_text(delta.get("reasoning"))
         yield from self.heard(plain or detailed, is_thought=True)
         for text, is_thought in _texts(delta.get("content")):

@@ -37,13 +37,13 @@ class ComingResponse(Coming):
             case "response.output_item.added":
                 self._begun(event.get("output_index"), an_object(event.get("item")))
             case "response.output_item.done":
-                self.size += len(data)
+                self._grow(len(data))
                 self._ended(an_object(event.get("item")))
             case "response.function_call_arguments.delta":
                 index = a_count(event.get("output_index"))
                 self.calls.add(index=index, provider_id="", name="", arguments=said)
             case "response.completed" | "response.incomplete" | "response.failed":
-                self._end(an_object(event.get("response")))
+                self._take_end(an_object(event.get("response")))
             case "error":
                 raise failed_midway(event, self.account)
             case _:  # what a delta has said already, or what is newer than this
@@ -65,7 +65,7 @@ class ComingResponse(Coming):
                 is_thought = item.get("type") == "reasoning"
                 yield from self.heard(refusal or a_text(part.get("text")), is_thought=is_thought)
             self._ended(item)
-        self._end(response)
+        self._take_end(response)
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -100,19 +100,22 @@ class ComingResponse(Coming):
         left_out = {"name", "arguments"} if item.get("type") == "function_call" else set[str]()
         self.parts.append({name: value for name, value in item.items() if name not in left_out})
 
-    def _end(self, response: JsonObject) -> None:
+    def _take_end(self, response: JsonObject) -> None:
         if response.get("error"):
             raise failed_midway(response, self.account)
-        self.is_over, self._status = True, a_text(response.get("status")) or "completed"
+        self._end()
+        self._status = a_text(response.get("status")) or "completed"
         self._why = a_text(an_object(response.get("incomplete_details")).get("reason"))
         said = an_object(response.get("usage"))
         read = an_object(said.get("input_tokens_details"))
         written = an_object(said.get("output_tokens_details"))
         if said:
-            self.usage = Usage(
-                input_tokens=a_count(said.get("input_tokens")),
-                output_tokens=a_count(said.get("output_tokens")),
-                cache_read_tokens=a_count(read.get("cached_tokens")),
-                cache_write_tokens=a_count(read.get("cache_write_tokens")),
-                reasoning_tokens=a_count(written.get("reasoning_tokens")),
+            self._use(
+                Usage(
+                    input_tokens=a_count(said.get("input_tokens")),
+                    output_tokens=a_count(said.get("output_tokens")),
+                    cache_read_tokens=a_count(read.get("cached_tokens")),
+                    cache_write_tokens=a_count(read.get("cache_write_tokens")),
+                    reasoning_tokens=a_count(written.get("reasoning_tokens")),
+                )
             )

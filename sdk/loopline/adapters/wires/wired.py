@@ -65,6 +65,18 @@ class Coming(ABC):
             ModelError: it cannot be read, or says that something is wrong.
         """
 
+    def _end(self) -> None:
+        """Note that the reply is over."""
+        self.is_over = True
+
+    def _use(self, usage: Usage) -> None:
+        """Note what the request used."""
+        self.usage = usage
+
+    def _grow(self, characters: int) -> None:
+        """Count characters that no text and no call has."""
+        self.size += characters
+
     @property
     @abstractmethod
     def stop_reason(self) -> StopReason | None:
