@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loopline.harness import Harness, Store, model, run_sync
     from loopline.knowledge import Passage
     from loopline.react import TurnPayload, TurnResult
-    from loopline.timeline import Block, Source
+    from loopline.timeline import Block, ConversationLimits, Source
     from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Bundle",
     "BundleError",
     "ConflictError",
+    "ConversationLimits",
     "Delta",
     "Harness",
     "KnowledgeError",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal, cast
@@ -11,7 +13,7 @@ from typing import Literal, cast
 import pytest
 
 from loopline.adapters.sql import SqlLog
-from loopline.errors import ConflictError, LeaseLost
+from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.models import JsonObject
 from loopline.timeline import (
     NEW_TURN,
@@ -19,6 +21,7 @@ from loopline.timeline import (
     Body,
     Completion,
     Conversation,
+    ConversationLimits,
     ConversationSummary,
     Entry,
     Exit,
@@ -38,13 +41,26 @@ HERE = Conversation(name="here")
 THERE = Conversation(name="there")
 
 
+Opening = Callable[[ConversationLimits], Awaitable[TimelineLog]]
+
+
 @pytest.fixture(params=["memory", "sqlite"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[TimelineLog]:
-    opened: TimelineLog = MemoryLog()
-    if request.param == "sqlite":
-        opened = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
-    yield opened
-    await opened.close()
+async def opening(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opening]:
+    """Opens a log with these limits, which is closed in the end."""
+    async with AsyncExitStack() as stack:
+
+        async def opened(limits: ConversationLimits) -> TimelineLog:
+            if request.param == "memory":
+                return MemoryLog(limits=limits)
+            url = f"sqlite:///{tmp_path}/talk.db"
+            return await stack.enter_async_context(await SqlLog.open(url, limits=limits))
+
+        yield opened
+
+
+@pytest.fixture
+async def log(opening: Opening) -> TimelineLog:
+    return await opening(ConversationLimits())
 
 
 def prompt(text: str) -> Entry:
@@ -591,3 +607,66 @@ async def test_conversations_that_begin_at_the_same_time_are_apart(log: Timeline
             (2, 2, 1),
             (3, 3, 1),
         ]
+
+
+# Limits
+
+
+@pytest.mark.parametrize("limits", [ConversationLimits(blocks=3), ConversationLimits(bytes=60)])
+async def test_a_full_conversation_takes_nothing_new_and_keeps_what_has_begun(
+    opening: Opening, limits: ConversationLimits
+) -> None:
+    log = await opening(limits)
+    async with log.lease(HERE) as term:
+        await log.append(HERE, [prompt("x" * 20), notes("y" * 20), notes("z")], seen=0, term=term)
+        with pytest.raises(StoreError, match="'here' is full: it has 3 blocks"):
+            await log.append(HERE, [prompt("more")], seen=3)
+        kept = await log.append(HERE, [notes("the end of it")], seen=3, term=term)
+        assert seqs(kept) == [4]
+
+
+@pytest.mark.parametrize("limits", [ConversationLimits(blocks=5), ConversationLimits(bytes=130)])
+async def test_a_warning_is_logged_once_when_a_conversation_is_nearly_full(
+    opening: Opening, limits: ConversationLimits, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await opening(limits)
+    with caplog.at_level(logging.WARNING, "loopline"):
+        for seen, told in [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1)]:
+            await log.append(HERE, [prompt("x" * 15)], seen=seen)
+            assert len(caplog.records) == told
+    assert "conversation 'here' is nearly full: it has 4 blocks of at most" in caplog.text
+
+
+async def test_what_is_longer_than_the_limits_is_not_restored(
+    opening: Opening, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocks = await MemoryLog().append(THERE, [prompt("one"), followup("two")], seen=0)
+    log = await opening(ConversationLimits(blocks=1))
+    with pytest.raises(StoreError, match="'here' is too long for this store: it has 2 blocks"):
+        await log.restore(HERE, blocks)
+    assert await log.read(HERE) == []
+    await log.restore(HERE, blocks[:1])
+    assert "'here' is nearly full" in caplog.text
+    with pytest.raises(StoreError, match="'here' is full"):
+        await log.append(HERE, [prompt("three")], seen=1)
+
+
+async def test_a_fork_is_as_long_as_what_it_shows(opening: Opening) -> None:
+    log = await opening(ConversationLimits(bytes=80))
+    for seen in range(4):
+        await log.append(HERE, [prompt("x" * 15)], seen=seen)
+    await log.fork(HERE, THERE, 3)
+    with pytest.raises(
+        StoreError, match="'here' is full: it has 4 blocks of at most 1,000,000, and"
+    ):
+        await log.append(HERE, [prompt("more")], seen=4)
+    await log.append(THERE, [prompt("x" * 15)], seen=3)
+    with pytest.raises(
+        StoreError, match="'there' is full: it has 4 blocks of at most 1,000,000, and"
+    ):
+        await log.append(THERE, [prompt("more")], seen=4)
+
+
+def test_limits_leave_room_for_something() -> None:
+    with pytest.raises(LooplineError, match="could never begin: both limits are 1 or more"):
+        ConversationLimits(blocks=0)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from loopline import BaseWorkflow, Bundle, ConversationLimits, Harness, Store
 from loopline.adapters.sql import SqlLog
-from loopline.errors import StoreError, StoreVersion
+from loopline.errors import LooplineError, StoreError, StoreVersion
+from loopline.testing import ScriptedModel
+from loopline.timeline import MemoryLog
 from loopline.timeline.chain import Link
-from loopline.timeline.log import ConversationLimits
-from tests.crashes.processes import HERE, notes, prompt, url
+from tests.crashes.processes import HERE, prompt, url
 
 HELLO = [prompt("hello")]
 
@@ -185,16 +187,28 @@ async def test_a_block_that_is_not_what_its_type_says_is_named(store: Path) -> N
             await log.read(HERE)
 
 
-@pytest.mark.parametrize("limits", [ConversationLimits(blocks=3), ConversationLimits(bytes=60)])
-async def test_a_full_conversation_takes_nothing_new_and_keeps_what_has_begun(
-    tmp_path: Path, limits: ConversationLimits
+async def test_the_limits_of_a_conversation_are_given_where_a_store_is_opened(
+    tmp_path: Path,
 ) -> None:
-    async with (
-        await SqlLog.open(url(tmp_path / "talk.db"), limits=limits) as log,
-        log.lease(HERE) as term,
-    ):
-        await log.append(HERE, [prompt("x" * 20), notes("y" * 20), notes("z")], seen=0, term=term)
-        with pytest.raises(StoreError, match="'here' is full: it has 3 blocks"):
-            await log.append(HERE, HELLO, seen=3)
-        kept = await log.append(HERE, [notes("the end of it")], seen=3, term=term)
-        assert [block.seq for block in kept] == [4]
+    bundle, limits = Bundle(id="b", workflow=BaseWorkflow), ConversationLimits(blocks=5)
+    opened = Harness.open(
+        bundle, store=url(tmp_path / "talk.db"), model=ScriptedModel(["Yes."]), limits=limits
+    )
+    async with opened as harness:
+        talk = harness.conversation("here")
+        await talk.say("hello")
+        with pytest.raises(StoreError, match="'here' is full: it has 6 blocks of at most 5"):
+            await talk.say("more")
+        document = await talk.export()
+    async with Harness.open(bundle, store="memory:", model=ScriptedModel([]), limits=limits) as two:
+        with pytest.raises(StoreError, match="too long for this store"):
+            await two.load(document)
+    async with Store.open(url(tmp_path / "talk.db"), limits=limits) as store:
+        with pytest.raises(StoreError, match="'here' is full"):
+            await store.log.append(HERE, HELLO, seen=6)
+
+
+def test_a_log_that_is_given_has_limits_of_its_own() -> None:
+    bundle, limits = Bundle(id="b", workflow=BaseWorkflow), ConversationLimits(blocks=5)
+    with pytest.raises(LooplineError, match="limits are those of the log"):
+        Harness.open(bundle, store=MemoryLog(), limits=limits)

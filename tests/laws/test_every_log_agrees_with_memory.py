@@ -20,6 +20,7 @@ from loopline.errors import StoreError
 from loopline.timeline import (
     Block,
     Conversation,
+    ConversationLimits,
     ConversationSummary,
     Entry,
     MemoryLog,
@@ -37,6 +38,7 @@ NAMES = [
     Conversation(name="c"),
     Conversation(name="d"),
 ]
+LIMITS = ConversationLimits(blocks=40, bytes=4_000)
 conversations = st.sampled_from(NAMES)
 keys = st.sampled_from(["", "", "k", "l"])
 far = st.integers(0, 12)
@@ -57,14 +59,14 @@ class LogsSideBySide(RuleBasedStateMachine):
         self.folder = TemporaryDirectory()
         self.runner = asyncio.Runner()
         self.clock = LeapingClock()
-        self.memory = MemoryLog(LeapingClock())
+        self.memory = MemoryLog(LeapingClock(), LIMITS)
         self.kept = [self.open(), self.open()]
         self.terms = dict.fromkeys(NAMES, 0)
         self.read = dict[Conversation, Sequence[Block]]()
 
     def open(self) -> SqlLog:
         path = Path(self.folder.name) / "talk.db"
-        return self.runner.run(SqlLog.open(f"sqlite:///{path}", clock=self.clock))
+        return self.runner.run(SqlLog.open(f"sqlite:///{path}", clock=self.clock, limits=LIMITS))
 
     def both(self, which: int, do: Callable[[TimelineLog], Coroutine[None, None, T]]) -> T | str:
         """What came of it, which is the same in both."""

@@ -51,6 +51,7 @@ from loopline.react import (
 from loopline.reader import Reader
 from loopline.timeline import (
     Conversation,
+    ConversationLimits,
     Notice,
     Recorder,
     Timeline,
@@ -58,6 +59,7 @@ from loopline.timeline import (
     TurnHeader,
     warm,
 )
+from loopline.timeline.log import DEFAULT_LIMITS
 
 
 class Harness(Conversing):
@@ -75,6 +77,7 @@ class Harness(Conversing):
         telemetry: Telemetry,
         cassette: Cassette | None,
         caps: AttachmentCaps | None,
+        limits: ConversationLimits | None,
     ) -> None:
         """Use `open`."""
         self._source = bundle
@@ -87,6 +90,7 @@ class Harness(Conversing):
         self._on_build = on_build
         self._telemetry: Telemetry = chosen(telemetry)
         self._caps = caps
+        self._limits = limits or DEFAULT_LIMITS
         self._models = ModelsInUse()
         self._opened: Opened | None = None
         self._closing = AsyncExitStack()
@@ -104,6 +108,7 @@ class Harness(Conversing):
         telemetry: Telemetry = None,
         cassette: Cassette | None = None,
         caps: AttachmentCaps | None = None,
+        limits: ConversationLimits | None = None,
     ) -> Harness:
         """A harness that is yet to be entered.
 
@@ -115,13 +120,16 @@ class Harness(Conversing):
         `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
         with the harness. A `cassette` records what models at a provider are asked and say, or says it
         again; it is opened, and the model strings are looked at, when the harness is entered. `caps` are
-        how large attached files may be.
+        how large attached files may be; a conversation beyond the `limits` takes nothing new.
 
         Raises:
             StoreError: the store's URL is not one that works.
             ModelError: the model string is not one that works.
-            LooplineError: there is no telemetry of that name.
+            LooplineError: there is no telemetry of that name, or `limits` are given with a log, which
+                has its own.
         """
+        if limits is not None and not isinstance(store, str | None):
+            raise LooplineError("limits are those of the log: open the log with them")
         return cls(
             bundle,
             store=store,
@@ -132,6 +140,7 @@ class Harness(Conversing):
             telemetry=telemetry,
             cassette=cassette,
             caps=caps,
+            limits=limits,
         )
 
     async def __aenter__(self) -> Self:
@@ -150,7 +159,9 @@ class Harness(Conversing):
             log = self._given_log
             if log is None:
                 # What is collected beside a run asks the clock too, once more or less each time.
-                log = await open_log(self._place, self._clock, collects=tape is None)
+                log = await open_log(
+                    self._place, self._clock, limits=self._limits, collects=tape is None
+                )
                 stack.push_async_callback(log.close)
             space = await self._space(loaded, properties)
             if space is not None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from loopline.clock import Clock
 from loopline.errors import StoreError
-from loopline.timeline import Conversation, MemoryLog, TimelineLog
+from loopline.timeline import Conversation, ConversationLimits, MemoryLog, TimelineLog
 from loopline.timeline.chain import Audit, Head
+from loopline.timeline.log import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from loopline.adapters.blobs import FileBlobs
@@ -60,7 +61,12 @@ def place(url: str | None) -> Place:
 
 
 async def open_log(
-    where: Place, clock: Clock, *, read_only: bool = False, collects: bool = True
+    where: Place,
+    clock: Clock,
+    *,
+    limits: ConversationLimits = DEFAULT_LIMITS,
+    read_only: bool = False,
+    collects: bool = True,
 ) -> TimelineLog:
     """The log at that place; unless told otherwise it collects what nothing names, beside all else.
 
@@ -70,13 +76,15 @@ async def open_log(
     if where.beside is None:
         if read_only:
             raise StoreError("a store in memory is always new: there is nothing in it to read")
-        return MemoryLog(clock)
+        return MemoryLog(clock, limits)
     log, blobs = await asyncio.to_thread(_on_disk)
     resolved = await asyncio.to_thread(where.beside.resolve)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
     beside = blobs.beside(resolved, clock)
-    opened = await log.open(where.url, clock=clock, read_only=read_only, blobs=beside)
+    opened = await log.open(
+        where.url, clock=clock, read_only=read_only, blobs=beside, limits=limits
+    )
     if collects and not read_only:
         opened.collect_daily()
     return opened

@@ -21,36 +21,49 @@ from loopline.timeline import (
     DEFAULT_TENANT,
     DEFAULT_USER,
     Conversation,
+    ConversationLimits,
     ConversationSummary,
     Timeline,
 )
 from loopline.timeline.chain import Audit, Head
-from loopline.timeline.log import TimelineLog
+from loopline.timeline.log import DEFAULT_LIMITS, TimelineLog
 
 
 class Store(Conversing):
     """Conversations as they are kept. Open it with `async with Store.open(...)`."""
 
-    def __init__(self, url: str | None, *, read_only: bool, clock: Clock) -> None:
+    def __init__(
+        self, url: str | None, *, read_only: bool, clock: Clock, limits: ConversationLimits
+    ) -> None:
         """Use `open`."""
         self._place = place(url)
         self._read_only = read_only
         self._clock = clock
+        self._limits = limits
         self._log: TimelineLog | None = None
 
     @classmethod
     def open(
-        cls, url: str | None = None, *, read_only: bool = False, clock: Clock | None = None
+        cls,
+        url: str | None = None,
+        *,
+        read_only: bool = False,
+        clock: Clock | None = None,
+        limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Store:
         """A store that is yet to be entered; without a URL the default one.
+
+        A conversation beyond the `limits` takes nothing new.
 
         Raises:
             StoreError: the URL is not one that works.
         """
-        return cls(url, read_only=read_only, clock=clock or SystemClock())
+        return cls(url, read_only=read_only, clock=clock or SystemClock(), limits=limits)
 
     async def __aenter__(self) -> Self:
-        self._log = await open_log(self._place, self._clock, read_only=self._read_only)
+        self._log = await open_log(
+            self._place, self._clock, limits=self._limits, read_only=self._read_only
+        )
         return self
 
     async def __aexit__(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
-from loopline.errors import ConflictError, LeaseLost, StoreError
+from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.timeline.blocks import (
     Block,
     Entry,
@@ -22,6 +23,8 @@ from loopline.timeline.blocks import (
     UserStop,
 )
 from loopline.timeline.shown import RoundStart
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 DEFAULT_TENANT = "default"
 DEFAULT_PROJECT = "default"
@@ -79,6 +82,7 @@ class TimelineLog(Protocol):
             LeaseLost: the term is no longer the newest, or there is none and an entry is not the user's.
             StoreBusy: another process held the store for too long; nothing was kept.
             StoreFull: there is no room; nothing was kept.
+            StoreError: something new would begin in a conversation that is full; nothing was kept.
         """
         ...
 
@@ -159,6 +163,7 @@ class TimelineLog(Protocol):
         Raises:
             UnsoundBody: a body could not be read again.
             ConflictError: a conversation of that name has begun already.
+            StoreError: it is longer than one may become here; nothing was kept.
         """
         ...
 
@@ -265,25 +270,43 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationSize:
+    """How long a conversation is: so many blocks, and bytes of their bodies."""
+
+    blocks: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationLimits:
-    """How long a conversation may become: at most so many blocks, and bytes of their bodies."""
+    """How long a conversation may become: at most so many blocks, and bytes of their bodies.
+
+    Raises:
+        LooplineError: there would be no room for anything.
+    """
 
     blocks: int = 1_000_000
     bytes: int = 4 * 1024**3
 
+    def __post_init__(self) -> None:
+        if self.blocks < 1 or self.bytes < 1:
+            raise LooplineError(
+                f"a conversation of at most {self.blocks} blocks and {self.bytes} bytes could never "
+                "begin: both limits are 1 or more"
+            )
+
 
 DEFAULT_LIMITS: ConversationLimits = ConversationLimits()
+NEARLY_FULL_PERCENT = 80
 
 
 def check_room(
     conversation: Conversation,
     entries: Sequence[Entry],
-    *,
-    blocks: int,
-    size: int,
+    size: ConversationSize,
     limits: ConversationLimits,
 ) -> None:
-    """Check that something new may begin in a conversation of so many blocks and bytes.
+    """Check that something new may begin in a conversation of that size.
 
     What has begun is recorded to its end, so that nothing is lost.
 
@@ -294,11 +317,55 @@ def check_room(
         isinstance(entry.body, UserPrompt | UserFollowup | UserSteer | RoundStart)
         for entry in entries
     )
-    if begins and (blocks >= limits.blocks or size >= limits.bytes):
+    if begins and (size.blocks >= limits.blocks or size.bytes >= limits.bytes):
         raise StoreError(
-            f"conversation {conversation.name!r} is full: it has {blocks:,} blocks of at most "
-            f"{limits.blocks:,}, and {size:,} bytes of at most {limits.bytes:,}; begin another one"
+            f"conversation {conversation.name!r} is full: it has {_measured(size, limits)}; "
+            "begin another one"
         )
+
+
+def check_restored(
+    conversation: Conversation, size: ConversationSize, limits: ConversationLimits
+) -> None:
+    """Check that a conversation of that size may be brought in from elsewhere.
+
+    Raises:
+        StoreError: it is longer than one may become here.
+    """
+    if size.blocks > limits.blocks or size.bytes > limits.bytes:
+        raise StoreError(
+            f"conversation {conversation.name!r} is too long for this store: it has "
+            f"{_measured(size, limits)}; open the store with other limits"
+        )
+
+
+def warn_if_nearly_full(
+    conversation: Conversation,
+    before: ConversationSize,
+    after: ConversationSize,
+    limits: ConversationLimits,
+) -> None:
+    """Log a warning when a conversation has come close to its limits by this step."""
+    if not _is_nearly_full(before, limits) and _is_nearly_full(after, limits):
+        logger.warning(
+            "conversation %r is nearly full: it has %s",
+            conversation.name,
+            _measured(after, limits),
+        )
+
+
+def _is_nearly_full(size: ConversationSize, limits: ConversationLimits) -> bool:
+    return (
+        size.blocks * 100 >= limits.blocks * NEARLY_FULL_PERCENT
+        or size.bytes * 100 >= limits.bytes * NEARLY_FULL_PERCENT
+    )
+
+
+def _measured(size: ConversationSize, limits: ConversationLimits) -> str:
+    return (
+        f"{size.blocks:,} blocks of at most {limits.blocks:,}, and {size.bytes:,} bytes of at most "
+        f"{limits.bytes:,}"
+    )
 
 
 TITLE_LENGTH = 80

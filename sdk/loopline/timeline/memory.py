@@ -11,18 +11,24 @@ from datetime import datetime
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
-from loopline.timeline.blocks import NEW_TURN, Block, Entry, as_entry, stored_type
+from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, as_entry, stored_type
 from loopline.timeline.children import parent_name
 from loopline.timeline.imports import Imported
 from loopline.timeline.kinds import is_among
 from loopline.timeline.log import (
+    DEFAULT_LIMITS,
     Conversation,
+    ConversationLimits,
+    ConversationSize,
     ConversationSummary,
     admit,
     check_forget,
     check_fork,
     check_known,
+    check_restored,
+    check_room,
     title_of,
+    warn_if_nearly_full,
 )
 from loopline.timeline.soundness import sound
 
@@ -32,18 +38,29 @@ class _Kept:
     uid: str
     title: str
     blocks: list[Block] = field(default_factory=list[Block])
+    sizes: list[int] = field(default_factory=list[int])
+    """How many bytes the body of each block has, as it would be stored."""
     counts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
     keys: set[str] = field(default_factory=set[str])
     turns: int = 0
     shows: dict[Conversation, int] = field(default_factory=dict[Conversation, int])
     """Of whom a fork shows blocks, up to which place."""
+    bytes: int = 0
+
+    @property
+    def size(self) -> ConversationSize:
+        """How long the conversation is."""
+        return ConversationSize(blocks=len(self.blocks), bytes=self.bytes)
 
 
 class MemoryLog:
     """A timeline log that forgets when the process ends."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, limits: ConversationLimits = DEFAULT_LIMITS
+    ) -> None:
         self._clock = clock or SystemClock()
+        self._limits = limits
         self._kept: dict[Conversation, _Kept] = {}
         self._running: dict[Conversation, asyncio.Lock] = {}
         self._terms: Counter[Conversation] = Counter()
@@ -61,19 +78,23 @@ class MemoryLog:
         """Keep the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
-        for entry in entries:
-            sound(entry.body)
+        sizes = [_size(entry.body) for entry in entries]
         admit(entries, term=term, newest=self._terms[conversation])
         check_known(conversation, self._forgotten.get(conversation))
         if conversation not in self._kept:
             self._kept[conversation] = _Kept(uid=self._clock.new_id(), title=title_of(entries))
         kept = self._kept[conversation]
         if not key or key not in kept.keys:
-            self._keep(kept, entries, term or 0)
+            before = kept.size
+            check_room(conversation, entries, before, self._limits)
+            self._keep(kept, entries, sizes, term or 0)
             kept.keys.add(key)
+            warn_if_nearly_full(conversation, before, kept.size, self._limits)
         return kept.blocks[seen:]
 
-    def _keep(self, kept: _Kept, entries: Sequence[Entry], term: int) -> None:
+    def _keep(self, kept: _Kept, entries: Sequence[Entry], sizes: Sequence[int], term: int) -> None:
+        kept.sizes += sizes
+        kept.bytes += sum(sizes)
         if any(entry.turn == NEW_TURN for entry in entries):
             kept.turns += 1
         now = self._clock.now()
@@ -176,15 +197,22 @@ class MemoryLog:
 
     async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere."""
-        for block in blocks:
-            sound(block.body)
+        sizes = [_size(block.body) for block in blocks]
         check_known(conversation, self._forgotten.get(conversation))
         if conversation in self._kept:
             raise ConflictError(
                 f"conversation {conversation.name!r} has begun already: take another name"
             )
         title = title_of([as_entry(block) for block in blocks])
-        kept = _Kept(uid=self._clock.new_id(), title=title, blocks=list(blocks))
+        kept = _Kept(
+            uid=self._clock.new_id(),
+            title=title,
+            blocks=list(blocks),
+            sizes=sizes,
+            bytes=sum(sizes),
+        )
+        check_restored(conversation, kept.size, self._limits)
+        warn_if_nearly_full(conversation, ConversationSize(), kept.size, self._limits)
         kept.turns = max(block.turn for block in blocks)
         for block in blocks:
             kept.counts[block.turn, block.type] = block.n
@@ -204,12 +232,15 @@ class MemoryLog:
                 uid=self._clock.new_id(),
                 title=kept.title,
                 blocks=shown,
+                sizes=kept.sizes[:seq],
+                bytes=sum(kept.sizes[:seq]),
                 counts=Counter((block.turn, block.type) for block in shown),
                 turns=max(block.turn for block in shown),
                 shows=_shown(conversation, kept, seq),
             )
             marks = [block.body for block in kept.blocks[seq:] if isinstance(block.body, Imported)]
-            self._keep(begun, [Entry(body=mark, turn=begun.turns) for mark in marks], 0)
+            entries = [Entry(body=mark, turn=begun.turns) for mark in marks]
+            self._keep(begun, entries, [_size(mark) for mark in marks], 0)
 
     async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
         """Remove a conversation for good."""
@@ -240,6 +271,16 @@ class MemoryLog:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+def _size(body: Body) -> int:
+    """How many bytes the body has as it is stored.
+
+    Raises:
+        UnsoundBody: it could not be read again.
+    """
+    _, _, text = sound(body)
+    return len(text.encode())
 
 
 def _shown(conversation: Conversation, kept: _Kept, seq: int) -> dict[Conversation, int]:

@@ -59,10 +59,13 @@ from loopline.timeline.chain import milliseconds_of
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
     ConversationLimits,
+    ConversationSize,
     check_forget,
     check_fork,
     check_known,
+    check_restored,
     check_room,
+    warn_if_nearly_full,
 )
 
 
@@ -80,6 +83,11 @@ class _Place:
     head: int = 0
     mark: Mark = field(default_factory=Mark)
     forgotten: datetime | None = None
+
+    @property
+    def size(self) -> ConversationSize:
+        """How long the conversation is."""
+        return ConversationSize(blocks=self.head, bytes=self.mark.bytes)
 
 
 _head = (
@@ -264,6 +272,7 @@ class Ledger:
 
         Raises:
             ConflictError: it has begun already.
+            StoreError: it is longer than the limits allow.
         """
         self._refresh(connection)
         place = self._place(connection, conversation)
@@ -272,11 +281,15 @@ class Ledger:
             raise ConflictError(
                 f"conversation {conversation.name!r} has begun already: take another name"
             )
+        bodies = [stored for _, stored in kept]
+        size = ConversationSize(blocks=len(kept), bytes=sum(stored.size for stored in bodies))
+        check_restored(conversation, size, self._limits)
+        warn_if_nearly_full(conversation, ConversationSize(), size, self._limits)
         row = self._row(connection, conversation, place)
         place.head, place.turns = kept[-1][0].seq, max(block.turn for block, _ in kept)
         place.term = max(place.term, *(block.term for block, _ in kept))
-        blocks_kept, bodies = [block for block, _ in kept], [stored for _, stored in kept]
-        _KEEP_BLOCKS.write(connection, _chained(row, blocks_kept, bodies, Mark())[0])
+        rows, _ = _chained(row, [block for block, _ in kept], bodies, Mark())
+        _KEEP_BLOCKS.write(connection, rows)
         opened: Row = {
             "row": row,
             "turns": place.turns,
@@ -320,8 +333,7 @@ class Ledger:
             others = self._rows.blocks(connection, asked.conversation, after=asked.seen)
         if repeated:
             return others
-        size, limits = place.mark.bytes, self._limits
-        check_room(asked.conversation, asked.entries, blocks=place.head, size=size, limits=limits)
+        check_room(asked.conversation, asked.entries, place.size, self._limits)
         kept = self._keep(connection, place, asked)
         return [*others, *(block for block in kept if block.seq > asked.seen)]
 
@@ -376,7 +388,9 @@ class Ledger:
         if asked.key:
             outcome: Row = {"conversation": row, "key": asked.key, "last_seq": kept[-1].seq}
             pending.keys.append(outcome)
+        before = place.size
         place.turns, place.head, place.mark = turns, kept[-1].seq, mark
+        warn_if_nearly_full(asked.conversation, before, place.size, self._limits)
         return kept
 
     def _counts(self, connection: Connection, place: _Place, row: int, turns: set[int]) -> Counts:
