@@ -29,7 +29,9 @@ from tests.wires.flat import markers, parts
 LOOK = (Call("w__count", '{"number": 7}', "call_1"),)
 
 
-@pytest.mark.parametrize("model", ["pydantic-ai:openai:gpt-5.5", "openai-chat:some-model"])
+@pytest.mark.parametrize(
+    "model", ["pydantic-ai:openai:gpt-5.5", "pydantic-ai:openai-chat:some-model"]
+)
 async def test_a_string_of_pydantic_ai_is_asked_by_it(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

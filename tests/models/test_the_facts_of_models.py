@@ -258,12 +258,15 @@ def test_a_provider_has_an_address_and_variables_of_its_own() -> None:
     )
     assert not any(vendor.base_url.endswith("/") for vendor in VENDORS.values())
     assert all(
-        vendor.url_variable == f"{name.upper()}_BASE_URL" for name, vendor in VENDORS.items()
+        vendor.url_variable == f"{name.removesuffix('-chat').upper()}_BASE_URL"
+        for name, vendor in VENDORS.items()
     )
     assert [name for name, vendor in VENDORS.items() if not vendor.key_variable] == ["ollama"]
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "acme:gpt-5", "openai:", "openai", ""])
 def test_a_name_without_a_provider_says_which_there_are(name: str) -> None:
-    with pytest.raises(LooplineError, match="begin it with openai:, anthropic:, groq:"):
+    with pytest.raises(
+        LooplineError, match="begin it with openai:, openai-chat:, anthropic:, groq:"
+    ):
         vendor_of(name)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+import loopline
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -119,6 +120,24 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
     async with model_at(peer, "chat") as model:
         with pytest.raises(ModelUnreachable):
             await asked(model)
+
+
+async def test_an_error_of_a_connection_names_the_url_without_secrets_and_what_sets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with openai_like(oai.Says("Tea.")) as peer:
+        pass
+    host = peer.url.removeprefix("http://")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://me:hunter22@{host}/v1?token=hunter33")
+    for name, api in (("openai:llama", "chat/completions"), ("openai:gpt-5.5", "responses")):
+        with pytest.raises(ModelUnreachable) as raised:
+            await asked(loopline.model(name))
+        assert f"no connection to {peer.url}/v1/{api}, which OPENAI_BASE_URL sets" in str(
+            raised.value
+        )
+        assert "hunter" not in str(raised.value)
+    with pytest.raises(ModelUnreachable, match="which base_url sets"):
+        await asked(loopline.model("openai:llama", base_url=f"{peer.url}/v1"))
 
 
 async def test_a_server_says_after_how_long_to_ask_again() -> None:

@@ -30,6 +30,7 @@ async def said_by(model: Model) -> TurnResult:
     [
         ("openai:llama-3", "/v1/chat/completions"),
         ("openai:gpt-5.5", "/v1/responses"),
+        ("openai-chat:gpt-5.5", "/v1/chat/completions"),
         ("deepseek:deepseek-flash", "/v1/chat/completions"),
     ],
 )

@@ -284,7 +284,15 @@ def _routed(facts: ModelFacts) -> ModelFacts:
     )
 
 
+def _by_chat(facts: ModelFacts) -> ModelFacts:
+    """The same model of OpenAI by way of chat completions, whichever it prefers."""
+    if facts.api == "chat":
+        return facts
+    return replace(facts, api="chat", output_parameter="max_completion_tokens", tail="dropped")
+
+
 _OTHER_ROWS: Mapping[str, Mapping[str, ModelFacts]] = {
+    "openai-chat": {"": _by_chat(_OPENAI)},
     "groq": {
         "": _OPEN,
         "openai/gpt-oss-120b": replace(_GPT_OSS, rates=_rates(0.15, 0.6, 0.075)),
@@ -329,17 +337,21 @@ FAMILIES: Mapping[str, ModelFacts] = MappingProxyType(
 else OpenAI has."""
 
 
-_OPENAI_PREFIX, _TUNED_PREFIX = "openai:", "openai:ft:"
+_OPENAI_PREFIX, _TUNED_PREFIX, _CHAT_PREFIX = "openai:", "openai:ft:", "openai-chat:"
 
 
 def facts(name: str) -> ModelFacts:
     """What is known of a model by its model string, such as `anthropic:claude-opus-5-5`.
 
     The longest family that the name begins with is found, so that a dated id is known by its
-    family. One that was tuned (`openai:ft:gpt-4o:…`) is known by its base, but for its price. It
-    never raises: of what is not in the table the least is promised. Whoever knows better lays it
+    family. One that was tuned (`openai:ft:gpt-4o:…`) is known by its base, but for its price; one of
+    `openai-chat:` as that of `openai:`, but for how it is asked. It never raises: of what is not in the table the least is promised. Whoever knows better lays it
     over with `dataclasses.replace`.
     """
+    if name.startswith(_CHAT_PREFIX):
+        known = facts(_OPENAI_PREFIX + name.removeprefix(_CHAT_PREFIX))
+        is_known = known is not FAMILIES[_OPENAI_PREFIX]
+        return _by_chat(known) if is_known else FAMILIES[_CHAT_PREFIX]
     tuned = name.removeprefix(_TUNED_PREFIX)
     base = name if tuned == name else _OPENAI_PREFIX + tuned
     families = [family for family in FAMILIES if belongs(base, family)]

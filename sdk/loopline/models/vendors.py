@@ -40,6 +40,12 @@ _ALL = (
         url_variable="OPENAI_BASE_URL",
     ),
     Vendor(
+        name="openai-chat",
+        base_url="https://api.openai.com/v1",
+        key_variable="OPENAI_API_KEY",
+        url_variable="OPENAI_BASE_URL",
+    ),
+    Vendor(
         name="anthropic",
         base_url="https://api.anthropic.com",
         key_variable="ANTHROPIC_API_KEY",

@@ -57,7 +57,8 @@ class AnsweredError(ModelError):
 class Account:
     """Who asks: the model's name for people, what its key is set by, the key, and its server's wire.
 
-    The key is never shown, and neither are the `secrets` of the base URL.
+    `url_variable` is what the base URL is set by. The key is never shown, and neither are the `secrets` of that
+    URL.
     """
 
     model: str
@@ -65,6 +66,7 @@ class Account:
     key: str = field(repr=False)
     wire: Wire
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    url_variable: str = "base_url"
 
     def without_key(self, text: str) -> str:
         """The text, in which no secret can be read: not as a URL has it, nor half of it at the end."""

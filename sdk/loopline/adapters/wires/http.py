@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from loopline.adapters.wires.failing import Account, is_error, no_events
+from loopline.adapters.wires.failing import Account, is_error, no_events, shown
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
 from loopline.models import Timeouts
 
@@ -117,7 +117,7 @@ class Http:
                 timeout=httpx2.Timeout(timeouts.read, connect=timeouts.connect),
                 extensions={"trace": asking},
             )
-            with _told(account, timeouts):
+            with _told(account, timeouts, url):
                 async with asyncio.timeout_at(late):
                     response = await client.send(request, stream=True)
             try:
@@ -130,7 +130,7 @@ class Http:
                         return
                     raise no_events(url, response.status_code, response.headers, said, account)
                 events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
-                with _told(account, timeouts):
+                with _told(account, timeouts, url):
                     while (event := await _next(events, late)) is not None:
                         if event.data:
                             yield event
@@ -222,20 +222,21 @@ async def _beginning(response: httpx2.Response, late: float, *, is_document: boo
 
 
 @contextmanager
-def _told(account: Account, timeouts: Timeouts) -> Generator[None, None, None]:
+def _told(account: Account, timeouts: Timeouts, url: str) -> Generator[None, None, None]:
     """What goes wrong on the way, as one of our errors."""
+    place = f"{account.told(shown(url))}, which {account.url_variable} sets"
     try:
         yield
     except TimeoutError as error:
         seconds = f"{timeouts.total:g} s"
         raise ModelTimedOut(f"{account.model}: no whole reply in {seconds}") from error
     except (httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-        raise ModelUnreachable(f"{account.model}: no connection in time") from error
+        raise ModelUnreachable(f"{account.model}: no connection in time to {place}") from error
     except httpx2.TimeoutException as error:
         raise ModelTimedOut(f"{account.model}: nothing came for too long") from error
     except (httpx2.ConnectError, httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
         said = account.without_key(str(error))
-        raise ModelUnreachable(f"{account.model}: no connection: {said}") from error
+        raise ModelUnreachable(f"{account.model}: no connection to {place}: {said}") from error
     except (httpx2.TransportError, httpx2.DecodingError, httpx2.StreamError) as error:
         said = account.without_key(str(error)) or type(error).__name__
         raise ModelStreamBroken(f"{account.model}: the reply broke off: {said}") from error
