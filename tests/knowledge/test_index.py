@@ -284,3 +284,10 @@ def test_eight_processes_that_start_together_build_once(tmp_path: Path) -> None:
         answers = pool.starmap(_build, [(str(tmp_path / "indexes"), str(log))] * 8)
     assert answers == ["docs/1999.md"] * 8
     assert log.read_text() == "built\n"
+
+
+def test_what_is_written_is_for_its_owner_alone(tmp_path: Path) -> None:
+    FtsIndexes(tmp_path / "search").build("one", FEW, lambda: "notes").index.close()
+    made = [tmp_path / "search", *(tmp_path / "search").iterdir()]
+    assert len(made) > 2
+    assert [one for one in made if one.stat().st_mode & 0o077] == []

@@ -197,7 +197,7 @@ class FtsIndexes:
     def _built(
         self, directory: Path, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(signature)
         with _locked(directory / "build.lock"):
             if (ready := _opened(path, signature)) is not None:
@@ -207,6 +207,7 @@ class FtsIndexes:
             for left in directory.glob("*.new"):
                 left.unlink(missing_ok=True)
             try:
+                os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
                 with closing(sqlite3.connect(temporary, check_same_thread=False)) as database:
                     _fill(database, signature, chunks, notes)
                 temporary.replace(path)
@@ -368,9 +369,12 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
     """Alone among processes and threads, for as long as it takes; freed when the process dies."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def _prune(directory: Path, *, keep: Path) -> None:

@@ -361,7 +361,7 @@ def _mirrored(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) 
     name = url.rstrip("/").replace(":", "/").rpartition("/")[2].removesuffix(".git") or "repository"
     digest = sha256(url.encode()).hexdigest()[:16]
     folder = mirrors / f"{_ODD.sub('-', name)}-{digest}.git"
-    mirrors.mkdir(parents=True, exist_ok=True)
+    mirrors.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(folder.with_suffix(".lock")):
         said = _fetched(folder, url, timeout_seconds)
     mirror = GitRepository(
@@ -387,7 +387,7 @@ def _mirrored(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) 
 def _fetched(folder: Path, url: str, timeout_seconds: float) -> str:
     """Bring the mirror up to date; what git said if it could not."""
     if not (folder / "HEAD").exists():
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         status, _, error = _git(folder, "init", "--quiet", "--bare", ".")
         if status != 0:
             return error.strip()
@@ -459,6 +459,9 @@ def _command(*arguments: str) -> list[str]:
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
     """Alone among processes and threads; freed when the process dies."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
