@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from copy import deepcopy
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,17 @@ from loopline.models import Json, JsonObject, dumps
 from loopline.reader import DocumentError, read_document
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import Conversation, Entry, MemoryLog, TimelineLog, Unknown, UserPrompt
+from loopline.timeline import (
+    Block,
+    Conversation,
+    Entry,
+    MemoryLog,
+    RangeSummary,
+    TimelineLog,
+    Unknown,
+    UserPrompt,
+    encode_whole,
+)
 from tests.support.talking import talking
 
 HERE = Conversation(name="c")
@@ -158,6 +169,54 @@ def test_a_number_too_long_to_be_told_is_refused_with_the_place(
 ) -> None:
     rows(document)[0][field] = 10**5_000
     with pytest.raises(DocumentError, match=r"blocks\[0\]: "):
+        read_document(document)
+
+
+def without_digests(document: JsonObject) -> None:
+    """As whoever changes a document would send it, or an older version wrote it."""
+    for row in rows(document):
+        del row["digest"]
+
+
+def test_an_answer_that_uses_a_source_nobody_added_is_refused_by_the_import(
+    document: JsonObject,
+) -> None:
+    """It was imported once, and the compaction of a later turn failed with `KeyError: 7`, which blamed the bundle."""
+    without_digests(document)
+    at = place(rows(document), "assistant.completion")
+    cast("JsonObject", rows(document)[at]["body"])["sources_used"] = [7]
+    said = rf"blocks\[{at}\]\.body\.sources_used: there is no source 7"
+    with pytest.raises(DocumentError, match=said):
+        read_document(document)
+
+
+def test_a_summary_of_more_turns_than_there_are_is_refused_by_the_import(
+    document: JsonObject,
+) -> None:
+    """It was imported once, and the process hung as it counted through 2**53 turns."""
+    without_digests(document)
+    found = rows(document)
+    body = RangeSummary(covers=1, first_turn=1, last_turn=2**53, text="all of it")
+    summary = Block(
+        seq=len(found) + 1,
+        turn=2,
+        round=0,
+        n=1,
+        ts=datetime(2026, 1, 1, tzinfo=UTC),
+        term=2,
+        body=body,
+    )
+    row: JsonObject = {
+        **found[-1],
+        "seq": summary.seq,
+        "type": summary.type,
+        "n": 1,
+        "ref": summary.ref,
+        "body": json.loads(encode_whole(body)),
+    }
+    found.append(row)
+    said = rf"blocks\[{len(found) - 1}\]\.body\.last_turn: {2**53} is not from 1 to 2"
+    with pytest.raises(DocumentError, match=said):
         read_document(document)
 
 
