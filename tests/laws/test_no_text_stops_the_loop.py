@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, Bundle, Harness
+from loopline.adapters.wires.failing import Account, piece
+from loopline.errors import ModelStreamBroken
+from loopline.models import BrokenJson, Json, whole_object
 from loopline.prompt import clipping
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import citations
@@ -18,6 +23,7 @@ GENEROUS_MS = 500
 ANSWER_MS = 150
 """No work on the loop is to take above 50 ms; three times that is what a test allows. On the loop, half a million
 characters of citations took 900 ms, and backticks and quotes 180 ms."""
+ACCOUNT = Account(model="m", variable="KEY", key="", wire="openai")
 HARMLESS = 200_000
 """Characters of a text that is a prompt or an argument."""
 
@@ -49,6 +55,18 @@ def test_reading_citations_and_clipping_cost_as_much_as_a_text_is_long(name: str
     )
 
 
+@pytest.mark.parametrize("item", ["1,", '{"a":1},', '"",', '"\\"",', "[],"])
+def test_json_of_many_values_is_not_read_and_a_long_text_of_commas_is(item: str) -> None:
+    written = f'{{"a": [{item * (2_000_000 // len(item))} 1]}}'
+    with pytest.raises(ModelStreamBroken, match="more than 50,000 values"):
+        piece(written, ACCOUNT)
+    broken = whole_object(written)
+    assert isinstance(broken, BrokenJson)
+    assert "more than 50,000 values" in broken.problem
+    long = json.dumps({"a": item * 200_000})
+    assert piece(long, ACCOUNT) == whole_object(long) == json.loads(long)
+
+
 async def test_a_prompt_above_its_limit_is_refused_and_nothing_is_recorded() -> None:
     caps = AttachmentCaps(prompt_bytes=10)
     bundle = Bundle(id="any", workflow=BaseWorkflow)
@@ -57,6 +75,22 @@ async def test_a_prompt_above_its_limit_is_refused_and_nothing_is_recorded() -> 
         with pytest.raises(AttachmentError, match="has 12 bytes of text: it may have 10"):
             await conversation.say("é" * 6)
         assert await conversation.blocks() == []
+
+
+async def test_values_for_calls_that_wait_are_held_to_the_limit_of_a_prompt() -> None:
+    model = ScriptedModel([Call("w.ask", question="Which?"), "Done."])
+    caps = AttachmentCaps(prompt_bytes=10)
+    async with Harness.open(workbench(), store="memory:", model=model, caps=caps) as harness:
+        conversation = harness.conversation("c")
+        paused = await conversation.say("go")
+        before = await conversation.blocks()
+        values: list[Json] = ["é" * 6, ["sixsix", 1]]
+        for value in values:
+            with pytest.raises(AttachmentError, match="c1 have 12 bytes of text: they may have 10"):
+                await conversation.resume({"c1": value})
+        assert await conversation.blocks() == before
+        assert (await conversation.resume({"c1": "é" * 5})).answer == "Done."
+    assert [one.call_id for one in paused.pending] == ["c1"]
 
 
 async def test_the_text_of_a_message_counts_with_its_files() -> None:

@@ -13,7 +13,7 @@ from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, Mailbox
-from loopline.files import AttachmentCaps, Given, check_text, entered
+from loopline.files import AttachmentCaps, Given, check_text, check_values, entered
 from loopline.models import Json, JsonObject, well_formed, well_formed_json
 from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
@@ -160,6 +160,7 @@ class Talk:
 
         Raises:
             LooplineError: there is nothing to carry on, or a call waits for something else.
+            AttachmentError: the values are too large; nothing was recorded.
         """
         return await self._resume(values, limits, None)
 
@@ -422,6 +423,7 @@ class Talk:
 
         Raises:
             LooplineError: no such call waits, or it waits for something else.
+            AttachmentError: the values are too large; nothing was recorded.
         """
         timeline = await opened(self._log, self.conversation)
         turns = [turn for turn in timeline.cut if turn.waiting]
@@ -434,6 +436,7 @@ class Talk:
             if call_id in turn.answers:
                 raise LooplineError(f"{call_id} has been answered already")
             check_answer(asked, value)
+        check_values(values, self._caps)
         for call_id, value in values.items():
             body = UserAnswer(call_id=call_id, value=well_formed_json(value))
             await self.interrupts.append(body, pending[call_id][0].number)

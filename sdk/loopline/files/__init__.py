@@ -1,7 +1,7 @@
 """Files: what a user attaches, read and checked before anything of it is recorded."""
 
 from loopline.files.attachment import Attachment, AttachmentCaps
-from loopline.files.entering import Given, attachment_of, check_text, entered, renamed
+from loopline.files.entering import Given, attachment_of, check_text, check_values, entered, renamed
 
 __all__ = [
     "Attachment",
@@ -9,6 +9,7 @@ __all__ = [
     "Given",
     "attachment_of",
     "check_text",
+    "check_values",
     "entered",
     "renamed",
 ]

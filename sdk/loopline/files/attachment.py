@@ -20,7 +20,7 @@ class Attachment:
 class AttachmentCaps:
     """How large a message may be, in bytes, in pixels a side and in pages of a PDF.
 
-    `prompt_bytes` is for the text of a message in UTF-8, `message_bytes` for its text and all its files,
+    `prompt_bytes` is for the text of a message in UTF-8, or of what is given to calls that wait, `message_bytes` for its text and all its files,
     `file_bytes` for one file of any other type.
     """
 

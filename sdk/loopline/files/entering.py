@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -13,7 +13,7 @@ from loopline.errors import AttachmentError
 from loopline.files.attachment import Attachment, AttachmentCaps
 from loopline.files.images import Image, image_of
 from loopline.files.pdfs import SIGNATURE, pdf_of
-from loopline.models import one_line
+from loopline.models import Json, dumps, one_line
 from loopline.timeline import UserAttachment, attachments
 
 _TEXTS = {
@@ -49,6 +49,21 @@ def check_text(text: str, caps: AttachmentCaps) -> int:
             "what is long as a file"
         )
     return size
+
+
+def check_values(values: Mapping[str, Json], caps: AttachmentCaps) -> None:
+    """Check the size of what is given to calls that wait: as one message's, in UTF-8 and as JSON.
+
+    Raises:
+        AttachmentError: it is too large.
+    """
+    said = [one if isinstance(one, str) else dumps(one) for one in values.values()]
+    size = sum(len(one.encode("utf-8", "surrogatepass")) for one in said)
+    if size > caps.prompt_bytes:
+        raise AttachmentError(
+            f"the values for {', '.join(values)} have {size:,} bytes of text: they may have "
+            f"{caps.prompt_bytes:,} together, so say less, or attach a file to a followup first"
+        )
 
 
 def entered(

@@ -2,11 +2,13 @@
 
 from loopline.models.facts import FAMILIES, facts
 from loopline.models.json import (
+    MOST_VALUES,
     BrokenJson,
     Json,
     JsonObject,
     dumps,
     extract_json,
+    has_many_values,
     json_objects,
     object_at,
     scan_json,
@@ -78,6 +80,7 @@ __all__ = [
     "FAMILIES",
     "FAST",
     "GENERAL",
+    "MOST_VALUES",
     "OFFLINE",
     "REFUSALS",
     "UNKNOWN",
@@ -135,6 +138,7 @@ __all__ = [
     "dumps",
     "extract_json",
     "facts",
+    "has_many_values",
     "json_objects",
     "object_at",
     "one_line",

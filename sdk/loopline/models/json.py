@@ -20,12 +20,16 @@ MOST_TRIES = 1_000
 LONGEST_INTEGER = 4_000
 """Digits beyond which a whole number is read as infinity: reading them costs their square."""
 
+MOST_VALUES = 50_000
+"""Values of one text beyond which it is not read: the interpreter does nothing else meanwhile, in no thread."""
+
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _OBJECT = re.compile(rf"\{{\s*+(?:\}}|{_STRING}\s*+:)", re.DOTALL)
 """How an object begins: words in braces are none, so they are passed over."""
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 _TOKEN = re.compile(rf"{_STRING}?|[\[{{}}\]]", re.DOTALL)
 """A string, or a bracket outside of one. A string that never ends goes to the end of the text."""
+_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _FENCED = re.compile(r"```[\w-]*\s*\Z")
 _LONGEST_FENCE = 40
 
@@ -69,7 +73,9 @@ def object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
     """The object that begins at this place, and where it ends; as tolerant as `scan_json`."""
     try:
         value, end = _raw(text, at)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        return _broken(text, at, error)
+    except ValueError as error:
         closing = _closing(text, at)
         if closing is None:
             return _broken(text, at, error)
@@ -85,12 +91,27 @@ def whole_object(text: str) -> JsonObject | BrokenJson:
     written = text.strip()
     if not written:
         return {}
+    if has_many_values(written):
+        return BrokenJson("", f"it has more than {MOST_VALUES:,} values")
     found = object_at(written, 0)
     if isinstance(found, BrokenJson):
         return found
     value, end = found
     rest = written[end:].strip()
     return BrokenJson(rest, f"more text behind the object at {end}") if rest else value
+
+
+def has_many_values(text: str) -> bool:
+    """Whether a text of JSON has about `MOST_VALUES` values or more; told without reading them all."""
+    if text.count(",") < MOST_VALUES:
+        return False
+    values, at = 0, 0
+    for string in _TEXT.finditer(text):
+        values += text.count(",", at, string.start()) + 1
+        at = string.end()
+        if values > MOST_VALUES:
+            return True
+    return values + text.count(",", at) > MOST_VALUES
 
 
 def well_formed(text: str) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from loopline.models import BrokenJson, Json, JsonObject, ToolCall, dumps, whole_object
+from loopline.models import (
+    BrokenJson,
+    Json,
+    JsonObject,
+    ToolCall,
+    dumps,
+    has_many_values,
+    whole_object,
+)
 
 
 @dataclass(slots=True)
@@ -23,8 +31,11 @@ class _Coming:
 
     @property
     def is_whole(self) -> bool:
+        written = self.written
+        if has_many_values(written):
+            return False
         try:
-            return isinstance(json.loads(self.written), dict)
+            return isinstance(json.loads(written), dict)
         except (ValueError, RecursionError):
             return False
 

@@ -20,12 +20,14 @@ from loopline.errors import (
     ModelTimedOut,
 )
 from loopline.models import (
+    MOST_VALUES,
     Json,
     JsonObject,
     Meaning,
     Wire,
     dumps,
     extract_json,
+    has_many_values,
     overflow,
     refusal_of,
     wait_seconds,
@@ -130,8 +132,12 @@ def piece(data: str, account: Account) -> JsonObject:
     """A piece of a reply, read.
 
     Raises:
-        ModelStreamBroken: it is no JSON object.
+        ModelStreamBroken: it is no JSON object, or one of more values than are read.
     """
+    if has_many_values(data):
+        raise ModelStreamBroken(
+            f"{account.model}: a piece has more than {MOST_VALUES:,} values: ask for less at once"
+        )
     try:
         read: Json = json.loads(data)
     except (ValueError, RecursionError) as error:

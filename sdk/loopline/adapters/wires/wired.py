@@ -28,6 +28,7 @@ from loopline.models import (
     ToolSpec,
     Usage,
 )
+from loopline.timeline.waiting import computed
 
 DRAIN_SECONDS = 0.2
 """How long the end of a reply that is over is waited for."""
@@ -234,7 +235,10 @@ class WireModel(ABC):
             await events.aclose()
         for delta in coming.rest():
             yield delta
-        yield coming.reply() if ended is None else coming.ended_by(ended)
+        if ended is None:
+            yield await computed(coming.reply, characters=coming.calls.size)
+        else:
+            yield coming.ended_by(ended)
 
     def effort(self, prompt: Prompt) -> str:
         """How hard the model is to think, if it takes that; the nearest it takes, below what is asked."""
