@@ -85,6 +85,21 @@ async def test_an_overflow_is_told_with_its_window() -> None:
     assert raised.value.window == 8_192
 
 
+async def test_a_call_that_its_server_cannot_read_is_a_malformed_reply() -> None:
+    body: JsonObject = {
+        "error": {
+            "code": "tool_use_failed",
+            "message": "Failed to call a function.",
+            "failed_generation": '<function=find{"name": "tea"',
+        }
+    }
+    async with openai_like(Status(400, body=body)) as peer, bridged_at(peer, "chat") as model:
+        _, reply = await asked(model)
+    assert reply.problem.startswith("The call cannot be read: chat:m: Failed to call a function.")
+    assert '<function=find{"name": "tea"' in reply.problem
+    assert (reply.calls, reply.stop_reason) == ((), "stop")
+
+
 async def test_a_server_says_after_how_long_to_ask_again() -> None:
     late = Status(429, headers={"Retry-After": "7"})
     async with openai_like(late) as peer, bridged_at(peer, "chat") as model:

@@ -11,7 +11,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.settings import merge_model_settings
 
 from loopline.adapters.pydantic_ai.echoing import WIRE
-from loopline.adapters.pydantic_ai.failing import FAULTS, Asker, failure
+from loopline.adapters.pydantic_ai.failing import FAULTS, Asker, failure, problem_of
 from loopline.adapters.pydantic_ai.hearing import Hearing
 from loopline.adapters.pydantic_ai.knowing import (
     abilities_of,
@@ -84,7 +84,10 @@ class BridgedModel:
                         yield delta
                 reply = hearing.reply(coming.get())
         except FAULTS as error:  # what caused it may show a key
-            raise failure(error, self._asker) from None
+            problem = problem_of(error, self._asker)
+            if not problem:
+                raise failure(error, self._asker) from None
+            reply = hearing.ended(problem)
         yield reply
 
     async def close(self, *, failed: bool) -> None:

@@ -79,6 +79,30 @@ def failure(error: BaseException, asker: Asker) -> ModelError:
             return ModelError(asker.says(f"{error}"))
 
 
+def problem_of(error: BaseException, asker: Asker) -> str:
+    """What is wrong with a call that its server could not read; empty where that is not the error."""
+    match error:
+        case FallbackExceptionGroup(exceptions=[*_, last]):
+            return problem_of(last, asker)
+        case ModelAPIError(
+            body={"code": "tool_use_failed"} | {"error": {"code": "tool_use_failed"}}
+        ):
+            return (
+                f"The call cannot be read: {asker.says(f'{_words(error)}{_written(error.body)}')}"
+            )
+        case _:
+            return ""
+
+
+def _written(body: object) -> str:
+    """What the model wrote for a call, where the error says it."""
+    match body:
+        case {"failed_generation": str(written)} | {"error": {"failed_generation": str(written)}}:
+            return f": {written[:_LONGEST]}"
+        case _:
+            return ""
+
+
 def _refused(error: ModelAPIError, asker: Asker) -> ModelError:
     """The more telling kinds come first: most are kinds of what is below them."""
     words = asker.says(_words(error))

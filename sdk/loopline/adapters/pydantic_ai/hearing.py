@@ -118,6 +118,16 @@ class Hearing:
             usage=_usage(response.usage),
         )
 
+    def ended(self, problem: str) -> Reply:
+        """The reply that such a problem ended; no call of it counts."""
+        return Reply(
+            text="".join(self._text),
+            thinking="".join(self._thoughts),
+            problem=problem,
+            stop_reason="stop",
+            usage=Usage(unreported=1),
+        )
+
     def _calls(self, response: ModelResponse) -> tuple[tuple[ToolCall, ...], str]:
         """The calls, and what is wrong with the first one that cannot be read."""
         calls, problem = list[ToolCall](), ""
