@@ -1,4 +1,4 @@
-"""Law 9: what is rendered for a round does not depend on how many rounds there were before."""
+"""Law 9: what is rendered and judged for a round does not depend on how many rounds there were before."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import pairwise
-from types import FrameType
+from types import CodeType, FrameType
 
 from loopline.models import Prompt
 from loopline.prompt import Rendering
 from loopline.prompt.facts import Facts
+from loopline.react.judging import Judge
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line
 from tests.support.living import bundle
@@ -20,20 +21,23 @@ CODES = (Rendering.take.__code__, Facts.take.__code__, Rendering.said.__code__)
 
 
 class Calls:
-    """How often something was called."""
+    """How often something was called: what this module looks for, or all in the module of a `code`."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: CodeType | None = None) -> None:
         self.made = 0
+        self.file = code.co_filename if code else ""
 
     def count(self, frame: FrameType, event: str, argument: object) -> None:
         """What `sys.setprofile` calls."""
-        self.made += event == "call" and frame.f_code in CODES
+        code = frame.f_code
+        sought = code.co_filename == self.file if self.file else code in CODES
+        self.made += event == "call" and sought
 
 
 @contextmanager
-def counted() -> Generator[Calls, None, None]:
-    """Counts the blocks that are folded and rendered."""
-    calls = Calls()
+def counted(code: CodeType | None = None) -> Generator[Calls, None, None]:
+    """Counts the blocks that are folded and rendered, or what the module of that code does."""
+    calls = Calls(code)
     before = sys.getprofile()
     sys.setprofile(calls.count)
     try:
@@ -67,4 +71,20 @@ async def test_what_a_turn_renders_does_not_depend_on_the_turns_before_it() -> N
                 await talk.say("go")
                 rendered.append(calls.made)
     each = [after - before for before, after in pairwise(rendered)]
+    assert len(set(each)) == 1
+
+
+async def test_what_guards_are_told_of_a_round_does_not_depend_on_its_place() -> None:
+    judged = list[int]()
+    with counted(Judge.judged.__code__) as calls:
+
+        def acting(prompt: Prompt) -> Line:
+            judged.append(calls.made)
+            return Say("note", Call("life.look", size=40), Call("life.fail", message="no"))
+
+        model = ScriptedModel([acting] * 40 + ["Done."])
+        async with talking(model, bundle=bundle) as talk:
+            await talk.say("go", max_iterations=80)
+    each = [after - before for before, after in pairwise(judged)]
+    assert len(each) == 39
     assert len(set(each)) == 1

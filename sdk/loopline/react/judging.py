@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 
 from loopline.errors import LooplineError
 from loopline.models import JsonObject
@@ -133,27 +134,16 @@ class Judge:
             turn_id=f"turn_{recorder.number}",
             conversation=recorder.conversation.name,
             user=recorder.conversation.user,
-            made=dict(Counter(self._made_before(call))),
-            failed=self._failed_before(call),
+            made=dict(self._made_before(call)),
+            failed=recorder.turn.failures(call),
         )
 
-    def _made_before(self, call: ToolCalled) -> Iterator[str]:
-        """The tools of the turn's calls before this one, in their order."""
-        for batch in self._recorder.turn.batches:
-            for one in batch.calls:
-                if one.call_id == call.call_id:
-                    return
-                yield one.tool
-
-    def _failed_before(self, call: ToolCalled) -> int:
-        """How often this very call has failed in the turn."""
+    def _made_before(self, call: ToolCalled) -> Counter[str]:
+        """How many calls the turn made before this one, by tool: all but those of its batch from this one on."""
         turn = self._recorder.turn
-        failed = {one.call_id for one in turn.results if one.status == "error"}
-        return sum(
-            one.call_id in failed and (one.tool, one.arguments) == (call.tool, call.arguments)
-            for batch in turn.batches
-            for one in batch.calls
-        )
+        batch = turn.batches[-1].calls if turn.batches else []
+        since = dropwhile(lambda one: one.call_id != call.call_id, batch)
+        return turn.made - Counter(one.tool for one in since)
 
     async def looked_over(self, judged: Judged, outcome: Outcome) -> Outcome:
         """The outcome as the guards let the model read it: its text, and that of each section."""

@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from itertools import islice, takewhile
+from json import dumps
 from typing import TypeVar
 
 from loopline.models import Usage
@@ -78,7 +80,8 @@ class Turn:
     round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
     `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
     `elapsed_seconds` is how long runners have been at it; `latest` is the last block of one. `estimated`
-    is what was used beside `usage` and not reported. One that is `inert` was imported before it had ended,
+    is what was used beside `usage` and not reported. `made` counts the calls of its decisions by tool, `failed`
+    those that failed by a digest of all that they say. One that is `inert` was imported before it had ended,
     and nobody confirmed it: it is never carried on.
     """
 
@@ -96,6 +99,8 @@ class Turn:
     children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
     decisions: list[Decision] = field(default_factory=list[Decision])
     batches: list[Batch] = field(default_factory=list[Batch])
+    made: Counter[str] = field(default_factory=Counter[str])
+    failed: Counter[str] = field(default_factory=Counter[str])
     told: list[str] = field(default_factory=list[str])
     notices: Counter[str] = field(default_factory=Counter[str])
     selected: ToolsSelected | None = None
@@ -190,6 +195,7 @@ class Turn:
                 self.open_calls[call_id] = body
                 for batch in self.batches[-1:]:
                     batch.calls.append(body)
+                    self.made[body.tool] += 1
             case ToolStarted(call_id=call_id):
                 self.started[call_id] = body
             case ToolPending(call_id=call_id):
@@ -198,8 +204,10 @@ class Turn:
                 self.answers.pop(call_id, None)  # given to what it asked before
             case UserAnswer(call_id=call_id):
                 self.answers.setdefault(call_id, body)
-            case ToolResult(call_id=call_id):
-                self.open_calls.pop(call_id, None)
+            case ToolResult(call_id=call_id, status=status):
+                call = self.open_calls.pop(call_id, None)
+                if call is not None and status == "error":
+                    self.failed[_digest(call)] += 1
                 self.waiting.pop(call_id, None)
                 self.results.append(body)
                 for batch in self.batches[-1:]:
@@ -225,6 +233,16 @@ class Turn:
     def rounds(self) -> int:
         """How many decisions it has seen, those that asked for the answer alone not counted."""
         return len(self.decisions)
+
+    def failures(self, call: ToolCalled) -> int:
+        """Count how often it made this very call, arguments and all, and it failed."""
+        return self.failed[_digest(call)]
+
+
+def _digest(call: ToolCalled) -> str:
+    """Digest the tool and the arguments of a call, in whatever order these are named."""
+    said = dumps([call.tool, call.arguments], sort_keys=True)
+    return sha256(said.encode()).hexdigest()
 
 
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
