@@ -1,36 +1,83 @@
-"""More drawn lives than the suite draws: `python -m tests.bench.drawn_lives --examples 5000 --seed 7`."""
+"""More drawn lives than the suite draws: `python -m tests.bench.drawn_lives --examples 5000 --seed 7`.
+
+Each is lived once and held to every law; what the lives had in them is counted.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
-from hypothesis import seed, settings
+from hypothesis import given, seed, settings
+from hypothesis.strategies import SearchStrategy
 
+from loopline.timeline import Block, Exit, ModelSwitched, ToolPending
 from tests.laws import test_nothing_begins_after_the_end as interrupted
 from tests.laws import test_what_every_turn_keeps as wild
+from tests.support.drawn_interruptions import drawn
+from tests.support.wild_lives import wild_lives
+
+HELD: tuple[tuple[ModuleType, SearchStrategy[Any], Callable[[Any], Sequence[Block]]], ...] = (
+    (wild, wild_lives, lambda life: wild.live(life).blocks),
+    (interrupted, drawn, lambda drawing: interrupted.tell(drawing).blocks),
+)
+"""The modules of laws, what these are held over, and the blocks of one of it."""
 
 
-def laws() -> list[tuple[str, Callable[[], Any]]]:
-    """List every law that draws its lives, by its sentence."""
-    found = [*vars(wild).items(), *vars(interrupted).items()]
-    return [(name, law) for name, law in found if hasattr(law, "hypothesis")]
+def laws(module: ModuleType) -> list[Callable[[Any], None]]:
+    """List every law of the module that is held over what is drawn."""
+    return [
+        law.hypothesis.inner_test for law in vars(module).values() if hasattr(law, "hypothesis")
+    ]
+
+
+def seen(blocks: Sequence[Block]) -> set[str]:
+    """Say what was in a life."""
+    found = {block.type for block in blocks}
+    for block in blocks:
+        match block.body:
+            case Exit(reason=reason):
+                found.add(f"{block.type}, {reason}")
+            case ModelSwitched(why=why):
+                found.add(f"{block.type}, {why}")
+            case ToolPending(kind=kind):
+                found.add(f"{block.type}, {kind}")
+            case _:
+                pass
+    return found
 
 
 def main() -> None:
-    """Hold each law to so many lives."""
+    """Hold the laws to so many lives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--examples", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    for name, law in laws():
-        start = time.monotonic()
-        seed(chosen.seed)(settings(max_examples=chosen.examples, deadline=None)(law))()
-        took = time.monotonic() - start
-        sys.stdout.write(f"{chosen.examples:6} lives, {took:6.1f} s: {name}\n")
+    for module, strategy, blocks_of in HELD:
+        held, counted = laws(module), Counter[str]()
+
+        @seed(chosen.seed)
+        @settings(max_examples=chosen.examples, deadline=None)
+        @given(strategy)
+        def every(one: object) -> None:
+            for law in held:  # noqa: B023
+                law(one)
+            counted.update(["lives", *seen(blocks_of(one))])  # noqa: B023
+
+        start, busy = time.monotonic(), time.process_time()
+        every()
+        took, worked = time.monotonic() - start, time.process_time() - busy
+        sys.stdout.write(
+            f"{counted['lives']} lives and {len(held)} laws in {took:.0f} s, {worked:.0f} s of them at work: "
+            f"{module.__name__.split('.')[-1]}\n"
+        )
+        for what, count in sorted(counted.items()):
+            sys.stdout.write(f"  {count:6}  {what}\n")
         sys.stdout.flush()
 
 

@@ -1,52 +1,76 @@
 """What becomes of a steer, a followup and a stop at every await of a turn: a table, nothing lost.
 
-`python -m tests.bench.interruptions` goes through every step, from this harness and from another one of the store;
-`--every 5` through each fifth.
+`python -m tests.bench.interruptions` goes through every step, from this harness and from another one of the store, and
+through some steps, drawn by `--seed`, from another process over SQLite; `--every 5` through each fifth,
+`--outside 40` through so many from outside.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import sys
+import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 
 from loopline.timeline import Exit, ToolResult
-from tests.support.interrupting import Interruption, Kind, became, told
+from tests.support.interrupting import Interruption, Kind, Told, became, told, told_outside
+from tests.support.outside import outside
 
 KINDS: tuple[Kind, ...] = ("steer", "followup", "stop")
 
 
-async def outcomes(steps: Iterable[int], kind: Kind, *, elsewhere: bool) -> Counter[str]:
-    """Count what became of the interruption at each of the steps."""
+async def outcomes(stories: AsyncIterator[Told]) -> Counter[str]:
+    """Count what became of the interruption of each."""
     found = Counter[str]()
-    for step in steps:
-        story = await told([Interruption(step, kind, elsewhere)])
+    async for story in stories:
         said = [became(story, receipt) for _, receipt in story.receipts]
         exits = [one for one in story.blocks if isinstance(one.body, Exit)]
         late = [one for one in story.blocks if one.term and one.seq > exits[0].seq]
         cut = sum(
             isinstance(one.body, ToolResult) and one.body.status != "ok" for one in story.blocks
         )
-        found[" ".join([*said, "→", story.result.exit_reason])] += 1
+        found[" ".join([*said, "→", story.reason])] += 1
         found["lost"] += said.count("lost")
         found["recorded after the exit"] += len(late)
         found["calls cut off or not begun"] += cut
     return found
 
 
-async def table(every: int) -> int:
+async def inside(steps: Iterable[int], kind: Kind, *, elsewhere: bool) -> AsyncIterator[Told]:
+    """The story interrupted at each of the steps, from its harness or from another."""
+    for step in steps:
+        yield await told([Interruption(step, kind, elsewhere)])
+
+
+async def from_outside(steps: Iterable[int], kind: Kind) -> AsyncIterator[Told]:
+    """The story interrupted at each of the steps, from another process over its store."""
+    with outside() as other, tempfile.TemporaryDirectory() as folder:
+        for step in steps:
+            store = f"sqlite:///{Path(folder) / f'{step}.db'}"
+            yield await told_outside(Interruption(step, kind), store, other)
+
+
+async def table(every: int, most: int, seed: int) -> int:
     """Print the table; how much was lost, or recorded too late."""
     last, wrong = (await told([])).steps, 0
+    draw = random.Random(seed)
     sys.stdout.write(f"a turn of {last} steps, each {every} interrupted\n\n")
     for kind in KINDS:
-        for elsewhere in (False, True):
-            found = await outcomes(range(1, last + 1, every), kind, elsewhere=elsewhere)
-            where = "another process" if elsewhere else "this process"
+        steps, some = range(1, last + 1, every), sorted(draw.sample(range(1, last), most))
+        for where, stories in (
+            ("this harness", inside(steps, kind, elsewhere=False)),
+            ("another harness", inside(steps, kind, elsewhere=True)),
+            ("another process", from_outside(some, kind)),
+        ):
+            found = await outcomes(stories)
             sys.stdout.write(f"{kind}, from {where}\n")
             for what, count in sorted(found.items()):
                 sys.stdout.write(f"  {count:5}  {what}\n")
+            sys.stdout.flush()
             wrong += found["lost"] + found["recorded after the exit"]
     return wrong
 
@@ -54,4 +78,7 @@ async def table(every: int) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1)
-    sys.exit(min(asyncio.run(table(parser.parse_args().every)), 1))
+    parser.add_argument("--outside", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    sys.exit(min(asyncio.run(table(given.every, given.outside, given.seed)), 1))

@@ -32,7 +32,7 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
-from tests.support.lives import Life, Lived
+from tests.support.lives import Life, Lived, misplaced
 from tests.support.lives import live as live_once
 from tests.support.wild_lives import wild_lives, without_cuts
 
@@ -158,9 +158,9 @@ def test_i6_what_the_user_says_is_taken_by_one_round_or_pending_or_recalled(life
 
 
 @wildly
-@given(without_cuts)
+@given(wild_lives)
 def test_i7_the_usage_of_the_turns_is_that_of_all_replies(life: Life) -> None:
-    lived = live(life)
+    lived = live(without_cuts(life))
     used, replied = Usage(), Usage()
     for turn in Timeline(lived.blocks).turns.values():
         used += turn.usage
@@ -331,3 +331,10 @@ def test_i15_a_tool_that_is_not_offered_is_never_run(life: Life) -> None:
         if isinstance(block.body, ToolResult) and block.body.tool in ("life.secret", "life.unknown")
     }
     assert statuses <= {"error", "interrupted", "stopped"}
+
+
+@wildly
+@given(wild_lives)
+def test_thinking_goes_back_only_behind_what_it_came_behind_whoever_is_asked(life: Life) -> None:
+    for sent in live(life).sent:
+        assert misplaced(sent.prompt) == []

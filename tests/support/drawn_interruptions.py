@@ -8,18 +8,19 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from loopline.react import Limits
-from tests.support.interrupting import Interruption
+from tests.support.interrupting import Fault, Interruption
 
-MOST_STEPS = 155
+MOST_STEPS = 175
 """The steps of a story that nobody interrupts."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What the user does in a story, and its limits."""
+    """What the user does in a story, its limits, and where its first model gives way to another, and how."""
 
     interruptions: tuple[Interruption, ...]
     limits: Limits
+    fault: tuple[int, Fault] | None
 
 
 def _together(some: tuple[Limits, ...]) -> Limits:
@@ -44,6 +45,10 @@ limits: SearchStrategy[Limits] = st.tuples(
     st.sampled_from([Limits(), Limits(), Limits(answer_mode="synthesize")]),
     st.sampled_from([Limits(), Limits(min_rounds=3), Limits(early_stop=False, max_iterations=6)]),
 ).map(_together)
+faults: SearchStrategy[Fault] = st.sampled_from(["refuses", "times out"])
 drawn: SearchStrategy[Drawn] = st.builds(
-    Drawn, st.lists(interruptions, min_size=1, max_size=4).map(tuple), limits
+    Drawn,
+    st.lists(interruptions, min_size=1, max_size=4).map(tuple),
+    limits,
+    st.none() | st.tuples(st.integers(0, 4), faults),
 )

@@ -55,13 +55,13 @@ reads = st.sampled_from(
         call("react.read", paths=["artifact:conv.timeline.v1"]),
     ]
 )
-plans = st.sampled_from(
+new_plans = st.sampled_from(
     [
         call("react.plan", mode="new", steps=["look at heron.py", "answer"]),
         call("react.plan", mode="new", steps=["a third"]),
-        call("react.plan", mode="close", plan_id="unknown"),
     ]
 )
+plans = new_plans | new_plans | st.just(call("react.plan", mode="close", plan_id="unknown"))
 others = st.sampled_from(
     [
         call("life.fail", message="no"),

@@ -1,36 +1,57 @@
-"""A turn of five rounds with a guard that waits, a child and a compaction, interrupted wherever it awaits anything.
+"""A turn of five rounds with a plan, a guard that waits, a child and a compaction, interrupted wherever it awaits.
 
-It awaits its log, its model, its guard and its tools, and each of these is a step. Who interrupts does it from the
-harness that runs the turn, or from a second one over the same log, which knows of the turn what a process would.
+It awaits its log, its model, its guard, its tools and the user, who answers after hours, and each of these is a
+step. Who interrupts does it from the harness that runs the turn, or from a second one over the same log, which
+knows of the turn what a process would. Its model may refuse or time out, and another of another family takes over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal, Protocol
 
-from loopline import BaseWorkflow, Bundle, Harness, ToolContext, TurnPayload, TurnResult, tool
+from loopline import (
+    BaseWorkflow,
+    Bundle,
+    Harness,
+    LooplineError,
+    ToolContext,
+    TurnPayload,
+    TurnResult,
+    tool,
+)
+from loopline.adapters.sql import SqlLog
+from loopline.clock import SystemClock
 from loopline.conversations import Receipt, Talk
-from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall, Usage
-from loopline.react import Allow, GuardedCall, Limits, Verdict
+from loopline.errors import ModelTimedOut
+from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.react import Allow, Ask, GuardedCall, Limits, Verdict
 from loopline.testing import FakeClock
 from loopline.timeline import (
     Block,
     Conversation,
     Entry,
+    ExitReason,
     MemoryLog,
     RoundStart,
     Timeline,
     TimelineLog,
+    Turn,
 )
-from tests.support.dying import Doom, DyingLog
+from tests.support.dying import ANSWERS, Doom, DyingLog
+from tests.support.lives import said_by
 
 Kind = Literal["steer", "followup", "stop", "wait"]
+Fault = Literal["refuses", "times out"]
 TICK = 0.001
 """The seconds that a step of a tool or of a model takes."""
+REST = 7_200.0
+"""The seconds until the user answers."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +71,8 @@ class Interruption:
 
 @dataclass
 class Told:
-    """What became of an interrupted turn."""
+    """What became of an interrupted turn, and when it rested until the user answered."""
 
-    result: TurnResult
     blocks: Sequence[Block]
     children: Sequence[Sequence[Block]]
     requests: Sequence[Prompt]
@@ -60,27 +80,66 @@ class Told:
     began: Sequence[float]
     steps: int
     stopped: float | None
+    rests: Sequence[datetime]
+
+    @property
+    def turn(self) -> Turn:
+        """The turn as it ended."""
+        return Timeline(self.blocks).turn(1)
+
+    @property
+    def reason(self) -> ExitReason:
+        """Why it ended."""
+        end = self.turn.exit
+        assert end is not None
+        return end.reason
+
+
+class Outside(Protocol):
+    """Another process, that interrupts the story of a store."""
+
+    async def interrupt(self, now: Interruption, store: str) -> Receipt | None:
+        """Have it interrupt; what it says of that."""
+
+
+class OwnClock(SystemClock):
+    """The machine's clock, which nobody sets: another process has the same."""
+
+    def advance(self, seconds: float) -> None:
+        """Let nothing pass but what passes."""
 
 
 @dataclass
 class Scene:
     """What the tools and the model of a story share."""
 
-    clock: FakeClock = field(default_factory=FakeClock)
+    clock: FakeClock | OwnClock = field(default_factory=FakeClock)
     due: list[Interruption] = field(default_factory=list[Interruption])
-    interrupt: Callable[[Interruption], None] = lambda _: None
+    interrupt: Callable[[Interruption], Awaitable[None]] | None = None
     steps: int = 0
     stopped: float | None = None
     began: list[float] = field(default_factory=list[float])
     requests: list[Prompt] = field(default_factory=list[Prompt])
     made: dict[str, int] = field(default_factory=dict[str, int])
+    fault: tuple[int, Fault] | None = None
+    rests: list[datetime] = field(default_factory=list[datetime])
+
+    @property
+    def moment(self) -> float:
+        """The seconds that somebody was at it."""
+        return self.clock.elapsed() - REST * len(self.rests)
+
+    def rest(self) -> None:
+        """Let the time pass until the user answers."""
+        self.rests.append(self.clock.now())
+        self.clock.advance(REST)
 
     async def pause(self, steps: int = 1) -> None:
         """Take so many steps, and a little time; what the user does then comes between."""
         for _ in range(steps):
             self.steps += 1
-            while self.due and self.due[0].step <= self.steps:
-                self.interrupt(self.due.pop(0))
+            while self.interrupt and self.due and self.due[0].step <= self.steps:
+                await self.interrupt(self.due.pop(0))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             self.clock.advance(TICK)
@@ -116,7 +175,7 @@ class StepLog(DyingLog):
 
 async def _work() -> None:
     scene = scenes.get()
-    scene.began.append(scene.clock.elapsed())
+    scene.began.append(scene.moment)
     await scene.pause(2)
 
 
@@ -134,6 +193,12 @@ async def write(path: str) -> str:
     return f"wrote {path}"
 
 
+@tool
+def ask(question: str, context: ToolContext) -> str:
+    """Ask the user."""
+    context.ask_user(question)
+
+
 @tool(effect="meta")
 async def delegate(context: ToolContext, task: str) -> str:
     """Have a child do something."""
@@ -147,21 +212,23 @@ def _call(name: str, **arguments: str | int) -> ToolCall:
     return ToolCall(name=f"s.{name}", arguments=dict(arguments))
 
 
+PLAN = ToolCall(name="react.plan", arguments={"mode": "new", "steps": ["look", "answer"]})
 MAIN = [
-    (_call("look"), _call("write", path="a"), _call("write", path="a")),
+    (PLAN, _call("look"), _call("write", path="a"), _call("write", path="a")),
     (_call("delegate", task="look into it"), _call("look")),
     (_call("look", size=1_500), _call("look", size=1_500)),
-    (_call("write", path="b"), _call("look")),
+    (_call("write", path="dear"), _call("look"), _call("ask", question="Which colour?")),
 ]
+NOTES = ["I look first.", "… [1] looking\n[D] SQLite it is", "[K] herons are long", "✓ [1]"]
 CHILD = [(_call("look"),), (_call("look"), _call("look", size=20))]
 
 
 class Slow:
-    """Lets everything run, after a while."""
+    """Lets everything run, after a while; the user is asked about what is dear."""
 
     async def before(self, call: GuardedCall) -> Verdict:
         await scenes.get().pause(2)
-        return Allow()
+        return Ask("May it be written?") if call.arguments.get("path") == "dear" else Allow()
 
     async def after(self, call: GuardedCall, text: str) -> str:
         await scenes.get().pause()
@@ -171,11 +238,10 @@ class Slow:
 class Teller:
     """A model that makes the calls of the story, in pieces, and answers in the end."""
 
-    name = "teller"
-    abilities = Abilities(window=7_000, output_limit=1_000)
-
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, name: str, abilities: Abilities) -> None:
         self._scene = scene
+        self.name = name
+        self.abilities = abilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next decision, an answer or a summary."""
@@ -186,78 +252,159 @@ class Teller:
         if prompt.purpose == "summary":
             yield Reply(text="Goal: go on.\nNext steps: answer.", usage=usage)
             return
-        who, story = ("child", CHILD) if "a child" in prompt.system else ("main", MAIN)
+        spoken = prompt.options.protocol
+        who, story = ("child", CHILD) if "You are a child" in prompt.system else ("main", MAIN)
         number = scene.made.get(who, 0)
+        if scene.fault and (who, number, "decision") == ("main", scene.fault[0], prompt.purpose):
+            yield TextDelta(text="I ")
+            yield await self._declined(scene.fault[1], usage)
+            return
         if number < len(story) and prompt.purpose == "decision":
             await scene.pause(1)
             scene.made[who] = number + 1
-            yield Reply(calls=story[number], usage=usage)
+            yield replace(said_by(spoken, NOTES[number], story[number]), usage=usage)
             return
-        for piece in ("So ", "it ", "is."):
+        for piece in ("So ", "it ", "is.") if spoken == "native" else ():
             yield TextDelta(text=piece)
             await scene.pause(1)
-        yield Reply(text="So it is.", usage=usage)
+        answer = (
+            said_by(spoken, "So it is.", ())
+            if prompt.purpose == "decision"
+            else Reply(text="So it is.")
+        )
+        yield replace(answer, usage=usage)
+
+    async def _declined(self, fault: Fault, usage: Usage) -> Reply:
+        """Refuse once, or say nothing in time."""
+        scene = self._scene
+        scene.fault = None
+        await scene.pause(1)
+        if fault == "times out":
+            raise ModelTimedOut("too slow")
+        return Reply(text="I will not.", stop_reason="refusal", usage=usage)
 
 
-def _bundle() -> Bundle:
-    class Story(BaseWorkflow):
-        instructions = "Tell."
-        guards = (Slow(),)
-
-        async def process(self, payload: TurnPayload) -> TurnResult:
-            react = await self.build_react(tools_module=__name__)
-            return await react.run(payload)
-
-    return Bundle(id="story", workflow=Story)
+def tellers(scene: Scene) -> list[Teller]:
+    """A chain of two that differ in all: the second writes its calls, and its tails stay."""
+    calling = Abilities(window=7_000, output_limit=1_000)
+    writing = replace(calling, tool_call=False, json_mode=True, tail="kept")
+    return [Teller(scene, "teller", calling), Teller(scene, "writer", writing)]
 
 
-async def told(interruptions: Sequence[Interruption], limits: Limits | None = None) -> Told:
-    """Tell the story, interrupted like this."""
-    scene = Scene(due=sorted(interruptions, key=lambda one: one.step))
-    scenes.set(scene)
+class Story(BaseWorkflow):
+    """The loop with these tools and this guard."""
+
+    instructions = "Tell."
+    guards = (Slow(),)
+
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        """Run it."""
+        react = await self.build_react(tools_module=__name__)
+        return await react.run(payload)
+
+
+story = Bundle(id="story", workflow=Story)
+
+
+async def told(
+    interruptions: Sequence[Interruption],
+    limits: Limits | None = None,
+    fault: tuple[int, Fault] | None = None,
+) -> Told:
+    """Tell the story, interrupted like this; its first model does so instead of that decision."""
+    scene = Scene(due=sorted(interruptions, key=lambda one: one.step), fault=fault)
     whole = MemoryLog(scene.clock)
-    bundle, log = _bundle(), StepLog(whole, scene)
-    here = Harness.open(bundle, store=log, model=Teller(scene), clock=scene.clock)
-    there = Harness.open(bundle, store=whole, model=Teller(scene), clock=scene.clock)
-    receipts, tasks = list[tuple[Interruption, Receipt]](), list[asyncio.Task[None]]()
-    async with here as one, there as other:
-        talk, elsewhere = one.conversation("c"), other.conversation("c")
+    there = Harness.open(story, store=whole, model=tellers(scene), clock=scene.clock)
+    async with there as other:
+        elsewhere = other.conversation("c")
 
-        def interrupt(now: Interruption) -> None:
-            by = elsewhere if now.elsewhere else talk
-            tasks.append(asyncio.ensure_future(_interrupt(now, by, scene, receipts)))
+        async def interrupt(now: Interruption, talk: Talk) -> Receipt | None:
+            return await interrupted(now, elsewhere if now.elsewhere else talk, scene)
 
-        scene.interrupt = interrupt
-        result = await talk.say("go", **(limits or Limits()))
-        await asyncio.gather(*tasks)
-        blocks = await talk.blocks()
+        return await play(scene, whole, interrupt, limits)
+
+
+async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
+    """Tell the story in a store, interrupted by another process."""
+    scene = Scene(clock=OwnClock(), due=[now])
+
+    async def interrupt(now: Interruption, talk: Talk) -> Receipt | None:
+        del talk
+        return await other.interrupt(now, store)
+
+    async with await SqlLog.open(store) as log:
+
+        async def landed() -> None:
+            """Come back once it is in the log."""
+            while not await log.read(Conversation(name="c"), types=[f"user.{now.kind}"]):
+                await scene.clock.sleep(0.01)
+
+        return await play(scene, log, interrupt, landed=landed)
+
+
+async def play(
+    scene: Scene,
+    whole: TimelineLog,
+    interrupt: Callable[[Interruption, Talk], Coroutine[None, None, Receipt | None]],
+    limits: Limits | None = None,
+    *,
+    landed: Callable[[], Awaitable[None]] | None = None,
+) -> Told:
+    """Tell the story in this log to its end; no step goes on before what interrupts it has landed."""
+    scenes.set(scene)
+    asked: Limits = limits or Limits()
+    said = list[tuple[Interruption, asyncio.Task[Receipt | None]]]()
+    here = Harness.open(story, store=StepLog(whole, scene), model=tellers(scene), clock=scene.clock)
+    async with here as harness:
+        talk = harness.conversation("c")
+
+        async def begin(now: Interruption) -> None:
+            task = asyncio.create_task(interrupt(now, talk))
+            said.append((now, task))
+            if landed:
+                await landed()
+
+        scene.interrupt = begin
+        await talk.say("go", **asked)
+        while values := await _wanted(talk):
+            await scene.pause()
+            scene.rest()
+            with suppress(LooplineError):  # it was stopped meanwhile
+                await talk.resume(values, **asked)
+        receipts = [(now, await task) for now, task in said]
         begun = [child.conversation.name for child in await talk.children()]
-        children = [await one_of.blocks() for one_of in map(one.conversation, begun)]
-    return Told(
-        result=result,
-        blocks=blocks,
-        children=children,
-        requests=scene.requests,
-        receipts=receipts,
-        began=scene.began,
-        steps=scene.steps,
-        stopped=scene.stopped,
-    )
+        children = [await one_of.blocks() for one_of in map(harness.conversation, begun)]
+        return Told(
+            blocks=await talk.blocks(),
+            children=children,
+            requests=scene.requests,
+            receipts=[(now, receipt) for now, receipt in receipts if receipt],
+            began=scene.began,
+            steps=scene.steps,
+            stopped=scene.stopped,
+            rests=scene.rests,
+        )
 
 
-async def _interrupt(
-    now: Interruption, talk: Talk, scene: Scene, receipts: list[tuple[Interruption, Receipt]]
-) -> None:
+async def _wanted(talk: Talk) -> dict[str, Json]:
+    """What the user answers to every call that waits."""
+    waiting = [one for turn in Timeline(await talk.blocks()).cut for one in turn.waiting.values()]
+    return {one.call_id: ANSWERS[one.kind] for one in waiting}
+
+
+async def interrupted(now: Interruption, talk: Talk, scene: Scene) -> Receipt | None:
+    """Do what the user does."""
     match now.kind:
         case "steer":
-            receipts.append((now, await talk.steer(now.text)))
+            return await talk.steer(now.text)
         case "followup":
-            receipts.append((now, await talk.followup(now.text)))
+            return await talk.followup(now.text)
         case "stop":
             await talk.stop()
-            scene.stopped = scene.clock.elapsed()
+            scene.stopped = scene.moment
         case "wait":
             scene.clock.advance(now.seconds)
+    return None
 
 
 def became(story: Told, receipt: Receipt) -> str:

@@ -17,6 +17,7 @@ from loopline import (
 )
 from loopline.adapters.sql import SqlLog
 from loopline.conversations import Talk
+from loopline.errors import ModelTimedOut
 from loopline.events import Event, Observer
 from loopline.models import (
     Abilities,
@@ -80,6 +81,8 @@ class Act:
     hides: Shown | None = None
     reads: Shown | None = None
     fails: bool = False
+    refuses: bool = False
+    times_out: bool = False
     followup: str = ""
     recalled: bool = False
     steer: str = ""
@@ -97,7 +100,11 @@ class Judged:
 
 @dataclass(frozen=True)
 class Said:
-    """A turn, and what happens before it."""
+    """A turn, and what happens before it.
+
+    Where it waits for the user it `rests` for so many seconds, in which they may add or steer, and then they
+    answer, here or in a harness that is opened for it.
+    """
 
     text: str
     acts: tuple[Act, ...]
@@ -112,13 +119,18 @@ class Said:
     files: tuple[Attachment, ...] = ()
     approves: bool = True
     resumes: bool = True
+    rests: float = 0.0
+    meanwhile: str = ""
+    rather: str = ""
+    answered_elsewhere: bool = False
 
 
 @dataclass(frozen=True)
 class Kind:
     """A model: what it is called, what it holds, how it counts characters, and how its prompts end.
 
-    One whose tails stay wants its thinking back, behind what it was thought behind and nothing else.
+    One whose tails stay wants its thinking back, behind what it was thought behind and nothing else. One
+    that does not `act` by calls of its own writes them, as JSON where it `writes_json`.
     """
 
     name: str = "one"
@@ -128,6 +140,9 @@ class Kind:
     tail: TailKind = "dropped"
     vision: bool = False
     pdf: bool = False
+    acts: bool = True
+    writes_json: bool = False
+    wire: str = "living"
 
     @property
     def binds(self) -> bool:
@@ -143,6 +158,7 @@ class Life:
     models: tuple[Kind, ...] = (Kind(),)
     summaries: tuple[str, ...] = ("",)
     limits: Limits = field(default_factory=Limits)
+    chained: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,6 +203,8 @@ class LivingModel:
         self.abilities = Abilities(
             window=kind.window,
             output_limit=kind.output_limit,
+            tool_call=kind.acts,
+            json_mode=kind.writes_json,
             vision=kind.vision,
             pdf=kind.pdf,
             tail=kind.tail,
@@ -204,8 +222,13 @@ class LivingModel:
         yield TextDelta(text=reply.text)
         if act.fails:
             raise ModelError("not today")
+        if act.times_out:
+            raise ModelTimedOut("too slow")
         self._world.lived.replies.append(usage)
-        thought = Echo(wire="living", parts=({"behind": behind(prompt)},))
+        if act.refuses:
+            yield Reply(text="Not that.", stop_reason="refusal", usage=usage)
+            return
+        thought = Echo(wire=self._kind.wire, parts=({"behind": behind(prompt)},))
         yield replace(reply, usage=usage, echo=thought if self._kind.binds else None)
 
     def _summary(self, prompt: Prompt) -> Reply:
@@ -232,7 +255,7 @@ class World:
     def harness(self, log: TimelineLog) -> Harness:
         """A harness of this world, that is yet to be entered."""
         return Harness.open(
-            bundle, store=log, model=self._model, clock=self.clock, telemetry=self.observer
+            bundle, store=log, model=self._models, clock=self.clock, telemetry=self.observer
         )
 
     def begin(self, said: Said) -> None:
@@ -240,9 +263,11 @@ class World:
         self._number = said.model
         self.acts = [*said.acts, Act(said.answer)]
 
-    def _model(self) -> LivingModel:
-        models = self.lived.life.models
-        return LivingModel(self, models[self._number % len(models)])
+    def _models(self) -> list[LivingModel]:
+        life = self.lived.life
+        first = self._number % len(life.models)
+        chain = [*life.models[first:], *life.models[:first]]
+        return [LivingModel(self, kind) for kind in (chain if life.chained else chain[:1])]
 
     async def asked(self, prompt: Prompt, kind: Kind) -> Act:
         """Keep the request, look up what it names, and let the user speak."""
@@ -455,7 +480,7 @@ async def _session(world: World, log: TimelineLog, left: list[Said]) -> None:
             mortal.left = said.dies_after
             world.begin(said)
             try:
-                await _turn(world, talk, said)
+                await _turn(world, talk, said, mortal)
             except LooplineError:
                 assert mortal.left == 0
                 world.lived.deaths.append(list(await talk.blocks()))
@@ -483,13 +508,30 @@ async def _before(world: World, talk: Talk, said: Said) -> None:
         await talk.followup(said.between, attachments=said.files[:1])
 
 
-async def _turn(world: World, talk: Talk, said: Said) -> None:
+async def _turn(world: World, talk: Talk, said: Said, log: TimelineLog) -> None:
     limits: Limits = {**world.lived.life.limits}
     if said.protocol != "native":
         limits["protocol"] = said.protocol
     await _hear(world, talk, talk.stream(spoken(said.text), attachments=said.files, **limits))
-    while said.resumes and (values := await _given(talk, said)):
-        await _hear(world, talk, talk.stream_resume(values, **limits))
+    while said.resumes and await _given(talk, said):
+        await _meanwhile(world, talk, said)
+        values = await _given(talk, said)
+        if not said.answered_elsewhere:
+            await _hear(world, talk, talk.stream_resume(values, **limits))
+            continue
+        async with world.harness(log) as harness:
+            world.talk = harness.conversation("c")
+            await _hear(world, world.talk, world.talk.stream_resume(values, **limits))
+        world.talk = talk
+
+
+async def _meanwhile(world: World, talk: Talk, said: Said) -> None:
+    """Let the time pass that a turn waits for the user, and what they say in it."""
+    world.clock.advance(said.rests)
+    if said.meanwhile:
+        await talk.followup(said.meanwhile)
+    if said.rather:
+        await talk.steer(said.rather)
 
 
 async def _given(talk: Talk, said: Said) -> dict[str, Json]:

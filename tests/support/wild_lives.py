@@ -1,4 +1,8 @@
-"""Lives in every protocol in which all may happen at once: steers, guards, pauses, limits, crashes."""
+"""Lives in every protocol in which all may happen at once: steers, guards, pauses, limits, crashes.
+
+Their chains are of models of different families, of which some refuse or time out; every turn has a plan and notes,
+and where one waits for the user, it may do so for days.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from hypothesis.strategies import SearchStrategy
 from loopline.models import ToolCall
 from loopline.react import Limits
 from tests.support.drawn_lives import (
+    TAILS,
     acts,
     call,
     failures,
@@ -17,6 +22,7 @@ from tests.support.drawn_lives import (
     fives,
     looks,
     malformed,
+    new_plans,
     others,
     plans,
     stalls,
@@ -36,17 +42,32 @@ guarded = st.sampled_from(
 )
 mixed = guarded | guarded | looks | writes | finds | plans | others
 crowds: SearchStrategy[tuple[ToolCall, ...]] = st.lists(mixed, min_size=2, max_size=5).map(tuple)
-notes = st.sampled_from(["", "… [1] going", "✓ [1]", "thinking aloud\nof heron.py"])
-steers = st.sampled_from(["", "", "", "", "rather this"])
+notes = st.sampled_from(
+    ["… [1] going", "✓ [1]", "thinking aloud\nof heron.py", "[D] SQLite it is\n[P] short answers"]
+)
+steers = st.sampled_from(["", "", "", "rather this"])
 busy: SearchStrategy[Act] = st.builds(Act, text=notes, calls=crowds, steer=steers)
 early: SearchStrategy[Act] = st.builds(
     Act, text=st.sampled_from(["Early.", "✓ [1]\nEarly, by [[S:1]]."]), steer=steers
 )
-rounds = st.one_of([*[busy] * 16, *[acts] * 4, *[early] * 6, malformed, failures, stalls])
+declined = st.sampled_from([Act("I will", refuses=True), Act("I am", times_out=True)])
+rounds = st.one_of(
+    [*[busy] * 16, *[acts] * 4, *[early] * 6, *[declined] * 3, malformed, failures, stalls]
+)
+planned: SearchStrategy[Act] = st.builds(
+    Act, text=notes, calls=st.tuples(new_plans, guarded | mixed)
+)
+
+
+def _led(first: Act, others: list[Act]) -> tuple[Act, ...]:
+    return (first, *others)
+
+
 turns: SearchStrategy[Said] = st.builds(
     Said,
     text=st.sampled_from(["go on", "go on", "?go on", "@3000", "!"]),
-    acts=st.lists(rounds, min_size=3, max_size=7).map(tuple),
+    acts=st.builds(_led, planned, st.lists(rounds, min_size=3, max_size=6)),
+    model=st.sampled_from([0, 0, 0, 1]),
     answer=st.sampled_from(["So it is.", "✓ [1]\nSo.", "See [[S:2,7]]."]),
     protocol=st.sampled_from(["native", "json", "tagged", "thought_action"]),
     pause=st.sampled_from([0.0, 10.0, 4_000.0]),
@@ -54,7 +75,11 @@ turns: SearchStrategy[Said] = st.builds(
     reopened=st.booleans(),
     dies_after=st.sampled_from([None] * 20 + list(range(3, 33, 3))),
     approves=st.booleans(),
-    resumes=st.sampled_from([True, True, False]),
+    resumes=st.sampled_from([True, True, True, False]),
+    rests=st.sampled_from([0.0, 3 * 3_600.0, 3 * 86_400.0]),
+    meanwhile=st.sampled_from(["", "", "by the way, hurry"]),
+    rather=st.sampled_from(["", "", "", "rather that"]),
+    answered_elsewhere=st.booleans(),
 )
 
 limits: SearchStrategy[list[Limits]] = st.tuples(
@@ -74,35 +99,50 @@ limits: SearchStrategy[list[Limits]] = st.tuples(
 ).map(list)
 
 
-def wild(turns: list[Said], limits: list[Limits], one: Kind, summary: str) -> Life:
+def wild(
+    turns: list[Said], limits: list[Limits], kinds: list[Kind], summary: str, chained: bool
+) -> Life:
     """A life of these turns under these limits."""
     together: Limits = {}
     for some in limits:
         together = {**together, **some}
-    return Life(turns=tuple(turns), models=(one,), summaries=(summary,), limits=together)
+    names = ("one", "two", "three")
+    models = tuple(replace(kind, name=name) for kind, name in zip(kinds, names, strict=False))
+    return Life(tuple(turns), models, (summary,), together, chained)
 
 
-roomy = st.sampled_from([Kind(window=window, counts=fives) for window in (14_000, 20_000, 60_000)])
+roomy: SearchStrategy[Kind] = st.builds(
+    Kind,
+    window=st.sampled_from([14_000, 20_000, 60_000]),
+    counts=st.just(fives),
+    tail=st.sampled_from(TAILS),
+    acts=st.sampled_from([True, True, False]),
+    writes_json=st.booleans(),
+    wire=st.sampled_from(["living", "other"]),
+)
 wild_lives: SearchStrategy[Life] = st.builds(
     wild,
     st.lists(turns, min_size=1, max_size=3),
     limits,
-    roomy,
+    st.lists(roomy, min_size=1, max_size=3) | st.lists(roomy, min_size=2, max_size=3),
     st.sampled_from(["Goal: go on.\nNext steps: answer.", "fail", ""]),
+    st.sampled_from([True, True, True, False]),
 )
 
 
 def _uncut(said: Said) -> Said:
     acts = tuple(
-        replace(act, steer="", calls=tuple(one for one in act.calls if one.name != "life.stall"))
+        replace(
+            act,
+            steer="",
+            times_out=False,
+            calls=tuple(one for one in act.calls if one.name != "life.stall"),
+        )
         for act in said.acts
     )
     return replace(said, acts=acts, dies_after=None)
 
 
-def _without_cuts(life: Life) -> Life:
+def without_cuts(life: Life) -> Life:
+    """The life with every reply heard to its end."""
     return replace(life, turns=tuple(map(_uncut, life.turns)))
-
-
-without_cuts: SearchStrategy[Life] = wild_lives.map(_without_cuts)
-"""Lives in which every reply is heard to its end."""

@@ -1,0 +1,91 @@
+"""Another process over the store of a story, which interrupts it as it is told, a line for each.
+
+`python -m tests.support.outside` reads `[store, step, kind]` and says the place and the turn of what it said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loopline import Harness
+from loopline.adapters.sql import SqlLog
+from loopline.conversations import Receipt
+from loopline.models import Json, dumps
+from tests.support.interrupting import (
+    Interruption,
+    OwnClock,
+    Scene,
+    interrupted,
+    story,
+    tellers,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Another:
+    """The other process, as the one that tells the story sees it."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    async def interrupt(self, now: Interruption, store: str) -> Receipt | None:
+        """Have it interrupt the story; what it says of that."""
+        said = json.loads(await asyncio.to_thread(self._told, dumps([store, now.step, now.kind])))
+        return Receipt(*said) if said else None
+
+    def _told(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
+
+
+@contextmanager
+def outside() -> Generator[Another, None, None]:
+    """Another process, until the end."""
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is there
+        yield Another(process)
+        assert process.stdin is not None
+        process.stdin.close()
+    assert process.returncode == 0
+
+
+async def _interrupt(store: str, now: Interruption) -> list[Json]:
+    scene = Scene(clock=OwnClock())
+    async with (
+        await SqlLog.open(store) as log,
+        Harness.open(story, store=log, model=tellers(scene)) as harness,
+    ):
+        said = await interrupted(now, harness.conversation("c"), scene)
+        return [said.seq, said.turn] if said else []
+
+
+def main() -> None:
+    """Interrupt as the lines say, until there are no more."""
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        store, step, kind = json.loads(line)
+        said = asyncio.run(_interrupt(store, Interruption(step, kind)))
+        sys.stdout.write(f"{dumps(said)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
