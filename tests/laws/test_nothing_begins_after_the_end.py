@@ -26,7 +26,7 @@ from loopline.timeline import (
     UserSteer,
 )
 from tests.support.drawn_interruptions import Drawn, drawn
-from tests.support.interrupting import REST, TICK, Told, told
+from tests.support.interrupting import REST, TICK, Interruption, Told, told
 
 _told: dict[str, Told] = {}
 
@@ -120,6 +120,14 @@ def test_what_is_said_at_any_await_is_taken_by_one_round_or_left_for_the_next_tu
         ends = [one.body.status for one in story.blocks if isinstance(one.body, ToolResult)]
         # What no request could show has cut nothing off.
         assert "interrupted" not in ends or not pending.keys() >= set(steers)
+
+
+def test_a_call_whose_start_waits_behind_others_when_time_is_over_has_not_begun() -> None:
+    limits = Limits(deadline_seconds=0.02)
+    story = asyncio.run(told([Interruption(3, "steer")], limits))
+    check_deadline(story, 0.02)
+    texts = {b.body.call_id: b.body.text for b in story.blocks if isinstance(b.body, ToolResult)}
+    assert "not begun" in texts["c3"]
 
 
 def test_the_story_has_a_child_and_a_compaction_and_five_rounds() -> None:

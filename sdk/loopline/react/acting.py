@@ -299,9 +299,10 @@ class Actor:
                 self._hands.policies.tool_timeout_seconds,
             )
             if not begun:
-                await self._recorder.record(
-                    ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
-                )
+                running = self._running[call.call_id]
+                started = ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
+                # It may have been cut off while others were recorded before it.
+                await self._recorder.record_made(lambda _: () if running.cut else (started,))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         made = self._call(parsed, tool.effect, children)

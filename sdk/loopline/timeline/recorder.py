@@ -159,6 +159,8 @@ class Recorder:
         bodies = make(self.timeline)
         said = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
         entries = [*self._heading(), *said]
+        if not entries:
+            return []
         try:
             blocks = await self._log.append(
                 self.conversation, entries, seen=self.timeline.seq, term=self._term
