@@ -52,6 +52,29 @@ def seen(blocks: Sequence[Block]) -> set[str]:
     return found
 
 
+def hold(
+    module: ModuleType,
+    strategy: SearchStrategy[Any],
+    blocks_of: Callable[[Any], Sequence[Block]],
+    *,
+    examples: int,
+    start: int,
+) -> Counter[str]:
+    """Hold the laws of a module to so many lives; what was in them."""
+    held, counted = laws(module), Counter[str]()
+
+    @seed(start)
+    @settings(max_examples=examples, deadline=None)
+    @given(strategy)
+    def every(one: object) -> None:
+        for law in held:
+            law(one)
+        counted.update(["lives", *seen(blocks_of(one))])
+
+    every()
+    return counted
+
+
 def main() -> None:
     """Hold the laws to so many lives."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -59,22 +82,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     for module, strategy, blocks_of in HELD:
-        held, counted = laws(module), Counter[str]()
-
-        @seed(chosen.seed)
-        @settings(max_examples=chosen.examples, deadline=None)
-        @given(strategy)
-        def every(one: object) -> None:
-            for law in held:  # noqa: B023
-                law(one)
-            counted.update(["lives", *seen(blocks_of(one))])  # noqa: B023
-
         start, busy = time.monotonic(), time.process_time()
-        every()
+        counted = hold(module, strategy, blocks_of, examples=chosen.examples, start=chosen.seed)
         took, worked = time.monotonic() - start, time.process_time() - busy
         sys.stdout.write(
-            f"{counted['lives']} lives and {len(held)} laws in {took:.0f} s, {worked:.0f} s of them at work: "
-            f"{module.__name__.split('.')[-1]}\n"
+            f"{counted['lives']} lives and {len(laws(module))} laws in {took:.0f} s, {worked:.0f} s of "
+            f"them at work: {module.__name__.split('.')[-1]}\n"
         )
         for what, count in sorted(counted.items()):
             sys.stdout.write(f"  {count:6}  {what}\n")
