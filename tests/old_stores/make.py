@@ -1,4 +1,4 @@
-"""Write a store and a document as this version writes them: `python -m tests.old_stores.make NAME`.
+"""Write a store, its heads, a document and a cassette as this version does: `python -m tests.old_stores.make NAME`.
 
 What earlier versions wrote stays as it is. It has to be opened, read and carried on for ever.
 """
@@ -13,14 +13,21 @@ from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
+import pytest
+
+from loopline import BaseWorkflow, Bundle, Harness, Store, TurnPayload, TurnResult
 from loopline.react.guards import ask_before
-from loopline.testing import Call, FakeClock, Say, ScriptedModel
+from loopline.reader.heads import heads_text
+from loopline.testing import Call, Cassette, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support import playground
+from tests.support.peers import openai_says as oai
+from tests.support.peers.openai_like import openai_like
 
 FOLDER = Path(__file__).parent
 LEDGER = "ledger"
+SAID = ("It is 7.", "As I said.")
+KEY = b"a key that everybody knows"
 
 
 class Guarded(BaseWorkflow):
@@ -43,6 +50,19 @@ SCRIPT: list[Entry] = [
 ]
 
 
+async def record(file: Path) -> None:
+    """A cassette of a model that answers twice."""
+    async with openai_like(*(oai.Says(text) for text in SAID)) as peer:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("OPENAI_BASE_URL", f"{peer.url}/v1")
+            environment.setenv("OPENAI_API_KEY", "sk-nobody")
+            cassette = Cassette(file, mode="record")
+            opened = Harness.open(bundle, store="memory:", model="openai:m", cassette=cassette)
+            async with opened as harness:
+                for text in SAID:
+                    await harness.conversation("c").say(text)
+
+
 async def write(folder: Path, name: str) -> None:
     """A conversation of two turns, its fork, and one that waits for the user."""
     store = f"sqlite:///{folder}/talk.db"
@@ -57,6 +77,9 @@ async def write(folder: Path, name: str) -> None:
         await talk.fork(seq=len(await talk.blocks()) - 2, name="fork")
         document = await talk.export()
         await harness.conversation("waits").say("write it down")
+    async with Store.open(store, read_only=True) as kept:
+        heads = {one.conversation: one.head for one in await kept.audit()}
+    (FOLDER / f"{name}.heads.json").write_text(f"{heads_text(heads, KEY)}\n", "utf-8")
     with closing(sqlite3.connect(folder / "talk.db")) as database:
         dumped = "\n".join(database.iterdump())
     (FOLDER / f"{name}.sql").write_text(f"{dumped}\n", "utf-8")
@@ -67,6 +90,7 @@ def main() -> None:
     """Write what is to be kept under that name."""
     with TemporaryDirectory() as folder:
         asyncio.run(write(Path(folder), sys.argv[1]))
+    asyncio.run(record(FOLDER / f"{sys.argv[1]}.jsonl"))
 
 
 if __name__ == "__main__":

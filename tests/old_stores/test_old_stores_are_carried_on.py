@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from contextlib import closing
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness, Store
+from loopline.adapters.wires.cassettes import Replay
+from loopline.adapters.wires.cassettes.lines import Request, read
+from loopline.reader.heads import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode
-from tests.old_stores.make import FOLDER, bundle
+from tests.old_stores.make import FOLDER, KEY, SAID, bundle
 
 NAMES = sorted(path.stem for path in FOLDER.glob("*.sql"))
 
@@ -68,3 +72,32 @@ def test_its_bodies_are_stored_as_they_would_be_now(old: str, tmp_path: Path) ->
         found = database.execute("SELECT type, version, body FROM blocks").fetchall()
     changed = [row for row in found if encode(decode(*row)) != tuple(row)]
     assert changed == []
+
+
+@pytest.mark.parametrize("saved", sorted(FOLDER.glob("*.heads.json")), ids=lambda path: path.name)
+async def test_heads_that_were_saved_and_signed_fit_the_store_they_are_of(
+    saved: Path, tmp_path: Path
+) -> None:
+    text = await asyncio.to_thread(saved.read_text, "utf-8")
+    heads = read_heads(text, KEY)
+    store = laid_out(saved.name.removesuffix(".heads.json"), tmp_path)
+    async with Store.open(store, read_only=True) as kept:
+        found = await kept.audit(heads)
+    assert {one.conversation: one.head for one in found} == heads
+    assert [fault for one in found for fault in one.faults] == []
+
+
+@pytest.mark.parametrize("cassette", sorted(FOLDER.glob("*.jsonl")), ids=lambda path: path.name)
+async def test_a_cassette_answers_what_was_asked_when_it_was_recorded(cassette: Path) -> None:
+    """Prompts may change from version to version, so the very requests are sent again."""
+    _, lines = read(cassette)
+    asked = [line for line in lines if isinstance(line, Request)]
+    tape = Replay(cassette)
+    await tape.begin()
+    async with tape.client() as client:
+        said = [
+            await client.post(one.url, content=one.content, headers=one.headers) for one in asked
+        ]
+    assert len(said) == len(SAID)
+    assert [one.status_code for one in said] == [200, 200]
+    assert all("[DONE]" in one.text for one in said)
