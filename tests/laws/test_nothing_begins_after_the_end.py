@@ -130,6 +130,14 @@ def test_a_call_whose_start_waits_behind_others_when_time_is_over_has_not_begun(
     assert "not begun" in texts["c3"]
 
 
+def test_a_deadline_that_rings_in_the_last_moment_of_a_step_ends_the_turn_and_not_its_task() -> (
+    None
+):
+    limits = Limits(deadline_seconds=0.02)
+    story = asyncio.run(told([Interruption(1, "steer")], limits, (0, "refuses")))
+    assert story.reason == "deadline"
+
+
 def test_the_story_has_a_child_and_a_compaction_and_five_rounds() -> None:
     story = asyncio.run(told([], Limits()))
     asked = [block.body for block in story.blocks if isinstance(block.body, ToolPending)]

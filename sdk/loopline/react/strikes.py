@@ -86,7 +86,12 @@ class Strikes:
         step = _Step(asyncio.current_task(), steerable)
         outer, self._step = self._step, step
         try:
-            return await begin()
+            outcome = await begin()
+            if (
+                step.struck is not None
+            ):  # by the step itself: before Python 3.13 it would reach the next one
+                await asyncio.sleep(0)
+            return outcome
         finally:
             self._step = outer
             # Else the turn itself is being stopped, which goes further than a strike.
