@@ -50,7 +50,7 @@ def test_feedback_is_recorded_and_taken_back(tea: Loopline) -> None:
     given = [block["body"] for block in tea.blocks("c1") if block["type"] == "turn.feedback"]
     assert [(body.get("reaction"), body.get("text")) for body in given] == [
         ("not_ok", "too short"),
-        (None, None),
+        (None, ""),
     ]
     missing = tea("feedback", "turn_2", "ok")
     assert (missing.code, "no turn 'turn_2'" in missing.err) == (1, True)

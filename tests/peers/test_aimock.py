@@ -149,8 +149,9 @@ async def test_a_fault_that_passes_costs_an_attempt_and_shows_nothing_twice(
         talk = harness.conversation("c")
         events = [event async for event in talk.stream("Tea?")]
         (decision,) = await bodies(talk, Decision)
-    assert (said(events), decision.attempt) == (TEXT, 2)
-    assert ("reset", 1) in [(one.type, one.attempt) for one in events if isinstance(one, Delta)]
+    assert (said(events), decision.attempt) == (TEXT.strip(), 2)
+    resets = {one.attempt for one in events if isinstance(one, Delta) and one.type == "reset"}
+    assert resets == ({1} if fault == "cut in the text" else set())
 
 
 @on_every_wire

@@ -53,8 +53,8 @@ async def test_blocks_are_read_by_type_and_turn_and_page_by_page(url: str) -> No
         ("tool.call", "react.tool.call"),
         ("react.tol", "react.tool"),
         ("unknown", "run"),
-        ("", "user.steer"),
-        ("\ud800", "user.steer"),
+        ("", "user.stop"),
+        ("\ud800", "user.stop"),
     ],
 )
 async def test_a_type_that_there_is_not_names_the_nearest(url: str, kind: str, near: str) -> None:

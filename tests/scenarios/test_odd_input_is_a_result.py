@@ -132,7 +132,7 @@ async def test_an_odd_ref_is_a_missing_one(ref: str) -> None:
     (one,) = await results([Call("react.read", paths=[ref, "ar:turn_1.user.prompt"])], playground)
     assert one.status == "ok"
     assert '"missing":[' in one.text
-    assert "go" in one.text
+    assert '"path":"ar:turn_1.user.prompt"' in one.text
 
 
 @pytest.mark.parametrize(

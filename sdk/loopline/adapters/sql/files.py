@@ -7,6 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -88,8 +89,13 @@ def _is_unfinished(path: Path) -> bool:
 
 
 def create_private(path: Path) -> None:
-    """Create an empty file that its owner alone can read, unless there is one."""
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    """Create an empty file that its owner alone can read, unless there is one.
+
+    A file that exists is never opened: closing it would drop every lock that SQLite has on it in this process,
+    and another process would then take the write-ahead log for abandoned.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def make_private_folder(path: Path) -> None:
