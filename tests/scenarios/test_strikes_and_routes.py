@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
+from loopline.errors import ModelError
 from loopline.models import Reply, StopReason, Usage
 from loopline.prompt import Answer, Decided, Malformed
 from loopline.react import Hold, Nudged, ReactStateV2, Stop
@@ -93,6 +94,30 @@ async def struck_by(strikes: Strikes, step: Callable[[], Awaitable[object]]) -> 
     with pytest.raises(Struck) as struck:
         await strikes.over(step)
     return struck.value.why, task.cancelling()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_step_that_is_struck_from_inside_leaves_nothing_for_the_next_one(
+    fails: bool,
+) -> None:
+    async with watched() as (strikes, _, _):
+
+        async def step() -> str:
+            strikes.strike("steer")
+            if fails:
+                raise ModelError("gone")
+            return "done"
+
+        async def both() -> str:
+            assert await struck_by(strikes, step) == ("steer", 0)
+            await ticks(2)
+            return await strikes.over(next_step)
+
+        async def next_step() -> str:
+            await ticks(2)
+            return "the next one"
+
+        assert await asyncio.ensure_future(both()) == "the next one"
 
 
 async def test_a_stop_goes_further_than_a_strike() -> None:

@@ -86,12 +86,13 @@ class Strikes:
         step = _Step(asyncio.current_task(), steerable)
         outer, self._step = self._step, step
         try:
-            outcome = await begin()
-            if (
-                step.struck is not None
-            ):  # by the step itself: before Python 3.13 it would reach the next one
-                await asyncio.sleep(0)
-            return outcome
+            try:
+                return await begin()
+            finally:
+                if step.struck is not None:
+                    # Struck from inside, a step may end, well or by an error, before its cancellation is
+                    # thrown; until Python 3.13 `uncancel` leaves that to the next step.
+                    await asyncio.sleep(0)
         finally:
             self._step = outer
             # Else the turn itself is being stopped, which goes further than a strike.
