@@ -130,11 +130,12 @@ async def test_what_was_cut_off_at_the_end_and_a_new_chain_show_by_a_head(
     assert [fault.kind for fault in gone.faults] == ["removed"]
 
 
+@pytest.mark.parametrize("more", ["+ 100", "+ 0.5"])
 @pytest.mark.parametrize("column", ["seq", "turn", "round", "n", "ts", "term", "version", "type"])
 async def test_a_row_that_was_changed_is_not_read_as_something_else(
-    store: Path, column: str
+    store: Path, column: str, more: str
 ) -> None:
-    to = "type || 'x'" if column == "type" else f"{column} + 100"
+    to = "type || 'x'" if column == "type" else f"{column} {more}"
     await asyncio.to_thread(change, store, f"UPDATE blocks SET {column} = {to} WHERE seq = 13")
     async with Store.open(url(store), read_only=True) as kept:
         talk = kept.conversation("c")

@@ -32,6 +32,19 @@ def milliseconds_of(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
+def place_of(
+    turn: int, round_number: int, n: int, ts: int, term: int, version: int, kind: bytes
+) -> bytes:
+    """Return where a block stands, its seq apart, as the chain has it; `ts` is in milliseconds since 1970."""
+    # Written out rather than rounded to integers: a damaged row may hold numbers of any type.
+    return f"{turn} {round_number} {n} {ts} {term} {version} ".encode() + kind
+
+
+def digest_after(before: bytes, body: bytes, seq: int, place: bytes) -> bytes:
+    """Return the digest of a block behind the digest `before`; `body` is the sha256 of its stored JSON."""
+    return sha256(before + body + f"{seq} ".encode() + place).digest()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A block as the chain sees it: where it stands, the rest of its place, and the digests that it has."""
@@ -43,7 +56,7 @@ class Link:
 
     def after(self, before: bytes, seq: int) -> bytes:
         """Return the digest that it has at a place behind that digest."""
-        return sha256(b"%b%b%d %b" % (before, self.body, seq, self.place)).digest()
+        return digest_after(before, self.body, seq, self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +95,10 @@ def audit(conversation: Conversation, links: Sequence[Link], head: Head | None) 
 def block_link(block: Block, digest: bytes = START) -> Link:
     """Return a block as the chain sees it, with the digest that it is said to have."""
     kind, version, stored = encode(block.body)
-    place = (
-        f"{block.turn} {block.round} {block.n} {milliseconds_of(block.ts)} {block.term} "
-        f"{version} {kind}"
-    )
+    ts = milliseconds_of(block.ts)
+    place = place_of(block.turn, block.round, block.n, ts, block.term, version, kind.encode())
     body = sha256(stored.encode()).digest()
-    return Link(seq=block.seq, place=place.encode(), body=body, digest=digest)
+    return Link(seq=block.seq, place=place, body=body, digest=digest)
 
 
 def digests(blocks: Iterable[Block]) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, LargeBinary, Row, Select, bindparam, cast, select
 
 from loopline.adapters.sql.schema import blocks, conversations, segments
-from loopline.timeline.chain import Link
+from loopline.timeline.chain import Link, place_of
 
 AT_ONCE = 1_000
 """So many rows are read at once."""
@@ -56,10 +56,10 @@ def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[Row[*
 
 def link_of(row: Row[*tuple[Any, ...]]) -> Link:
     """A row as a link; what is damaged is as it is, and its digest will not fit."""
-    place = f"{row.turn} {row.round} {row.n} {row.ts} {row.term} {row.version} ".encode()
+    kind = bytes(row.type or b"")
     return Link(
         seq=row.seq,
-        place=place + bytes(row.type or b""),
+        place=place_of(row.turn, row.round, row.n, row.ts, row.term, row.version, kind),
         body=_body(row),
         digest=bytes(row.digest or b""),
     )

@@ -27,7 +27,7 @@ from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.timeline import Block, Conversation, ConversationSummary, decode
 from loopline.timeline.blobs import BlobStore
-from loopline.timeline.chain import START, milliseconds_of
+from loopline.timeline.chain import START, digest_after, milliseconds_of, place_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -286,11 +286,9 @@ Row = dict[str, int | str | bytes | None]
 def row_of(conversation: int, block: Block, stored: Stored, before: Mark) -> tuple[Row, Mark]:
     """The block as a row, and its mark; `stored` is its encoded body, `before` the mark before it."""
     ts = milliseconds_of(block.ts)
-    place = (
-        f"{block.seq} {block.turn} {block.round} {block.n} {ts} {block.term} "
-        f"{stored.version} {stored.kind}"
-    )
-    digest = sha256(before.digest + stored.sha256 + place.encode()).digest()
+    kind = stored.kind.encode()
+    place = place_of(block.turn, block.round, block.n, ts, block.term, stored.version, kind)
+    digest = digest_after(before.digest, stored.sha256, block.seq, place)
     mark = Mark(digest, before.bytes + stored.size)
     row: Row = {
         "conversation": conversation,
@@ -449,10 +447,10 @@ def _is_whole(row: Sequence[Any], before: Mapping[int, bytes]) -> bool:
         return False
     try:
         body = sha256(stored.encode()).digest() if blob is None else bytes.fromhex(blob)
-    except ValueError:
+        place = place_of(turn, round_number, n, ts, term, version, kind.encode())
+    except (AttributeError, ValueError):  # a damaged row may hold values of any type
         return False
-    place = f"{seq} {turn} {round_number} {n} {ts} {term} {version} {kind}"
-    return bool(sha256(known + body + place.encode()).digest() == digest)
+    return bool(digest_after(known, body, seq, place) == digest)
 
 
 def _digests_before(
