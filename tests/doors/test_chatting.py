@@ -42,6 +42,7 @@ def test_what_is_typed_while_a_turn_runs_is_added_and_stop_ends_it(slow: Looplin
         terminal.see("stopped")
         terminal.type("hello\r")
         terminal.see("said")
+        terminal.see("\n1 round · ")
         terminal.type("/quit\r")
         assert terminal.end() == 0
     assert ledger(slow.folder) == ["dig"]
@@ -71,6 +72,7 @@ def test_a_chat_asks_again_what_a_paused_turn_waits_for(asker: Loopline) -> None
         terminal.see("c2 waits for your answer")
         terminal.type("yes\r")
         terminal.see("green and bought milk")
+        terminal.see(" blocks · conversation c1")
         terminal.type("/quit\r")
         assert terminal.end() == 0
     assert [block["type"] for block in asker.blocks("c1")].count("user.prompt") == 1
@@ -89,7 +91,7 @@ def test_a_message_at_a_terminal_may_have_several_lines(tea: Loopline) -> None:
         terminal.see("\n>")
         terminal.type("Tell me:\x1b\r")
         terminal.type(f"{QUESTION}\r")
-        terminal.see("conversation c1")
+        terminal.see(" blocks · conversation c1")
         terminal.type("\x04")
         assert terminal.end() == 0
     (prompt,) = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]

@@ -144,6 +144,25 @@ async def test_what_another_harness_runs_stays_with_it() -> None:
     assert await carried_on(log) == []
 
 
+async def test_what_another_harness_took_up_and_still_runs_is_running_and_not_given_up() -> None:
+    log, reached, free = MemoryLog(), asyncio.Event(), asyncio.Event()
+    await cut(log, "c")
+
+    class Slow(BaseWorkflow):
+        async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
+            reached.set()
+            await free.wait()
+
+    slow = Bundle(id="playground", workflow=Slow)
+    async with Harness.open(slow, store=log, model=ScriptedModel(["Mine."])) as owner:
+        taking_up = asyncio.create_task(owner.carry_on())
+        await reached.wait()
+        assert await carried_on(log) == [("c", "turn_1", "running")]
+        free.set()
+        assert [one.status for one in await taking_up] == ["resumed"]
+    assert await carried_on(log) == []
+
+
 async def test_a_turn_of_another_bundle_is_not_touched() -> None:
     log = MemoryLog(FakeClock())
     await cut(log, "c")

@@ -47,6 +47,10 @@ class _NothingToResume(LooplineError):
     """Since the conversation was looked at, its turn was taken up, or ended, elsewhere."""
 
 
+class _CutOffAgain(LooplineError):
+    """The turn was taken up before, and whoever took it up is gone too."""
+
+
 class Recoveries:
     """Takes up what is left behind in a store, for one bundle."""
 
@@ -106,6 +110,8 @@ class Recoveries:
             return kept or await self._resume(conversation, number)
         except _NothingToResume:
             return None
+        except _CutOffAgain as error:
+            status, reason = "skipped", str(error)
         except ConflictError:
             status, reason = "running", ""
         except LooplineError as error:
@@ -123,10 +129,6 @@ class Recoveries:
             status = "waiting"
         elif bundle != self._bundle:
             reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_BEGUN
-        elif turn.header is not None and turn.header.recoveries >= MOST_RECOVERIES:
-            reason = (
-                "it was taken up before and cut off again: resume it yourself, or say something"
-            )
         else:
             return None
         return Recovery(
@@ -143,6 +145,11 @@ class Recoveries:
             turn = _oldest(timeline)
             if turn is None or turn.number != number or self._kept(conversation, timeline, turn):
                 raise _NothingToResume(f"{turn_id(number)} is no longer left behind")
+            if turn.header is not None and turn.header.recoveries >= MOST_RECOVERIES:
+                # Known only by who holds the conversation: another process may be at it now.
+                raise _CutOffAgain(
+                    "it was taken up before and cut off again: resume it yourself, or say something"
+                )
             return number
 
         request = Request(
