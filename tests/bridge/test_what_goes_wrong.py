@@ -112,7 +112,7 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
     async with openai_like(oai.Says("Tea.")) as peer:
         pass
     async with bridged_at(peer, "chat") as model:
-        with pytest.raises(ModelUnreachable):
+        with pytest.raises(ModelUnreachable, match=f"no connection to {peer.url}"):
             await asked(model)
 
 

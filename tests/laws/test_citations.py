@@ -226,6 +226,15 @@ def test_the_time_grows_no_faster_than_the_text(text: str) -> None:
     assert process_time() - begun < 30
 
 
+def test_the_tokens_of_a_text_name_a_bounded_number_of_sids() -> None:
+    text = "[[S:1-6000]] [[S:1-4000]] [[S:7]] [[S:1-300000]]"
+    found = citations.find(text, newest=300_000)
+    assert [len(citation.sids) for citation in found] == [6000, 4000]
+    assert citations.resolve(text, lambda sids: f"({len(sids)})", newest=300_000) == (
+        "(6000) (4000) [[S:7]] [[S:1-300000]]"
+    )
+
+
 def test_fenced_code_is_no_prose() -> None:
     text = "so.\n```\ncode\n```\nand `so`."
     assert citations.prose(text) == "so.\n   \n    \n   \nand `so`."

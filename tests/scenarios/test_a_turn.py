@@ -8,7 +8,15 @@ from typing import TypeVar
 
 import pytest
 
-from loopline import BaseWorkflow, Bundle, BundleError, LooplineError, TurnPayload, TurnResult
+from loopline import (
+    AttachmentError,
+    BaseWorkflow,
+    Bundle,
+    BundleError,
+    LooplineError,
+    TurnPayload,
+    TurnResult,
+)
 from loopline.conversations import Talk
 from loopline.models import ToolMessage, UserMessage
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel, ScriptError
@@ -337,6 +345,14 @@ async def test_feedback_is_kept_with_its_turn_and_an_unknown_turn_is_refused() -
         with pytest.raises(LooplineError, match="turn_1 to turn_1"):
             await talk.feedback("turn_7", "ok")
         assert types(await talk.blocks())[-1] == "turn.feedback"
+
+
+async def test_feedback_that_is_longer_than_a_message_may_be_is_refused() -> None:
+    async with talking(["Yes."]) as talk:
+        await talk.say("go")
+        with pytest.raises(AttachmentError, match="600,000 bytes of text"):
+            await talk.feedback("turn_1", "ok", text="x" * 600_000)
+        assert "turn.feedback" not in types(await talk.blocks())
 
 
 async def test_feedback_is_announced_in_every_turn_while_the_providers_cache_is_warm() -> None:

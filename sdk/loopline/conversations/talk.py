@@ -215,8 +215,10 @@ class Talk:
         """Say what a turn was worth; the newest word counts, None takes it back.
 
         Raises:
-            LooplineError: there is no such turn.
+            LooplineError: there is no such turn or reaction.
+            AttachmentError: the text is larger than a message's may be.
         """
+        check_text(text, self._caps)
         summary = await self._log.find(self.conversation)
         turns = summary.turns if summary else 0
         number = next((n for n in range(1, turns + 1) if turn == turn_id(n)), None)

@@ -71,7 +71,7 @@ from loopline.models.structured import (
     structured_llm_call,
 )
 from loopline.models.timeouts import Timeouts
-from loopline.models.vendors import BRIDGED, OFFLINE, VENDORS, Vendor, Wire, vendor_of
+from loopline.models.vendors import BRIDGED, OFFLINE, VENDORS, Vendor, Wire, public_url, vendor_of
 
 __all__ = [
     "ADDRESS_CHARACTERS",
@@ -143,6 +143,7 @@ __all__ = [
     "object_at",
     "one_line",
     "overflow",
+    "public_url",
     "refusal_of",
     "scan_json",
     "structured_llm_call",

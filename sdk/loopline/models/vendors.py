@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+from urllib.parse import urlsplit
 
 from loopline.errors import ModelError
 
@@ -86,6 +87,12 @@ OFFLINE = "offline"
 """The model string of the reader that is no language model and asks nobody."""
 BRIDGED = "pydantic-ai:"
 """What a model string begins with that goes to pydantic-ai, whoever its provider is."""
+
+
+def public_url(url: str) -> str:
+    """Return the URL without what may be secret: a user, a password, a query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if url else ""
 
 
 def vendor_of(name: str) -> Vendor:

@@ -6,11 +6,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 LONGEST = 256
 """A token has at most so many characters; what is longer is text."""
 WIDEST = 4_096
 """A code span has fewer tokens and runs of backticks in it than that; what is wider is none."""
+MOST_SIDS = 10_000
+"""The tokens of a text name at most so many sids together; the token that would name more is text."""
 
 _NUMBER = r"[0-9]{1,6}"
 _ITEM = rf"{_NUMBER}(?:[ \t]*[-–][ \t]*{_NUMBER})?"
@@ -162,6 +165,7 @@ class _Scanner:
     def __init__(self, newest: int) -> None:
         self.fenced: list[tuple[int, int]] = []
         self._newest = newest
+        self._sids_left = MOST_SIDS
         self._read = 0
         self._rest = ""
         self._over = False
@@ -310,7 +314,11 @@ class _Scanner:
             return end
         token = _TOKEN.match(text, at, at + LONGEST)
         if token:
-            self._take(Citation(self._read, self._read + len(token[0]), self._sids(token[1])))
+            sids = tuple(islice(_numbers(token[1], self._newest), self._sids_left + 1))
+            if len(sids) > self._sids_left:
+                return at + 1
+            self._sids_left -= len(sids)
+            self._take(Citation(self._read, self._read + len(token[0]), tuple(dict.fromkeys(sids))))
             return token.end()
         may_become_one = len(text) - at < LONGEST and _BEGUN.fullmatch(text, at)
         return None if may_become_one and not self._over else at + 1
@@ -428,9 +436,6 @@ class _Scanner:
                 self._decided.append(token)
         self._runs.clear()
         self._tokens.clear()
-
-    def _sids(self, items: str) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(_numbers(items, self._newest)))
 
 
 def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:

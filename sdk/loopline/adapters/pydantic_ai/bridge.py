@@ -29,7 +29,7 @@ from loopline.adapters.pydantic_ai.saying import (
     parameters_of,
     settings_of,
 )
-from loopline.models import VENDORS, Abilities, ModelFacts, Prompt, Reply, TextDelta
+from loopline.models import VENDORS, Abilities, ModelFacts, Prompt, Reply, TextDelta, public_url
 from loopline.tools import WireNames
 
 READ_SECONDS = 180.0
@@ -55,7 +55,9 @@ class BridgedModel:
         self._model = model
         self._marks: CacheMarks = marks_of(model)
         self._keeping = keeping_of(model)
-        self._asker = Asker(name, _key_of(model), (*secrets, *_keys(model)))
+        self._asker = Asker(
+            name, _key_of(model), (*secrets, *_keys(model)), public_url(model.base_url or "")
+        )
         self._thinking_fields = thinking_fields_of(model)
         self._family = f"{WIRE}:{model.system}"
         self._entered = False

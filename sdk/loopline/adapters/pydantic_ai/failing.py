@@ -47,11 +47,15 @@ _LATE = (408, 504)
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks: the model's name for people, what its key is called, and what is never shown."""
+    """Who asks: the model's name for people, what its key is called, and what is never shown.
+
+    `url` is where its server is, without what may be secret; empty where its library does not say.
+    """
 
     model: str
     key: str
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    url: str = ""
 
     def says(self, words: str) -> str:
         """The words as an error of the model has them, with no secret in them."""
@@ -116,7 +120,9 @@ def _refused(error: ModelAPIError, asker: Asker) -> ModelError:
         case ModelQuotaExceededError():
             return ModelAccessError(f"{words}: the account has nothing left to spend")
         case ModelConnectionError() if error.phase in _NOT_SENT:
-            return ModelUnreachable(words)
+            return ModelUnreachable(
+                f"{words}: no connection to {asker.url}" if asker.url else words
+            )
         case ModelTimeoutError() | ModelRequestTimeout():
             return ModelTimedOut(words)
         case ModelRateLimitError():

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from loopline.errors import (
     ModelAccessError,
@@ -29,6 +29,7 @@ from loopline.models import (
     extract_json,
     has_many_values,
     overflow,
+    public_url,
     refusal_of,
     wait_seconds,
 )
@@ -102,7 +103,7 @@ def no_events(
     """What a response means that is no stream of events."""
     if status >= 400 or is_error(body):
         return failure(status, headers, body, account)
-    place = f"{account.model}: {account.told(shown(url))}"
+    place = f"{account.model}: {account.told(public_url(url))}"
     if status >= 300:
         elsewhere = account.told(headers.get("location", "")) or "nowhere"
         return ModelRequestError(f"{place} sends to {elsewhere}: change the base URL ({status})")
@@ -114,12 +115,6 @@ def is_error(body: str) -> bool:
     """Return whether a document speaks of an error, whatever its status was."""
     document = extract_json(body)
     return document is not None and bool(document.get("error"))
-
-
-def shown(url: str) -> str:
-    """The URL for people, without what may be secret: a password, a query."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def failed_midway(event: JsonObject, account: Account) -> ModelError:

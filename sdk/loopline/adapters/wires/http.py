@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from loopline.adapters.wires.failing import Account, is_error, no_events, shown
+from loopline.adapters.wires.failing import Account, is_error, no_events
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
-from loopline.models import Timeouts
+from loopline.models import Timeouts, public_url
 
 EVENTS = "text/event-stream"
 DOCUMENT = "document"
@@ -224,7 +224,7 @@ async def _beginning(response: httpx2.Response, late: float, *, is_document: boo
 @contextmanager
 def _told(account: Account, timeouts: Timeouts, url: str) -> Generator[None, None, None]:
     """What goes wrong on the way, as one of our errors."""
-    place = f"{account.told(shown(url))}, which {account.url_variable} sets"
+    place = f"{account.told(public_url(url))}, which {account.url_variable} sets"
     try:
         yield
     except TimeoutError as error:

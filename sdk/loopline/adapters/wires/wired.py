@@ -10,7 +10,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 from loopline.adapters.wires.calls import Calls
-from loopline.adapters.wires.failing import Account, AnsweredError, shown
+from loopline.adapters.wires.failing import Account, AnsweredError
 from loopline.adapters.wires.http import DOCUMENT, Http
 from loopline.errors import ModelError, ModelReplyTooLarge, ModelStreamBroken
 from loopline.models import (
@@ -27,6 +27,7 @@ from loopline.models import (
     Timeouts,
     ToolSpec,
     Usage,
+    public_url,
 )
 from loopline.timeline.waiting import computed
 
@@ -186,7 +187,7 @@ class WireModel(ABC):
         self._tools: tuple[tuple[ToolSpec, ...], bytes] = ((), b"[]")
 
     def __repr__(self) -> str:
-        return f"<{self.name} at {shown(self.url)}>"
+        return f"<{self.name} at {public_url(self.url)}>"
 
     @property
     @abstractmethod
