@@ -1,14 +1,14 @@
 """Heard is stored: what a listener has of a channel when it closes is the text of its blocks, in every protocol.
 
-Models ramble in marks, channels, citations and near misses of calls; replies break off, are cut off, and come
-in pieces that end anywhere.
+Models ramble in marks, channels, citations and near misses of calls; replies break off, are cut off, are stopped
+by the user, and come in pieces that end anywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -77,9 +77,15 @@ OWN: dict[ProtocolName, list[str]] = {
 """Pieces of what models write, by protocol; `@` stands for a word that nothing else has."""
 
 
+NEVER = -1
+
+
 @dataclass(frozen=True)
 class Drawn:
-    """A reply: its pieces, how it ends, what it calls, and whether an attempt breaks off before it."""
+    """A reply: its pieces, how it ends, what it calls, and whether an attempt breaks off before it.
+
+    The user stops the turn before the piece number `stopped`, where there is one.
+    """
 
     text: str
     ends: Sequence[int]
@@ -87,6 +93,7 @@ class Drawn:
     thinking: str
     calls: bool
     breaks: bool
+    stopped: int
 
     @property
     def pieces(self) -> list[str]:
@@ -110,6 +117,7 @@ def drawn(draw: st.DrawFn, name: ProtocolName) -> Drawn:
         thinking=draw(st.sampled_from(["", "", f"hm t{salt}"])),
         calls=name == "native" and draw(st.booleans()),
         breaks=draw(st.sampled_from([False, False, True])),
+        stopped=draw(st.sampled_from([NEVER, NEVER, NEVER, 0, 1, 2, 5])),
     )
 
 
@@ -124,6 +132,7 @@ class Rambling:
     abilities: Abilities = field(default_factory=lambda: Abilities(window=200_000))
     said: list[str] = field(default_factory=list[str])
     requests: int = 0
+    stop: Callable[[], Awaitable[object]] = asyncio.Event().wait
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         self.requests += 1
@@ -156,11 +165,13 @@ class Rambling:
                 yield TextDelta(text=piece)
             raise ModelUnavailable("it broke off")
         self.replies.pop(0)
-        self.said += [reply.text, reply.thinking]
         if reply.thinking:
             yield TextDelta(text=reply.thinking, channel="thinking")
-        for piece in reply.pieces:
+        for place, piece in enumerate(reply.pieces):
+            if place == reply.stopped:
+                await self.stop()
             yield TextDelta(text=piece)
+        self.said += [reply.text, reply.thinking]
         call = ToolCall(name="play.look", arguments={"text": "it"})
         calls = (call,) if reply.calls and reply.stop == "stop" else ()
         yield Reply(text=reply.text, calls=calls, thinking=reply.thinking, stop_reason=reply.stop)
@@ -168,7 +179,18 @@ class Rambling:
 
 async def streamed(model: Rambling, limits: Limits) -> list[Event]:
     async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
-        return [event async for event in harness.conversation("c").stream("go", **limits)]
+        talk = harness.conversation("c")
+        stops = set[asyncio.Future[bool]]()
+
+        async def stop() -> None:
+            """Stop the turn, and wait to be cut off."""
+            stops.add(asyncio.ensure_future(talk.stop()))
+            await asyncio.Event().wait()
+
+        model.stop = stop
+        events = [event async for event in talk.stream("go", **limits)]
+        assert all(await asyncio.gather(*stops))
+        return events
 
 
 @dataclass
