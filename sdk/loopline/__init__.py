@@ -8,14 +8,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __version__: str
     from loopline.bundle import BaseWorkflow, Bundle
+    from loopline.conversations import InterruptQueue, Receipt
+    from loopline.conversations import Talk as Conversation
     from loopline.errors import (
         AttachmentError,
         BundleError,
+        CassetteError,
         ConflictError,
         KnowledgeError,
         LeaseLost,
         LooplineError,
+        ModelAccessError,
         ModelError,
+        ModelOverflow,
+        ModelOverloaded,
+        ModelRateLimited,
+        ModelReplyTooLarge,
+        ModelRequestError,
+        ModelStreamBroken,
+        ModelTimedOut,
+        ModelUnavailable,
+        ModelUnreachable,
         PropertyError,
         RefError,
         StoreBusy,
@@ -24,15 +37,57 @@ if TYPE_CHECKING:
         StoreVersion,
         ToolError,
     )
-    from loopline.events import Delta
+    from loopline.events import AgentEvent, Delta, Event
     from loopline.files import Attachment, AttachmentCaps
     from loopline.harness import Harness, Store, model, run_sync
     from loopline.knowledge import Passage
-    from loopline.react import TurnPayload, TurnResult
-    from loopline.timeline import Block, ConversationLimits, Source
+    from loopline.models import (
+        Model,
+        ModelRegistry,
+        StructuredCallError,
+        StructuredCallResult,
+        Usage,
+        structured_llm_call,
+    )
+    from loopline.react import (
+        Allow,
+        Around,
+        Ask,
+        Deny,
+        Guard,
+        GuardedCall,
+        Guards,
+        Hold,
+        Limits,
+        Nudge,
+        PendingCall,
+        ReactStateV2,
+        Reminder,
+        Stop,
+        TurnPayload,
+        TurnResult,
+        Verdict,
+        allow_only,
+        ask_before,
+        block_repeated_failures,
+        rate_limit,
+        read_only,
+    )
+    from loopline.reader import Reading
+    from loopline.timeline import (
+        Block,
+        ConversationLimits,
+        ConversationSummary,
+        PlanSnapshot,
+        Source,
+    )
     from loopline.tools import Output, ToolContext, tool
 
 __all__ = [
+    "AgentEvent",
+    "Allow",
+    "Around",
+    "Ask",
     "Attachment",
     "AttachmentCaps",
     "AttachmentError",
@@ -40,61 +95,113 @@ __all__ = [
     "Block",
     "Bundle",
     "BundleError",
+    "CassetteError",
     "ConflictError",
+    "Conversation",
     "ConversationLimits",
+    "ConversationSummary",
     "Delta",
+    "Deny",
+    "Event",
+    "Guard",
+    "GuardedCall",
+    "Guards",
     "Harness",
+    "Hold",
+    "InterruptQueue",
     "KnowledgeError",
     "LeaseLost",
+    "Limits",
     "LooplineError",
+    "Model",
+    "ModelAccessError",
     "ModelError",
+    "ModelOverflow",
+    "ModelOverloaded",
+    "ModelRateLimited",
+    "ModelRegistry",
+    "ModelReplyTooLarge",
+    "ModelRequestError",
+    "ModelStreamBroken",
+    "ModelTimedOut",
+    "ModelUnavailable",
+    "ModelUnreachable",
+    "Nudge",
     "Output",
     "Passage",
+    "PendingCall",
+    "PlanSnapshot",
     "PropertyError",
+    "ReactStateV2",
+    "Reading",
+    "Receipt",
     "RefError",
+    "Reminder",
     "Source",
+    "Stop",
     "Store",
     "StoreBusy",
     "StoreError",
     "StoreFull",
     "StoreVersion",
+    "StructuredCallError",
+    "StructuredCallResult",
     "ToolContext",
     "ToolError",
     "TurnPayload",
     "TurnResult",
+    "Usage",
+    "Verdict",
     "__version__",
+    "allow_only",
+    "ask_before",
+    "block_repeated_failures",
     "model",
+    "rate_limit",
+    "read_only",
     "run_sync",
+    "structured_llm_call",
     "tool",
 ]
 
 _ROOMS = (
     "errors",
+    "models",
     "knowledge",
     "timeline",
     "events",
     "files",
     "tools",
+    "reader",
     "react",
     "bundle",
+    "conversations",
     "harness",
 )
+_NAMED_OTHERWISE = {"Conversation": ("conversations", "Talk")}
+"""Public names whose room has another word for them, with that room and that word."""
 
 
 def __getattr__(name: str) -> object:
-    """A public name, from the lowest room that has it, when it is first asked for."""
+    """Return a public name, taken from the lowest room that lists it, when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'loopline' has no attribute {name!r}")
+    globals()[name] = value = _public(name)
+    return value
+
+
+def _public(name: str) -> object:
     if name == "__version__":
-        globals()[name] = import_module("importlib.metadata").version("loopline")
-        return globals()[name]
-    if name in __all__:
-        for room in _ROOMS:
-            module = import_module(f"loopline.{room}")
-            if hasattr(module, name):
-                globals()[name] = getattr(module, name)
-                return globals()[name]
-    raise AttributeError(f"module 'loopline' has no attribute {name!r}")
+        version: object = import_module("importlib.metadata").version("loopline")
+        return version
+    if name in _NAMED_OTHERWISE:
+        room, own_name = _NAMED_OTHERWISE[name]
+        return getattr(import_module(f"loopline.{room}"), own_name)
+    modules = (import_module(f"loopline.{room}") for room in _ROOMS)
+    home = next(module for module in modules if name in getattr(module, "__all__", dir(module)))
+    return getattr(home, name)
 
 
 def __dir__() -> list[str]:
-    """The public names."""
+    """List the public names."""
     return sorted(__all__)

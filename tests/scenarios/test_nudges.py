@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult
 from loopline.models import Usage
-from loopline.react import Hold, Nudge, ReactStateV2, Say, Stop
+from loopline.react import Hold, Nudge, ReactStateV2, Reminder, Stop
 from loopline.react.nudges import (
     COMPLETION_CHECK,
     CYCLE,
@@ -81,7 +81,7 @@ def spoken(nudge: Nudge, rounds: Sequence[Round], most: int = 99) -> list[int]:
     said = list[int]()
     for number in range(len(rounds) + 1):
         match nudge(state(rounds[:number], notices=told, most=most)):
-            case Say(code=code):
+            case Reminder(code=code):
                 told[code] += 1
                 said.append(number)
             case _:
@@ -118,7 +118,7 @@ def test_each_cycle_is_warned_of_once(rounds: Sequence[Round], said: list[int]) 
 
 def test_a_warning_names_the_tools_and_the_rounds() -> None:
     nudged = cycle_warning(after=2)(state([A, A]))
-    assert isinstance(nudged, Say)
+    assert isinstance(nudged, Reminder)
     assert nudged.code == CYCLE
     assert nudged.text.startswith("The same calls were made 2 times over: shop.find.")
 
@@ -150,7 +150,7 @@ def test_a_turn_looks_up_from_its_work_after_every_six_rounds_with_calls() -> No
 
 def test_a_self_check_quotes_what_was_asked() -> None:
     nudged = self_check(every=1, goal="Find tea.")(state([A]))
-    assert isinstance(nudged, Say)
+    assert isinstance(nudged, Reminder)
     assert nudged.code == SELF_CHECK
     assert "Find tea." in nudged.text
 
@@ -202,7 +202,7 @@ def test_after_three_failed_rounds_the_words_are_stronger(
     rounds: Sequence[Round], said: str, firmly: bool
 ) -> None:
     nudged = failure_reflection()(state(rounds))
-    assert isinstance(nudged, Say)
+    assert isinstance(nudged, Reminder)
     assert nudged.code == FAILURE
     assert said in nudged.text
     assert ("stop trying this" in nudged.text) is firmly
@@ -253,7 +253,7 @@ def test_a_turn_that_is_carried_on_hears_nothing_twice(
     told = Counter[str]()
     for number in range(len(rounds) + 1):
         match nudges[kind](state(rounds[:number], notices=told)):
-            case Say(code=code):
+            case Reminder(code=code):
                 told[code] += 1
             case _:
                 pass

@@ -1,7 +1,7 @@
 """What a listener hears, and in whose words it can be told."""
 
 from loopline.events import sse
-from loopline.events.dialects import DIALECTS, DialectName, dialect, replayed
+from loopline.events.dialects import DIALECTS, AgentEvent, DialectName, dialect, replayed
 from loopline.events.events import Delta, Event, Listen
 from loopline.events.mailbox import HELD_EVENTS, Mailbox
 from loopline.events.observer import Caller, ObservedTurn, Observer
@@ -10,6 +10,7 @@ from loopline.events.wire import Dialect, Wire
 __all__ = [
     "DIALECTS",
     "HELD_EVENTS",
+    "AgentEvent",
     "Caller",
     "Delta",
     "Dialect",

@@ -5,6 +5,14 @@ from loopline.react.answering import completion, fallback
 from loopline.react.approving import approved, check_answer
 from loopline.react.channels import Channels, Node, channels, nodes
 from loopline.react.context import Context
+from loopline.react.guards import (
+    Guards,
+    allow_only,
+    ask_before,
+    block_repeated_failures,
+    rate_limit,
+    read_only,
+)
 from loopline.react.limits import Limits, checked, recalled, recorded
 from loopline.react.policies import GROUPS, Policies, chosen_protocol
 from loopline.react.presets import (
@@ -26,8 +34,8 @@ from loopline.react.seams import (
     Hold,
     Nudge,
     Nudged,
+    Reminder,
     Run,
-    Say,
     Seams,
     Stop,
     Verdict,
@@ -54,6 +62,7 @@ __all__ = [
     "Deny",
     "Guard",
     "GuardedCall",
+    "Guards",
     "Hands",
     "Hold",
     "Limits",
@@ -66,16 +75,19 @@ __all__ = [
     "PresetName",
     "React",
     "ReactStateV2",
+    "Reminder",
     "Resolved",
     "Run",
-    "Say",
     "Seams",
     "Spawn",
     "Stop",
     "TurnPayload",
     "TurnResult",
     "Verdict",
+    "allow_only",
     "approved",
+    "ask_before",
+    "block_repeated_failures",
     "channels",
     "check_answer",
     "check_mode",
@@ -87,6 +99,8 @@ __all__ = [
     "named_preset",
     "nodes",
     "presets_diff",
+    "rate_limit",
+    "read_only",
     "recalled",
     "recorded",
     "result",

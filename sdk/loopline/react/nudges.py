@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from loopline.errors import LooplineError
 from loopline.react.policies import Policies
-from loopline.react.seams import Hold, Nudge, Nudged, Say, Stop
+from loopline.react.seams import Hold, Nudge, Nudged, Reminder, Stop
 from loopline.react.state import ReactStateV2, repeated
 from loopline.timeline import Batch, ToolResult
 
@@ -134,9 +134,9 @@ def _acted(state: ReactStateV2) -> bool:
     return _between(state) and bool(state.batches) and bool(state.batches[-1].calls)
 
 
-def _said(state: ReactStateV2, code: str, due: int, text: str) -> Say | None:
+def _said(state: ReactStateV2, code: str, due: int, text: str) -> Reminder | None:
     """What is to be said, unless the turn has been told as often as was due."""
-    return Say(code, text) if state.notices.get(code, 0) < due else None
+    return Reminder(code, text) if state.notices.get(code, 0) < due else None
 
 
 def _cycles(batches: Sequence[Batch], after: int) -> int:

@@ -47,8 +47,8 @@ from loopline.react.router import (
     Unusable,
     route,
 )
-from loopline.react.seams import Nudge, Say, Seams, Stop
-from loopline.react.state import ReactStateV2
+from loopline.react.seams import Nudge, Reminder, Seams, Stop
+from loopline.react.state import ReactStateV2 as ReactStateV2
 from loopline.react.streaming import ChannelTexts, Reading, ReplyStream
 from loopline.react.strikes import Strikes, Struck, Why
 from loopline.react.turn import TurnPayload, result
@@ -220,7 +220,7 @@ class React:
                 case Stop(reason=reason, text=text) as stop:
                     await self._tell(reason, text)
                     return stop
-                case Say(code=code, text=text):
+                case Reminder(code=code, text=text):
                     await self._tell(code, text)
                 case _:
                     pass

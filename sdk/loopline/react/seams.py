@@ -68,7 +68,7 @@ class Guard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class Reminder:
     """The model is told something before its next decision. `code` says what kind of thing it is."""
 
     code: str
@@ -91,7 +91,7 @@ class Stop:
     text: str = ""
 
 
-Nudged = Say | Hold | Stop | None
+Nudged = Reminder | Hold | Stop | None
 Nudge = Callable[[ReactStateV2], Nudged]
 """A pure function of the state, asked before each decision and, with `answer` set, about each answer."""
 

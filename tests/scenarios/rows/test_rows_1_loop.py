@@ -8,8 +8,7 @@ import pytest
 
 from loopline import Block
 from loopline.models import ProtocolName, Reply, ToolCall, Usage
-from loopline.react import PresetName, ReactStateV2, Stop
-from loopline.react import Say as Tell
+from loopline.react import PresetName, ReactStateV2, Reminder, Stop
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
@@ -302,8 +301,12 @@ async def test_rounds_of_another_kind_do_not_count_as_the_same() -> None:
 
 
 async def test_a_nudge_is_told_once_between_two_decisions() -> None:
-    def hurry(state: ReactStateV2) -> Tell | None:
-        return Tell("hurry", "Be quick.") if state.iteration == 1 and state.answer is None else None
+    def hurry(state: ReactStateV2) -> Reminder | None:
+        return (
+            Reminder("hurry", "Be quick.")
+            if state.iteration == 1 and state.answer is None
+            else None
+        )
 
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
     async with at_work(model, workbench(nudges=[hurry])) as talk:

@@ -6,8 +6,7 @@ import pytest
 
 from loopline import Block, Delta
 from loopline.models import ProtocolName
-from loopline.react import Hold, ReactStateV2
-from loopline.react import Say as Tell
+from loopline.react import Hold, ReactStateV2, Reminder
 from loopline.testing import Call, Fail, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Completion, Draft
@@ -123,9 +122,9 @@ async def test_row_114_an_answer_can_be_held_once_to_be_checked() -> None:
 
 
 async def test_row_115_a_nudge_may_warn_of_calls_that_repeat() -> None:
-    def warn(state: ReactStateV2) -> Tell | None:
+    def warn(state: ReactStateV2) -> Reminder | None:
         again = state.answer is None and state.same_calls >= 2
-        return Tell("cycle", f"The same call {state.same_calls} times.") if again else None
+        return Reminder("cycle", f"The same call {state.same_calls} times.") if again else None
 
     same = Call("w.look", text="tea")
     model = ScriptedModel([same, same, same, "Done."])

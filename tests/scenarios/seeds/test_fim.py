@@ -12,8 +12,7 @@ from loopline.models import (
     Usage,
     structured_llm_call,
 )
-from loopline.react import Allow, Deny, GuardedCall, Nudged, ReactStateV2, Verdict
-from loopline.react import Say as Tell
+from loopline.react import Allow, Deny, GuardedCall, Nudged, ReactStateV2, Reminder, Verdict
 from loopline.testing import Call, Fail, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import AbilityChoices, Entry
 from loopline.timeline import (
@@ -319,7 +318,7 @@ async def test_f26_an_answer_is_checked_once_after_enough_rounds(
 
 def reflect(state: ReactStateV2) -> Nudged:
     due = state.answer is None and state.iteration and state.iteration % 6 == 0
-    return Tell("reflect", "Does this serve the goal?") if due and not state.last else None
+    return Reminder("reflect", "Does this serve the goal?") if due and not state.last else None
 
 
 @pytest.mark.parametrize(

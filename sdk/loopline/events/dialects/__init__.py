@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from loopline.events.dialects.beakr import Beakr
-from loopline.events.dialects.chatcli import ChatCli
+from loopline.events.dialects.chatcli import AgentEvent, ChatCli
 from loopline.events.dialects.fim import Fim
 from loopline.events.dialects.kdcube import KdCube
 from loopline.events.dialects.nadoo import Nadoo
@@ -65,4 +65,4 @@ def replayed(
     return (record for record in records if record.id and place(record.id) > since)
 
 
-__all__ = ["DIALECTS", "DialectName", "dialect", "replayed"]
+__all__ = ["DIALECTS", "AgentEvent", "DialectName", "dialect", "replayed"]

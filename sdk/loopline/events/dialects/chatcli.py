@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from loopline.events.dialects.durations import go_duration
 from loopline.events.dialects.speaking import Word
@@ -25,49 +26,92 @@ from loopline.events.moments import (
     Voided,
     Wrote,
 )
+from loopline.events.wire import Wire
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import ExitReason
 
+AgentEventType = Literal["Started", "Completed", "Failed"]
+_MAY_BE_ABSENT = ("duration", "error")
 
-@dataclass(frozen=True, slots=True)
-class _Agent:
-    """Who is at work: a run, or a child of it."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEvent:
+    """An agent began, completed or failed: the run of a turn, or a child run of one of its calls.
+
+    `call_id` is the turn's id, or that of the call. `index`, from 0, is its place among the `total` calls made
+    at once. `duration` is empty when it begins, else in Go's notation, such as "1m1.5s"; `error` says why it failed.
+    """
+
+    type: AgentEventType
     call_id: str
     agent: str
     task: str
+    duration: str = ""
+    error: str = ""
     index: int = 0
     total: int = 1
 
-    def began(self) -> Word:
-        return self._event("Started", {})
+    @classmethod
+    def of(cls, record: Wire) -> AgentEvent | None:
+        """Return the event that a record of the dialect `chatcli` tells, or None if it tells something else."""
+        match record:
+            case Wire(
+                event="AgentEvent",
+                data={
+                    "type": "Started" | "Completed" | "Failed" as kind,
+                    "call_id": str(call_id),
+                    "agent": str(agent),
+                    "task": str(task),
+                    "index": int(index),
+                    "total": int(total),
+                    **rest,
+                },
+            ):
+                return cls(
+                    type=kind,
+                    call_id=call_id,
+                    agent=agent,
+                    task=task,
+                    duration=str(rest.get("duration", "")),
+                    error=str(rest.get("error", "")),
+                    index=index,
+                    total=total,
+                )
+            case _:
+                return None
 
-    def ended(self, reason: ExitReason, error: str, elapsed_ms: float) -> Word:
-        duration: JsonObject = {"duration": go_duration(elapsed_ms)}
-        if reason in UNANSWERED:
-            return self._event("Failed", {**duration, "error": error or reason})
-        return self._event("Completed", duration)
-
-    def _event(self, kind: str, more: JsonObject) -> Word:
-        named: JsonObject = {"call_id": self.call_id, "agent": self.agent, "task": self.task}
-        place: JsonObject = {"index": self.index, "total": self.total}
-        return Word("AgentEvent", {"type": kind, **named, **more, **place})
+    @property
+    def data(self) -> JsonObject:
+        """Return what its record holds: every field but a `duration` and an `error` that are empty."""
+        every: JsonObject = {
+            "type": self.type,
+            "call_id": self.call_id,
+            "agent": self.agent,
+            "task": self.task,
+            "duration": self.duration,
+            "error": self.error,
+            "index": self.index,
+            "total": self.total,
+        }
+        return {key: value for key, value in every.items() if value or key not in _MAY_BE_ABSENT}
 
 
 class ChatCli:
     """A run is an agent of its own, and so is every run that its calls begin."""
 
     def __init__(self) -> None:
-        self._run = _Agent("", "", "")
+        self._run = AgentEvent(type="Started", call_id="", agent="", task="")
         self._shown = False
 
     def say(self, at: At, moment: Moment) -> Iterator[Word]:
         """The words for a moment."""
         match moment:
             case Began(bundle=bundle, prompt=prompt):
-                self._run = _Agent(at.turn_id, bundle, prompt)
+                self._run = AgentEvent(
+                    type="Started", call_id=at.turn_id, agent=bundle, task=prompt
+                )
                 self._shown = False
-                yield self._run.began()
+                yield _agent(self._run)
             case ChildBegan() | ChildEnded():
                 yield _child(moment)
             case Decided() | CallBegan() | CallEnded():
@@ -78,7 +122,7 @@ class ChatCli:
                 waiting: list[Json] = [*calls]
                 yield Word("paused", {"turn_id": at.turn_id, "calls": waiting})
             case Ended(reason=reason, error=error, elapsed_ms=elapsed_ms):
-                yield self._run.ended(reason, error, elapsed_ms)
+                yield _agent(_ended(self._run, reason, error, elapsed_ms))
             case _:
                 yield from _beside(moment)
 
@@ -121,14 +165,32 @@ def _log(message: str, more: JsonObject) -> Word:
     return Word("log", {"level": "info", "msg": message, **more})
 
 
+def _agent(event: AgentEvent) -> Word:
+    return Word("AgentEvent", event.data)
+
+
+def _ended(begun: AgentEvent, reason: ExitReason, error: str, elapsed_ms: float) -> AgentEvent:
+    duration = go_duration(elapsed_ms)
+    if reason in UNANSWERED:
+        return replace(begun, type="Failed", duration=duration, error=error or reason)
+    return replace(begun, type="Completed", duration=duration)
+
+
 def _child(moment: ChildBegan | ChildEnded) -> Word:
     call = moment.call
-    agent = _Agent(call.call_id, call.tool, dumps(call.arguments), call.index, call.total)
+    begun = AgentEvent(
+        type="Started",
+        call_id=call.call_id,
+        agent=call.tool,
+        task=dumps(call.arguments),
+        index=call.index,
+        total=call.total,
+    )
     match moment:
         case ChildBegan():
-            return agent.began()
+            return _agent(begun)
         case ChildEnded(reason=reason, elapsed_ms=elapsed_ms):
-            return agent.ended(reason, "", elapsed_ms)
+            return _agent(_ended(begun, reason, "", elapsed_ms))
 
 
 def _beside(moment: Moment) -> Iterator[Word]:
