@@ -80,7 +80,8 @@ def check_deadline(story: Told, deadline: float | None) -> None:
     first = story.blocks[0].ts
     for blocks in everywhere(story):
         for block in filter(begins, blocks):
-            rested = REST * sum(rest < block.ts for rest in story.rests)
+            # What passes between the block of a pause and the end of its run is no time of the turn.
+            rested = (REST + 2 * TICK) * sum(rest < block.ts for rest in story.rests)
             assert (block.ts - first).total_seconds() - rested <= latest + TICK
 
 
@@ -136,6 +137,16 @@ def test_a_deadline_that_rings_in_the_last_moment_of_a_step_ends_the_turn_and_no
     limits = Limits(deadline_seconds=0.02)
     story = asyncio.run(told([Interruption(1, "steer")], limits, (0, "refuses")))
     assert story.reason == "deadline"
+
+
+def test_a_child_that_waits_for_the_user_ends_with_its_parent_which_counts_what_it_used() -> None:
+    late = Interruption(1, "wait", seconds=0.01)
+    story = asyncio.run(told([late], Limits(deadline_seconds=0.1)))
+    (child,) = [Timeline(blocks).turn(1) for blocks in story.children]
+    (known,) = story.turn.children.values()
+    assert (story.reason, child.exit and child.exit.reason) == ("deadline", "interrupted")
+    assert (known.reason, known.usage) == ("interrupted", child.usage)
+    assert child.usage.input_tokens > 0
 
 
 def test_the_story_has_a_child_and_a_compaction_and_five_rounds() -> None:

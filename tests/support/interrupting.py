@@ -220,7 +220,7 @@ MAIN = [
     (_call("write", path="dear"), _call("look"), _call("ask", question="Which colour?")),
 ]
 NOTES = ["I look first.", "… [1] looking\n[D] SQLite it is", "[K] herons are long", "✓ [1]"]
-CHILD = [(_call("look"),), (_call("look"), _call("look", size=20))]
+CHILD = [(_call("look"),), (_call("look"), _call("ask", question="How tall is it?"))]
 
 
 class Slow:

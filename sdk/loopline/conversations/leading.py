@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from loopline.clock import Clock
+from loopline.errors import ConflictError
 from loopline.models import well_formed
 from loopline.timeline import (
     Block,
@@ -15,9 +18,12 @@ from loopline.timeline import (
     ExitReason,
     Recorder,
     ResultStatus,
+    RunChild,
     Timeline,
     TimelineLog,
     ToolResult,
+    opened,
+    parent_name,
 )
 
 _CUT: dict[ResultStatus, str] = {
@@ -91,9 +97,13 @@ class Leading:
     ) -> None:
         """Give the open calls of a turn a result that says why there is none, and end it.
 
-        `by_bundle` says that it was the bundle's own code that failed.
+        Its child runs that have not ended, such as one that waits for the user, end before it. `by_bundle` says
+        that it was the bundle's own code that failed.
         """
         recorder.round = recorder.turn.rounds
+        for child in list(recorder.turn.children.values()):
+            if not child.reason and parent_name(child.conversation) == self.conversation.name:
+                await self._end_child(child, recorder, status)
         cut = [
             ToolResult(call_id=call.call_id, tool=call.tool, text=_CUT[status], status=status)
             for call in recorder.turn.open_calls.values()
@@ -110,3 +120,30 @@ class Leading:
                 elapsed_ms=recorder.elapsed_ms,
             )
         )
+
+    async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
+        """End the turn of a child, and record in its parent what it used."""
+        conversation = replace(self.conversation, name=child.conversation)
+        with suppress(ConflictError):  # a runner is still at it, and ends it
+            async with self._log.lease(conversation, wait=False) as term:
+                timeline = await opened(self._log, conversation)
+                summary = await self._log.find(conversation)
+                uid = summary.uid if summary else ""
+                lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
+                for turn in [*timeline.unended, *timeline.unbegun]:
+                    reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
+                    await lead.end(lead.recorder(turn.number, _ignore), reason, status=status)
+            for turn in timeline.turns.values():
+                if turn.exit is not None:
+                    ended = replace(
+                        child,
+                        reason=turn.exit.reason,
+                        usage=turn.usage,
+                        cost=turn.cost,
+                        estimated=turn.estimated,
+                    )
+                    await recorder.record(ended)
+
+
+def _ignore(block: Block) -> None:
+    """Hear a block that nobody listens for: the child's listener is its parent's call, which is over."""

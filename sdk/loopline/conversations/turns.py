@@ -349,7 +349,10 @@ class Turns:
         if done.exit_reason == "paused":
             return done
         await settled(lead.end(recorder, done.exit_reason, done.error))
-        return replace(done, late_input=late_input(recorder.timeline))
+        turn = recorder.turn  # a child that ended with it has told what it used
+        return replace(
+            done, usage=turn.usage, cost=turn.cost, late_input=late_input(recorder.timeline)
+        )
 
 
 async def _stop(asked: list[_Asked]) -> None:
