@@ -5,7 +5,7 @@ from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.properties import Properties, Setting, Written, merged, written
 from loopline.bundle.running import begin, run
-from loopline.bundle.services import RunServed, Services, SpawnServed
+from loopline.bundle.services import RunServed, Services
 from loopline.bundle.settings import LoopSettings, loop_settings
 from loopline.bundle.template import create
 from loopline.bundle.wired import wired
@@ -21,7 +21,6 @@ __all__ = [
     "RunServed",
     "Services",
     "Setting",
-    "SpawnServed",
     "Written",
     "available",
     "begin",

@@ -61,7 +61,7 @@ from loopline.models.prompt import (
     Usage,
     UserMessage,
 )
-from loopline.models.registry import FAST, GENERAL, Chain, ModelRegistry, chain_of
+from loopline.models.registry import FAST, GENERAL, Chain, ModelRegistry
 from loopline.models.reply_limits import ReplyLimits
 from loopline.models.structured import (
     Attempt,
@@ -134,7 +134,6 @@ __all__ = [
     "UserMessage",
     "Vendor",
     "Wire",
-    "chain_of",
     "dumps",
     "extract_json",
     "facts",

@@ -33,9 +33,6 @@ from loopline.prompt.protocols import (
     Native,
     Piece,
     ProtocolName,
-    Tagged,
-    ThoughtAction,
-    ThoughtSplitter,
     protocol,
     protocol_named,
 )
@@ -58,7 +55,7 @@ from loopline.prompt.summarizing import (
     needed,
     summarized,
 )
-from loopline.prompt.trace import TRACE_LIMIT, TRACE_SYSTEM, TRACE_TAIL, trace, trace_window
+from loopline.prompt.trace import TRACE_SYSTEM, TRACE_TAIL, trace, trace_window
 from loopline.prompt.view import View
 
 __all__ = [
@@ -73,7 +70,6 @@ __all__ = [
     "OPEN_PLANS_SHOWN",
     "RENDERER",
     "TARGET",
-    "TRACE_LIMIT",
     "TRACE_SYSTEM",
     "TRACE_TAIL",
     "TRIGGER",
@@ -98,9 +94,6 @@ __all__ = [
     "ReplayedPart",
     "ReplayedRound",
     "Request",
-    "Tagged",
-    "ThoughtAction",
-    "ThoughtSplitter",
     "View",
     "Written",
     "aged",

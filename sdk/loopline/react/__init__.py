@@ -1,6 +1,6 @@
 """The loop."""
 
-from loopline.react.acting import Actor, Hands
+from loopline.react.acting import Hands
 from loopline.react.answering import completion, fallback
 from loopline.react.approving import approved, check_answer
 from loopline.react.channels import Channels, Node, channels, nodes
@@ -40,24 +40,21 @@ from loopline.react.seams import (
     Stop,
     Verdict,
 )
-from loopline.react.spawning import Child, ChildAnswer, Spawn
+from loopline.react.spawning import Child, ChildAnswer
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Resolved
 from loopline.react.turn import TurnPayload, late_input, result, waiting
 from loopline.timeline import PendingCall, TurnResult
-from loopline.tools import ChildTask
 
 __all__ = [
     "GROUPS",
     "PRESETS",
-    "Actor",
     "Allow",
     "Around",
     "Ask",
     "Channels",
     "Child",
     "ChildAnswer",
-    "ChildTask",
     "Context",
     "Deny",
     "Guard",
@@ -79,7 +76,6 @@ __all__ = [
     "Resolved",
     "Run",
     "Seams",
-    "Spawn",
     "Stop",
     "TurnPayload",
     "TurnResult",

@@ -3,7 +3,6 @@
 from loopline.reader.audits import audit_document
 from loopline.reader.documents import (
     page_document,
-    pool_document,
     source_row,
     timeline_document,
 )
@@ -19,7 +18,7 @@ from loopline.reader.reader import (
 )
 from loopline.reader.reading import Item, Reading, Status
 from loopline.reader.texts import text_of
-from loopline.timeline import block_object, iso
+from loopline.timeline import iso
 
 __all__ = [
     "Conversed",
@@ -32,14 +31,12 @@ __all__ = [
     "Reading",
     "Status",
     "audit_document",
-    "block_object",
     "heads_text",
     "import_actions",
     "import_mark",
     "iso",
     "page_document",
     "passage_source",
-    "pool_document",
     "read_document",
     "read_heads",
     "source_row",

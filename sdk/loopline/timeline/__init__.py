@@ -77,7 +77,7 @@ from loopline.timeline.log import (
 from loopline.timeline.memory import MemoryLog
 from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
 from loopline.timeline.past import Past
-from loopline.timeline.plan import MARKS, Mode, Moment, Plans, PlanSnapshot, StepStatus
+from loopline.timeline.plan import MARKS, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
 from loopline.timeline.result import PendingCall, TurnResult
 from loopline.timeline.shown import (
@@ -140,7 +140,6 @@ __all__ = [
     "MemoryLog",
     "MemoryNote",
     "MemoryNotes",
-    "Mode",
     "ModelOverflowed",
     "ModelSwitched",
     "Moment",
