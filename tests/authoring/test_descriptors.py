@@ -108,7 +108,7 @@ def test_a_runtime_that_works_may_be_named(tmp_path: Path) -> None:
         (
             f'{SPECS}MCP_TOOL_SPECS = [{{"server_id": "x"}}]',
             "MCP_TOOL_SPECS",
-            "MCP servers are not supported yet; empty MCP_TOOL_SPECS",
+            "MCP servers are not supported; empty MCP_TOOL_SPECS",
         ),
         (f"{SPECS}TOOL_RUNTIME = []", "TOOL_RUNTIME", "must be a dict"),
         (f"{SPECS}TOOL_RUNTIMES = {{}}", "TOOL_RUNTIMES", "nearest is TOOL_RUNTIME"),
@@ -125,7 +125,7 @@ def test_a_runtime_that_works_may_be_named(tmp_path: Path) -> None:
         (
             f'{SPECS}TOOL_RUNTIME = {{\n    "shop.find": "docker",\n}}',
             "shop.find",
-            "'shop.find' cannot run in 'docker' yet: only 'local' works",
+            "'shop.find' cannot run in 'docker': only 'local' works",
         ),
     ],
 )

@@ -35,7 +35,9 @@ COUNT = Call("w__count", '{"number": 7}', "toolu_1")
 OPUS = facts("anthropic:claude-opus-5-5")
 
 
-async def test_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> None:
+async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> (
+    None
+):
     first = ant.Says(
         " I look. ",
         thinking=(ant.Thinking("Hm.", "c2ln"), ant.Redacted("c2VhbA==")),
@@ -94,7 +96,7 @@ async def test_reasoning_that_only_its_server_could_read_is_not_sent_back() -> N
 
 
 @pytest.mark.parametrize("family", ["deepseek:deepseek-v4-pro", "groq:openai/gpt-oss-20b"])
-async def test_plain_thinking_goes_back_only_to_servers_that_take_it(family: str) -> None:
+async def test_row_35_plain_thinking_goes_back_only_to_servers_that_take_it(family: str) -> None:
     known = facts(family)
     looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
     async with openai_like(looked, oai.Says("It is 7.")) as peer:

@@ -60,7 +60,7 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
     _check_different(descriptor, bound)
     if descriptor.value("MCP_TOOL_SPECS", []):
         raise descriptor.wrong(
-            "MCP_TOOL_SPECS", "MCP servers are not supported yet; empty MCP_TOOL_SPECS"
+            "MCP_TOOL_SPECS", "MCP servers are not supported; empty MCP_TOOL_SPECS"
         )
     tools = ToolSet(bound)
     _check_runtime(descriptor, tools)
@@ -323,7 +323,7 @@ def _check_runtime(descriptor: _Descriptor, tools: ToolSet) -> None:
         elif runtime not in _RUNTIMES:
             problem = f"{name!r} cannot run in {runtime!r}, {_nearest(str(runtime), _RUNTIMES)}"
         elif runtime != "local":
-            problem = f"{name!r} cannot run in {runtime!r} yet: only 'local' works"
+            problem = f"{name!r} cannot run in {runtime!r}: only 'local' works"
         else:
             continue
         raise descriptor.wrong("TOOL_RUNTIME", problem, name)

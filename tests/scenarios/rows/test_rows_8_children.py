@@ -1,7 +1,11 @@
-"""Rows 64, 135 and 136: calls that begin a run of their own."""
+"""Rows 64, 132, 135 and 136: calls that begin a run of their own."""
 
 from __future__ import annotations
 
+from collections import Counter
+
+from loopline import AgentEvent
+from loopline.events import replayed
 from loopline.testing import Call
 from loopline.timeline import RunChild, ToolCalled, ToolResult
 from tests.support.kin import Cast, kin
@@ -42,3 +46,25 @@ async def test_row_136_the_history_of_a_child_stays_its_own() -> None:
     asked = "".join(str(request) for request in model.requests["go"])
     assert ("By the lake." in asked, "footprints" in asked) == (True, False)
     assert any(isinstance(block.body, ToolCalled) for block in own)
+
+
+async def test_row_132_each_run_has_one_beginning_and_one_end() -> None:
+    model = Cast(
+        {
+            "go": [Call("kin.panel", tasks=["look", "listen"]), "Done."],
+            "look": ["Seen."],
+            "listen": ["Heard."],
+        }
+    )
+    async with kin(model) as harness:
+        talk = harness.conversation("c")
+        await talk.say("go")
+        blocks = await talk.blocks()
+    agents = map(AgentEvent.of, replayed("chatcli", talk.conversation, blocks))
+    told = [(agent.agent, agent.type) for agent in agents if agent is not None]
+    assert Counter(told) == {
+        ("kin", "Started"): 1,
+        ("kin", "Completed"): 1,
+        ("kin.panel", "Started"): 2,
+        ("kin.panel", "Completed"): 2,
+    }
