@@ -6,10 +6,11 @@ import pytest
 
 from loopline.events import Delta
 from loopline.models import ProtocolName
+from loopline.models.tokens import estimate
 from loopline.react import Limits
 from loopline.testing import Call, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Completion, Decision
+from loopline.timeline import Completion, Decision, RoundStart
 from tests.support.talking import talking
 from tests.support.workbench import at_work, bodies, workbench
 
@@ -61,3 +62,14 @@ async def test_without_a_draft_the_turn_is_refused_and_no_round_is_counted_for_i
     async with at_work(model, workbench(**limits)) as talk:
         result = await talk.say("go")
     assert (result.exit_reason, result.rounds) == ("refused", 1)
+
+
+async def test_its_round_records_what_the_request_was_estimated_at() -> None:
+    model = ScriptedModel([Call("w.look"), "A draft.", "The answer."])
+    async with at_work(model, workbench(answer_mode="synthesize")) as talk:
+        await talk.say("go")
+        start = (await bodies(talk, RoundStart))[-1]
+    request = model.requests[-1]
+    texts = [request.system, request.tail, *(str(message) for message in request.messages)]
+    assert start.shows == "trace"
+    assert start.tokens == pytest.approx(sum(map(estimate, texts)), rel=0.2)
