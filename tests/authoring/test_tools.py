@@ -20,7 +20,7 @@ from loopline import BundleError, Output, Source, ToolContext, ToolError, tool
 from loopline.bundle.importing import import_file
 from loopline.models import Json, JsonObject
 from loopline.tools import Outcome, ToolFunction
-from tests.authoring.writing import a_call, line_of, write
+from tests.authoring.writing import a_call, a_context, line_of, write
 
 HERE = Path(__file__)
 
@@ -108,7 +108,7 @@ def complaint(function: ToolFunction[..., Any], arguments: JsonObject) -> str:
 
 def test_a_tool_is_still_called_like_the_function() -> None:
     assert find("tea", limit=2) == "('tea', 2, <Colour.RED: 'red'>, None, None)"
-    assert asyncio.run(whose(a_call().context)) == "Hello ann c1"
+    assert asyncio.run(whose(a_context())) == "Hello ann c1"
 
 
 def test_a_tool_keeps_the_functions_name_docstring_and_signature() -> None:

@@ -54,9 +54,9 @@ def line_of(file: Path, text: str) -> str:
     return f"{file.resolve()}:{number}"
 
 
-def a_call(properties: Mapping[str, Json] | None = None) -> Call:
-    """A call in an empty conversation."""
-    context = ToolContext(
+def a_context(properties: Mapping[str, Json] | None = None) -> ToolContext:
+    """What the function of a tool is given in an empty conversation."""
+    return ToolContext(
         call_id="c1",
         idempotency_key="k1",
         conversation="c",
@@ -66,10 +66,14 @@ def a_call(properties: Mapping[str, Json] | None = None) -> Call:
         scratchpad={},
         on_progress=lambda _: None,
     )
+
+
+def a_call(properties: Mapping[str, Json] | None = None) -> Call:
+    """A call in an empty conversation."""
     timeline = Timeline()
     moment = Moment(ts=datetime(2026, 1, 1, tzinfo=UTC), turn_id="turn_1")
     return Call(
-        context=context,
+        context=a_context(properties),
         timeline=timeline,
         view=View(Native()),
         reader=Reader(here=Conversed(timeline)),

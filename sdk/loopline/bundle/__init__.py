@@ -4,7 +4,7 @@ from loopline.bundle.bundle import Bundle
 from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.properties import Properties, Setting, Written, merged, written
-from loopline.bundle.running import begin, run
+from loopline.bundle.running import begin, make_deps, run
 from loopline.bundle.services import RunServed, Services
 from loopline.bundle.settings import LoopSettings, loop_settings
 from loopline.bundle.template import create
@@ -30,6 +30,7 @@ __all__ = [
     "load_skills",
     "load_tools",
     "loop_settings",
+    "make_deps",
     "merged",
     "run",
     "wired",

@@ -20,16 +20,19 @@ class Bundle:
     skills below it, relative to the bundle's folder; `knowledge` is the section of that name of the
     configuration, and gives the bundle a knowledge space. They are added to what the workflow class and
     its descriptors have; `instructions` take the place of the class's. `configuration` holds the defaults
-    of the bundle's properties, nested. `module` is the name of the module that made the bundle.
+    of the bundle's properties, nested. `deps` makes the dependencies of a harness that is given none: a
+    function without parameters that returns them, or is async, or returns an async context manager of
+    them. `module` is the name of the module that made the bundle.
     """
 
     id: str
-    workflow: type[BaseWorkflow] = BaseWorkflow
+    workflow: type[BaseWorkflow[object]] = BaseWorkflow
     instructions: str = ""
     tools: Sequence[Callable[..., Any]] = ()
     skills: Sequence[str | Path] = ()
     knowledge: Mapping[str, Json] | None = None
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    deps: Callable[[], object] | None = field(default=None, repr=False)
     module: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import cast, get_args, get_origin
 
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
 from loopline.bundle.services import Services
+from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, LooplineError
 from loopline.react import TurnPayload, TurnResult
 from loopline.timeline import Completion
+from loopline.tools import unmet
 
 _begun: set[type] = set()
 _beginning: dict[type, asyncio.Lock] = {}
@@ -32,6 +37,26 @@ async def begin(loaded: LoadedBundle) -> None:
     _beginning.pop(workflow, None)
 
 
+async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
+    """Return the dependencies that the bundle's factory makes, None without one; `stack` closes them.
+
+    Raises:
+        BundleError: the factory failed; the message names file and line.
+    """
+    if loaded.bundle.deps is None:
+        return None
+    try:
+        made = loaded.bundle.deps()
+        if inspect.isawaitable(made):
+            made = cast("object", await made)
+        if isinstance(made, AbstractAsyncContextManager):
+            manager = cast("AbstractAsyncContextManager[object]", made)
+            made = await stack.enter_async_context(manager)
+    except (Exception, SystemExit) as error:
+        raise blame(error, loaded.folder) from error
+    return made
+
+
 async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) -> TurnResult:
     """Run the hooks and the process of a new workflow instance.
 
@@ -39,6 +64,7 @@ async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) ->
         BundleError: the bundle's code failed; the message names file and line.
     """
     try:
+        _check_deps(loaded, services.deps)
         workflow = loaded.bundle.workflow(services)
         await workflow.pre_run_hook(payload)
         result = await workflow.process(payload)
@@ -54,6 +80,17 @@ async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) ->
     except (Exception, SystemExit) as error:
         raise blame(error, loaded.folder) from error
     return result
+
+
+def _check_deps(loaded: LoadedBundle, deps: object) -> None:
+    """Refuse dependencies that are not the X of the workflow's `BaseWorkflow[X]`."""
+    workflow = loaded.bundle.workflow
+    for base in (
+        base for kind in workflow.__mro__ for base in vars(kind).get("__orig_bases__", ())
+    ):
+        for wanted in get_args(base) if get_origin(base) is BaseWorkflow else ():
+            if wrong := unmet(deps, wanted):
+                raise BundleError(f"{loaded.folder}: the workflow {workflow.__name__} {wrong}")
 
 
 def _check_result(result: object, loaded: LoadedBundle, answer: Completion | None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from loopline.bundle.properties import Properties
@@ -61,6 +61,7 @@ class Services:
     skills: Callable[[str], Skills]
     other: OtherConversation
     spawn: SpawnServed
+    deps: object = field(default=None, repr=False)
 
     @property
     def here(self) -> Conversed:

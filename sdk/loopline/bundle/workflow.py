@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Generic, Unpack, cast
 
 from loopline.bundle.loop import Loop
 from loopline.bundle.properties import Properties
@@ -47,6 +47,7 @@ from loopline.timeline import (
     depth,
 )
 from loopline.tools import (
+    Deps,
     HideTool,
     KnowledgeSearch,
     PlanTool,
@@ -54,10 +55,11 @@ from loopline.tools import (
     SearchTool,
     Tool,
     ToolSet,
+    check_deps,
 )
 
 
-class BaseWorkflow:
+class BaseWorkflow(Generic[Deps]):
     """One instance runs one turn. A subclass says what the turn does, in `process`.
 
     `instructions`, `tools`, `skills` and `knowledge_config` are what `Bundle` calls `instructions`, `tools`,
@@ -101,6 +103,11 @@ class BaseWorkflow:
     def knowledge(self) -> KnowledgeSpace | None:
         """The bundle's own knowledge space; None without a `knowledge` configuration."""
         return self._services.knowledge
+
+    @property
+    def deps(self) -> Deps:
+        """The object that `Harness.open` was given as `deps`, or that the bundle's factory made."""
+        return cast("Deps", self._services.deps)
 
     @property
     def _instructions(self) -> str:
@@ -216,6 +223,7 @@ class BaseWorkflow:
                 policies=policies,
                 spawn=spawn,
                 quota=context.quota,
+                deps=services.deps,
             ),
             clock=services.clock,
             listen=services.listen,
@@ -235,6 +243,7 @@ class BaseWorkflow:
             own = own.allow(patterns)
         if loop.child_tools is not None:
             own = own.allow(loop.child_tools)
+        check_deps(own.values(), self._services.deps)
         below = depth(conversation.name)
         if 0 < below >= policies.max_depth:
             own = ToolSet(tool for tool in own.values() if tool.effect != "meta")

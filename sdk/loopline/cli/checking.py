@@ -25,11 +25,11 @@ from loopline.cli.door import ANSWERED, FAILED, UsageError
 from loopline.cli.opening import opened
 from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
-from loopline.errors import LooplineError, PropertyError
+from loopline.errors import BundleError, LooplineError, PropertyError
 from loopline.knowledge import KnowledgeState
 from loopline.models import Json, JsonObject, dumps
 from loopline.skills import Skills
-from loopline.tools import Tool, ToolSet
+from loopline.tools import Tool, ToolSet, check_deps
 
 ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 
@@ -78,6 +78,7 @@ async def check(bundle: str, choices: Choices, screen: Screen) -> int:
     try:
         async with opened(bundle, choices, screen) as harness:
             found.knowledge = harness.knowledge_state
+            _dependencies(loaded, harness.deps, found)
     except LooplineError as error:
         found.note(error)
     if found.knowledge is not None:
@@ -99,6 +100,17 @@ def _descriptors(loaded: LoadedBundle, found: Findings) -> None:
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
         found.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
+
+
+def _dependencies(loaded: LoadedBundle, deps: object, found: Findings) -> None:
+    """Note what the tools' functions miss; a bundle without a factory may be given it in Python."""
+    try:
+        check_deps(found.tools.values(), deps)
+    except BundleError as error:
+        if loaded.bundle.deps is None:
+            found.warnings.append(str(error))
+        else:
+            found.note(error)
 
 
 def _specified(module: str, loaded: LoadedBundle) -> ToolSet:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import MutableMapping
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from rich.text import Text
 
-from loopline.bundle import LoadedBundle, begin, load, load_tools, merged, wired
+from loopline.bundle import LoadedBundle, begin, load, load_tools, make_deps, merged, wired
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED, FAILED, UsageError
 from loopline.cli.screen import Screen
@@ -20,7 +21,7 @@ from loopline.models import Json, JsonObject, dumps
 from loopline.prompt import Native, View
 from loopline.reader import Conversed, Reader
 from loopline.timeline import Moment, Source, Timeline
-from loopline.tools import AskUser, Call, Outcome, Tool, ToolContext, ToolSet
+from loopline.tools import AskUser, Call, Outcome, Tool, ToolContext, ToolSet, check_deps
 
 TURN = "turn_1"
 """The turn that a call outside any conversation is told it is in."""
@@ -46,7 +47,11 @@ async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
     call = _call(loaded, choices, screen)
     await begin(loaded)
     try:
-        outcome = await found.run(arguments, call)
+        async with AsyncExitStack() as stack:
+            deps = await make_deps(loaded, stack)
+            check_deps([found], deps)
+            context = replace(call.context, deps=deps)
+            outcome = await found.run(arguments, replace(call, context=context))
     except AskUser as asked:
         screen.error(
             f"{wanted.name} asks the user: {visible(asked.question)!r}. Outside a conversation nobody can "

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from loopline.bundle import (
     Bundle,
@@ -22,6 +22,7 @@ from loopline.bundle import (
     begin,
     load,
     loop_settings,
+    make_deps,
     merged,
     run,
 )
@@ -62,6 +63,17 @@ from loopline.timeline import (
 from loopline.timeline.log import DEFAULT_LIMITS
 
 
+class OpenOptions(TypedDict, total=False):
+    """The keywords of `Harness.open` that most callers leave out."""
+
+    on_build: Progress | None
+    telemetry: Telemetry
+    cassette: Cassette | None
+    caps: AttachmentCaps | None
+    limits: ConversationLimits | None
+    deps: object
+
+
 class Harness(Conversing):
     """A bundle that is ready to converse. Open it with `async with Harness.open(...)`."""
 
@@ -73,13 +85,10 @@ class Harness(Conversing):
         model: ModelChoice,
         properties: Mapping[str, Setting],
         clock: Clock | None,
-        on_build: Progress | None,
-        telemetry: Telemetry,
-        cassette: Cassette | None,
-        caps: AttachmentCaps | None,
-        limits: ConversationLimits | None,
+        options: OpenOptions,
     ) -> None:
         """Use `open`."""
+        cassette = options.get("cassette")
         self._source = bundle
         self._given_log = None if isinstance(store, str | None) else store
         self._place = place(store if isinstance(store, str | None) else MEMORY)
@@ -87,10 +96,11 @@ class Harness(Conversing):
         self._insert = partial(inserted, cassette, model, clock) if cassette is not None else None
         self._overrides = properties
         self._clock = clock or SystemClock()
-        self._on_build = on_build
-        self._telemetry: Telemetry = chosen(telemetry)
-        self._caps = caps
-        self._limits = limits or DEFAULT_LIMITS
+        self._on_build = options.get("on_build")
+        self._telemetry: Telemetry = chosen(options.get("telemetry"))
+        self._caps = options.get("caps")
+        self._limits = options.get("limits") or DEFAULT_LIMITS
+        self._deps = options.get("deps")
         self._models = ModelsInUse()
         self._opened: Opened | None = None
         self._closing = AsyncExitStack()
@@ -104,11 +114,7 @@ class Harness(Conversing):
         model: ModelChoice = None,
         properties: Mapping[str, Setting] | None = None,
         clock: Clock | None = None,
-        on_build: Progress | None = None,
-        telemetry: Telemetry = None,
-        cassette: Cassette | None = None,
-        caps: AttachmentCaps | None = None,
-        limits: ConversationLimits | None = None,
+        **options: Unpack[OpenOptions],
     ) -> Harness:
         """A harness that is yet to be entered.
 
@@ -120,7 +126,9 @@ class Harness(Conversing):
         `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
         with the harness. A `cassette` records what models at a provider are asked and say, or says it
         again; it is opened, and the model strings are looked at, when the harness is entered. `caps` are
-        how large attached files may be; a conversation beyond the `limits` takes nothing new.
+        how large attached files may be; a conversation beyond the `limits` takes nothing new. `deps` is
+        any object, such as clients of other services, which tools get as `ToolContext[…].deps` and workflows
+        as `self.deps`; it is never recorded or shown. Without it the bundle's own factory makes one.
 
         Raises:
             StoreError: the store's URL is not one that works.
@@ -128,7 +136,7 @@ class Harness(Conversing):
             LooplineError: there is no telemetry of that name, or `limits` are given with a log, which
                 has its own.
         """
-        if limits is not None and not isinstance(store, str | None):
+        if options.get("limits") is not None and not isinstance(store, str | None):
             raise LooplineError("limits are those of the log: open the log with them")
         return cls(
             bundle,
@@ -136,11 +144,7 @@ class Harness(Conversing):
             model=model,
             properties=properties or {},
             clock=clock,
-            on_build=on_build,
-            telemetry=telemetry,
-            cassette=cassette,
-            caps=caps,
-            limits=limits,
+            options=options,
         )
 
     async def __aenter__(self) -> Self:
@@ -167,6 +171,7 @@ class Harness(Conversing):
             if space is not None:
                 stack.push_async_callback(space.close)
             await begin(loaded)
+            deps = await make_deps(loaded, stack) if self._deps is None else self._deps
             observer = await observer_of(self._telemetry)
             if observer is not None:
                 stack.push_async_callback(observer.close)
@@ -180,6 +185,7 @@ class Harness(Conversing):
                 log=log,
                 space=space,
                 turns=turns,
+                deps=deps,
             )
             if tape is not None:
                 await tape.begin()
@@ -212,6 +218,11 @@ class Harness(Conversing):
     def properties(self) -> Properties:
         """The bundle's properties as they are in force."""
         return self._open_now.properties
+
+    @property
+    def deps(self) -> object:
+        """The dependencies that were given, or that the bundle's factory made; None without either."""
+        return self._open_now.deps
 
     @property
     def knowledge(self) -> KnowledgeSpace | None:
@@ -349,6 +360,7 @@ class Harness(Conversing):
             skills=opened.skills,
             other=others(opened.log, recorder.conversation),
             spawn=partial(self._spawn, recorder.conversation, models),
+            deps=opened.deps,
         )
 
     async def _spawn(

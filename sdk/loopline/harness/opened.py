@@ -31,6 +31,7 @@ class Opened:
     log: TimelineLog
     space: KnowledgeSpace | None
     turns: Turns
+    deps: object = field(default=None, repr=False)
     _toolsets: dict[str, ToolSet] = field(default_factory=dict[str, ToolSet])
     _skills: dict[str, Skills] = field(default_factory=dict[str, Skills])
     _readable: Skills | None = None

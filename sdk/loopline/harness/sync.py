@@ -28,6 +28,7 @@ def run_sync(
     properties: Mapping[str, Setting] | None = None,
     conversation: str = CONVERSATION,
     attachments: Attachments = (),
+    deps: object = None,
     **limits: Unpack[Limits],
 ) -> TurnResult:
     """Open the bundle, say `text` in the conversation, and return what came of the turn.
@@ -50,7 +51,9 @@ def run_sync(
         )
 
     async def run() -> TurnResult:
-        async with Harness.open(bundle, store=store, model=model, properties=properties) as harness:
+        async with Harness.open(
+            bundle, store=store, model=model, properties=properties, deps=deps
+        ) as harness:
             handle = harness.conversation(conversation)
             return await handle.say(text, attachments=attachments, **limits)
 

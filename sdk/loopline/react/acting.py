@@ -81,6 +81,7 @@ class Hands:
     policies: Policies = field(default_factory=Policies)
     spawn: Spawn | None = None
     quota: Quota = field(default_factory=Quota)
+    deps: object = field(default=None, repr=False)
 
 
 class Actor:
@@ -94,7 +95,7 @@ class Actor:
         self._listen = listen
         self._hands = hands
         self._strikes = strikes
-        self._judge = Judge(recorder, hands.tools, hands.guards, hands.policies)
+        self._judge = Judge(recorder, hands.tools, hands.guards, hands.policies, deps=hands.deps)
         self._running: dict[str, _Running] = {}
         most = hands.policies.parallel_tools
         self._places = asyncio.Semaphore(most)
@@ -433,6 +434,7 @@ class Actor:
             scratchpad=hands.scratchpad,
             on_progress=progress,
             on_spawn=spawn,
+            deps=hands.deps,
         )
         return Call(
             context=context,

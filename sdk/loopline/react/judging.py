@@ -67,11 +67,14 @@ class Judge:
         tools: Callable[[], ToolSet],
         guards: Sequence[Guard],
         policies: Policies,
+        *,
+        deps: object,
     ) -> None:
         self._recorder = recorder
         self._tools = tools
         self._guards = Guards(tuple(guards)) if guards else None
         self._policies = policies
+        self._deps = deps
 
     def parsed(self, call: ToolCalled) -> Judged:
         """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
@@ -136,6 +139,7 @@ class Judge:
             user=recorder.conversation.user,
             made=dict(self._made_before(call)),
             failed=recorder.turn.failures(call),
+            deps=self._deps,
         )
 
     def _made_before(self, call: ToolCalled) -> Counter[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from loopline.models import JsonObject
@@ -17,7 +17,7 @@ class GuardedCall:
     """A call that is about to run: its arguments are sound, and its tool exists.
 
     `made` counts the calls that the turn made before this one, by tool; `failed` is how often it made this
-    very call, arguments and all, and it failed.
+    very call, arguments and all, and it failed. `deps` is the object that `Harness.open` was given.
     """
 
     call_id: str
@@ -29,6 +29,7 @@ class GuardedCall:
     user: str
     made: dict[str, int]
     failed: int = 0
+    deps: object = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

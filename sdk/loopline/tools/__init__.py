@@ -11,7 +11,8 @@ from loopline.tools.builtin import (
     WebSearch,
     WebSearchTool,
 )
-from loopline.tools.call import AskUser, Call, ChildTask, ToolContext
+from loopline.tools.call import AskUser, Call, ChildTask, Deps, ToolContext
+from loopline.tools.dependencies import unmet
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
 from loopline.tools.planning import PlanTool
@@ -26,7 +27,7 @@ from loopline.tools.selection import (
     select,
     selected,
 )
-from loopline.tools.tool import BoundTool, Tool, ToolFunction, tool
+from loopline.tools.tool import BoundTool, Tool, ToolFunction, check_deps, tool
 from loopline.tools.toolset import ToolSet, WireNames, wire_names
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Calculator",
     "Call",
     "ChildTask",
+    "Deps",
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",
@@ -62,8 +64,10 @@ __all__ = [
     "WireNames",
     "brought",
     "catalogue",
+    "check_deps",
     "select",
     "selected",
     "tool",
+    "unmet",
     "wire_names",
 ]

@@ -6,13 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
 
 from loopline.errors import ToolError
 from loopline.models import Json, Model
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import LimitValue, Moment, Timeline, TurnResult
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", covariant=True, default=None)
+else:  # only type checkers need the default, and typing_extensions is slow to import
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps", covariant=True)
 
 
 class AskUser(BaseException):
@@ -60,12 +69,12 @@ def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
+class ToolContext(Generic[Deps]):
     """What a tool function that asks for one is given.
 
     `idempotency_key` is the same when the same call is run again after a crash. `scratchpad` holds the
     turn's unsaved values, shared with the workflow and its hooks. `properties` are the bundle's, by
-    dotted name.
+    dotted name. `deps` is the object that `Harness.open` was given; no log, event or repr shows it.
     """
 
     call_id: str
@@ -77,6 +86,7 @@ class ToolContext:
     scratchpad: MutableMapping[str, Any]
     on_progress: Callable[[str], None]
     on_spawn: Callable[[ChildTask], Awaitable[TurnResult]] = _no_children
+    deps: Deps = field(default=cast("Any", None), repr=False, compare=False)
 
     def progress(self, text: str) -> None:
         """Tell whoever watches how far the call has come; nothing is recorded."""
@@ -136,7 +146,7 @@ class Call:
     `on_outlived` is told of a thread that still runs when the call is cut off.
     """
 
-    context: ToolContext
+    context: ToolContext[object]
     timeline: Timeline
     view: View
     reader: Reader

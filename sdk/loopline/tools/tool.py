@@ -37,6 +37,7 @@ from loopline.errors import BundleError, ToolError
 from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
 from loopline.timeline import Effect, Source
 from loopline.tools.call import Call, ToolContext
+from loopline.tools.dependencies import is_context, unmet, wanted_types
 from loopline.tools.outcome import Outcome, Output
 
 if TYPE_CHECKING:
@@ -179,13 +180,17 @@ def tool(
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a function takes: `fields` maps its parameters to the model's, `contexts` are filled in."""
+    """What a function takes: `fields` maps its parameters to the model's, `contexts` are filled in.
+
+    `deps` are the types that it wants the dependencies to be of.
+    """
 
     model: type[BaseModel]
     schema: JsonObject
     fields: Mapping[str, str]
     contexts: tuple[str, ...]
     optional: frozenset[str]
+    deps: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +302,21 @@ class BoundTool:
             ) from error
 
 
+def check_deps(tools: Iterable[Tool], deps: object) -> None:
+    """Let dependencies pass that are what each of the tools asks for with `ToolContext[X]`.
+
+    Raises:
+        BundleError: they are missing or of another type; the message names tool, file and line.
+    """
+    for bound in tools:
+        if not isinstance(bound, BoundTool):
+            continue
+        for wanted in bound.function.parameters.deps:
+            if wrong := unmet(deps, wanted):
+                place = bound.function.place
+                raise BundleError(f"{place}: tool {bound.name!r} {wrong}")
+
+
 def by_likeness(name: str, names: Iterable[str]) -> list[str]:
     """The names, the most like `name` first."""
     given = name.lower()
@@ -398,7 +418,8 @@ def _modelled(function: ToolFunction[..., Any]) -> Parameters:
     names = {"ToolContext": ToolContext, **written.__globals__}
     hints = get_type_hints(written, globalns=names, include_extras=True)
     signature = inspect.signature(written).parameters
-    contexts = tuple(name for name in signature if _is_context(hints[name]))
+    contexts = tuple(name for name in signature if is_context(hints[name]))
+    deps = tuple(kind for name in contexts for kind in wanted_types(hints[name]))
     if wrong := [name for name in contexts if f"{{{name}" in function.key]:
         raise BundleError(f"{function.place}: the key of {function.name!r} names {wrong[0]!r}")
     # A field's own name is ours, since a parameter may be called `json` or `_x`; the alias is its name.
@@ -415,11 +436,7 @@ def _modelled(function: ToolFunction[..., Any]) -> Parameters:
     optional = frozenset(
         name for name in taken if signature[name].default is not inspect.Parameter.empty
     )
-    return Parameters(model, _schema(model), fields, contexts, optional)
-
-
-def _is_context(hint: object) -> bool:
-    return hint is ToolContext or any(_is_context(part) for part in get_args(hint))
+    return Parameters(model, _schema(model), fields, contexts, optional, deps)
 
 
 def _schema(model: type[BaseModel]) -> JsonObject:
