@@ -6,14 +6,18 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, cast
+
+from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.models import Json, JsonObject
 
+T_co = TypeVar("T_co", covariant=True, default=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bundle:
+class Bundle(Generic[T_co]):
     """What a bundle's module exposes under the name `bundle`.
 
     `tools` are functions, decorated with `@tool` or plain, called `<id>.<function>`; `skills` are folders, each with a `SKILL.md` or with
@@ -22,7 +26,8 @@ class Bundle:
     its descriptors have; `instructions` take the place of the class's. `configuration` holds the defaults
     of the bundle's properties, nested. `deps` makes the dependencies of a harness that is given none: a
     function without parameters that returns them, or is async, or returns an async context manager of
-    them. `module` is the name of the module that made the bundle.
+    them. The answer of each turn is to be a value of `output_type`, where the turn or its workflow asks for
+    no other. `module` is the name of the module that made the bundle.
     """
 
     id: str
@@ -33,6 +38,7 @@ class Bundle:
     knowledge: Mapping[str, Json] | None = None
     configuration: Mapping[str, Json] = field(default_factory=dict[str, Json])
     deps: Callable[[], object] | None = field(default=None, repr=False)
+    output_type: TypeForm[T_co] = field(default=cast("TypeForm[T_co]", None))
     module: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -97,7 +97,7 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
     return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange, *idle))
 
 
-def _declared(bundle: Bundle) -> Iterator[Tool]:
+def _declared(bundle: Bundle[Any]) -> Iterator[Tool]:
     """Yield the tools that the bundle and its workflow class list as functions."""
     for function in (*bundle.tools, *bundle.workflow.tools):
         made = _as_tool(function)
@@ -115,7 +115,7 @@ def _as_tool(function: Callable[..., Any]) -> ToolFunction[..., Any]:
     return tool(function)
 
 
-def _check_declared(bundle: Bundle, tools: Sequence[Tool]) -> None:
+def _check_declared(bundle: Bundle[Any], tools: Sequence[Tool]) -> None:
     if twice := _twice(tools):
         raise BundleError(f"bundle {bundle.id!r}: two of its tools are called {twice!r}")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.importing import (
@@ -44,7 +44,7 @@ class LoadedBundle:
     bundle's code, and None where that is a package.
     """
 
-    bundle: Bundle
+    bundle: Bundle[Any]
     folder: Path | None
     package: str
     name: str
@@ -127,7 +127,7 @@ class _Site:
     attribute: str = "bundle"
 
 
-def load(source: str | Path | Bundle) -> LoadedBundle:
+def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
     """The bundle at a path, of that name, or as it is given.
 
     A path is a package's folder, a .py file, or a project's folder with an entry point for a bundle. A
@@ -282,10 +282,11 @@ def _installed(name: str, found: list[EntryPoint]) -> LoadedBundle:
     )
 
 
-def _bundle_in(module: ModuleType, attribute: str) -> Bundle:
+def _bundle_in(module: ModuleType, attribute: str) -> Bundle[Any]:
     value: object = getattr(module, attribute, None)
     if isinstance(value, Bundle):
-        return value
+        found: Bundle[Any] = value
+        return found
     file = module.__file__
     if value is not None:
         raise BundleError(f"{file}: {attribute!r} is not a Bundle(…) but {value!r}")
@@ -294,7 +295,7 @@ def _bundle_in(module: ModuleType, attribute: str) -> Bundle:
     raise BundleError(f"{file}: no {attribute!r} in it: {hint}")
 
 
-def _given(bundle: Bundle) -> LoadedBundle:
+def _given(bundle: Bundle[Any]) -> LoadedBundle:
     name = bundle.workflow.__module__
     if bundle.workflow is BaseWorkflow:  # then the bundle's own code is where it was made
         name = bundle.module
@@ -315,7 +316,7 @@ def _given(bundle: Bundle) -> LoadedBundle:
     )
 
 
-def _home(bundle: Bundle, module: ModuleType) -> ModuleType:
+def _home(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
     """The package that offers the bundle, else the module of its workflow."""
     parts = module.__name__.split(".")
     around = (sys.modules.get(".".join(parts[:end])) for end in range(1, len(parts)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from loopline.bundle.services import Services
 from loopline.knowledge import Passage
-from loopline.models import Chain, ModelRegistry
+from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, Policies, Preset, chosen_protocol
 from loopline.timeline import TurnHeader
 from loopline.tools import KnowledgeSearch
@@ -30,6 +31,7 @@ class Loop:
     allowed: tuple[tuple[str, ...], ...]
     preset: Preset
     limits: Limits
+    output: OutputType[Any] | None = None
     child_tools: tuple[str, ...] | None = None
 
     def policies(self, services: Services) -> Policies:
@@ -52,6 +54,7 @@ class Loop:
             protocol=chosen_protocol(policies, first).name,
             preset=self.preset.name,
             limits=policies.apart_from(Policies()),
+            output=self.output.schema if self.output else None,
         )
 
     def of_child(self, child: Child, models: ModelRegistry) -> Loop:
@@ -65,5 +68,6 @@ class Loop:
             self,
             instructions=self.instructions if task.instructions is None else task.instructions,
             models=self.models if task.model is None else models.chain(task.model),
+            output=None,
             child_tools=self.child_tools if task.tools is None else task.tools,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import cast, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
 from loopline.bundle.services import Services
@@ -57,7 +57,7 @@ async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
     return made
 
 
-async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) -> TurnResult:
+async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) -> TurnResult[Any]:
     """Run the hooks and the process of a new workflow instance.
 
     Raises:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from loopline.bundle.properties import Properties
 from loopline.bundle.settings import LoopSettings
 from loopline.clock import Clock
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace
-from loopline.models import ModelRegistry
+from loopline.models import ModelRegistry, OutputType
 from loopline.react import Child, Limits, TurnPayload, TurnResult
 from loopline.reader import Conversed, KnowledgeRead, OtherConversation
 from loopline.skills import Skills
@@ -22,7 +22,7 @@ from loopline.tools import ToolSet
 class RunServed(Protocol):
     """Runs a turn with the services it is given."""
 
-    async def __call__(self, services: Services, payload: TurnPayload, /) -> TurnResult:
+    async def __call__(self, services: Services, payload: TurnPayload, /) -> TurnResult[Any]:
         """What comes of it."""
         ...
 
@@ -30,7 +30,7 @@ class RunServed(Protocol):
 class SpawnServed(Protocol):
     """Runs a child of the turn; `run` is called with the services of the child's own turn."""
 
-    async def __call__(self, child: Child, listen: Listen, run: RunServed, /) -> TurnResult:
+    async def __call__(self, child: Child, listen: Listen, run: RunServed, /) -> TurnResult[Any]:
         """What comes of it."""
         ...
 
@@ -39,7 +39,8 @@ class SpawnServed(Protocol):
 class Services:
     """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name.
 
-    `instructions` are the bundle's own, which take the place of its workflow class's. `header` is what the
+    `instructions` are the bundle's own, which take the place of its workflow class's. `output` is what its
+    answers are to be, where a turn asks for nothing else. `header` is what the
     turn began with; `environment` are the variables that presets know.
     """
 
@@ -57,6 +58,7 @@ class Services:
     knowledge: KnowledgeSpace | None
     read: KnowledgeRead | None
     instructions: str
+    output: OutputType[Any] | None
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
     other: OtherConversation
@@ -67,3 +69,17 @@ class Services:
     def here(self) -> Conversed:
         """The conversation of the turn, as a reader finds it."""
         return Conversed(self.recorder.timeline, self.summary, past=self.recorder.past)
+
+    def output_of(self, own: OutputType[Any] | None) -> OutputType[Any] | None:
+        """Return what the answer is to be: what the turn was asked for, else `own`, else the bundle's.
+
+        A turn that is carried on where none of them is at hand goes on with what it was begun with.
+        """
+        default, asked = own or self.output, self.recorder.output
+        if asked is not None:
+            is_same = default is not None and default.sha256 == asked.sha256
+            return default if is_same and not asked.is_typed else asked
+        begun = self.recorder.turn.header
+        if default is None and begun is not None and begun.output is not None:
+            return OutputType.of_schema(begun.output)
+        return default

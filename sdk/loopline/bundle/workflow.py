@@ -14,7 +14,7 @@ from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace, Passage
-from loopline.models import FAST, Json, Model, dumps, well_formed, well_formed_json
+from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
 from loopline.react import (
     Around,
     Child,
@@ -79,7 +79,7 @@ class BaseWorkflow(Generic[Deps]):
         self._services = services
         self.scratchpad: dict[str, Any] = {}
 
-    async def process(self, payload: TurnPayload) -> TurnResult:
+    async def process(self, payload: TurnPayload) -> TurnResult[Any]:
         """Run the turn; the default is the loop with nothing but its own tools."""
         react = await self.build_react(scratchpad=self.scratchpad)
         return await react.run(payload)
@@ -91,7 +91,7 @@ class BaseWorkflow(Generic[Deps]):
     async def pre_run_hook(self, payload: TurnPayload) -> None:
         """Called before each turn, after the knowledge space has been reconciled."""
 
-    async def post_run_hook(self, payload: TurnPayload, result: TurnResult) -> None:
+    async def post_run_hook(self, payload: TurnPayload, result: TurnResult[Any]) -> None:
         """Called after each turn, before `react.exit` is recorded."""
 
     @property
@@ -129,14 +129,16 @@ class BaseWorkflow(Generic[Deps]):
         preset: PresetName | Preset = "bare",
         model: Model | Sequence[Model] | str | None = None,
         tools: Iterable[str] | None = None,
+        output_type: object = None,
         **limits: Unpack[Limits],
-    ) -> React:
+    ) -> React[Any]:
         """Wire a loop for this turn.
 
         `tools_module` and `skills_module` name descriptor modules, `tools` allows only the tools that
         match one of its patterns. `model` is a role of the harness's models, such as `fast`, or takes their
         place; several are a chain, of which the first that answers is used. The knowledge functions take the
-        place of the bundle's own space.
+        place of the bundle's own space. The answer is to be a value of `output_type`, else of the bundle's,
+        unless the turn was asked for another one.
         `limits` are laid over the preset, over these the properties below `react` and `react_config`, over
         all of them what was asked for this one turn.
 
@@ -155,6 +157,7 @@ class BaseWorkflow(Generic[Deps]):
             allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
             preset=named_preset(configured.preset or preset),
             limits={**limits, **configured.limits},
+            output=self._services.output_of(output_type_of(output_type)),
         )
         seams = Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds))
         own = self.scratchpad if scratchpad is None else scratchpad
@@ -167,7 +170,7 @@ class BaseWorkflow(Generic[Deps]):
         scratchpad: dict[str, Any],
         seams: Seams,
         child: Child | None = None,
-    ) -> React:
+    ) -> React[Any]:
         """The loop of a turn, or of a child run of it."""
         space = self.knowledge
         skills = await asyncio.to_thread(services.skills, loop.skills_module)
@@ -180,12 +183,8 @@ class BaseWorkflow(Generic[Deps]):
             other=services.other,
         )
         policies = loop.policies(services)
-        toolset = await self._toolset(
-            loop,
-            policies,
-            guarded_search(search) if search else None,
-            services.recorder.conversation,
-        )
+        found = guarded_search(search) if search else None
+        toolset = await self._toolset(loop, policies, found, services.recorder.conversation)
         services.recorder.header = loop.header(services, policies)
         context = Context(
             recorder=services.recorder,
@@ -196,14 +195,15 @@ class BaseWorkflow(Generic[Deps]):
             clock=services.clock,
             listen=services.listen,
             policies=policies,
+            output=loop.output,
             child=child,
         )
 
-        async def spawn(child: Child, listen: Listen) -> TurnResult:
+        async def spawn(child: Child, listen: Listen) -> TurnResult[Any]:
             of_child = loop.of_child(child, services.models)
             task = replace(child.task, model=of_child.models[0])
 
-            async def run(services: Services, payload: TurnPayload) -> TurnResult:
+            async def run(services: Services, payload: TurnPayload) -> TurnResult[Any]:
                 react = await self._react(services, of_child, {}, Seams(), child)
                 return await react.run(payload)
 
@@ -221,6 +221,7 @@ class BaseWorkflow(Generic[Deps]):
                 scratchpad=scratchpad,
                 guards=tuple(self.guards),
                 policies=policies,
+                output=loop.output,
                 spawn=spawn,
                 quota=context.quota,
                 deps=services.deps,
@@ -253,12 +254,15 @@ class BaseWorkflow(Generic[Deps]):
             built_in.append(SearchTool(search))
         return ToolSet([*built_in, *own.values()])
 
-    async def answer(self, text: str) -> TurnResult:
-        """End the turn with this answer, without a model; it takes the place of one given before."""
-        recorder = self._services.recorder
+    async def answer(self, text: str) -> TurnResult[Any]:
+        """End the turn with this answer, without a model; it takes the place of one given before.
+
+        Where the turn's answer is to be of a type, a text that is the JSON of such a value gives its `output`.
+        """
+        recorder, output = self._services.recorder, self._services.output_of(None)
         recorder.answers += 1
         if len(recorder.turn.completions) >= recorder.answers:  # carried on after it was answered
-            return result(recorder.timeline, recorder.number, "complete")
+            return result(recorder.timeline, recorder.number, "complete", output=output)
         recorder.round = recorder.turn.rounds + 1
         last = recorder.timeline.last_round
         begun = RoundStart(
@@ -275,10 +279,10 @@ class BaseWorkflow(Generic[Deps]):
             purpose="answer",
         )
         await recorder.record(begun)
-        said = await completion(recorder.timeline, well_formed(text))
+        said = await completion(recorder.timeline, well_formed(text), output=output)
         await recorder.record(Decision(model="", stop_reason="stop"), said)
         recorder.round = 0
-        return result(recorder.timeline, recorder.number, "complete")
+        return result(recorder.timeline, recorder.number, "complete", output=output)
 
     async def keep(self, name: str, value: Json) -> str:
         """Keep a value under a name; the ref by which it can be read again, pinned to its version."""

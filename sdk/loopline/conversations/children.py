@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from loopline.conversations.turns import Process, Request, Turns
 from loopline.errors import LooplineError
@@ -33,7 +34,7 @@ async def run_child(
     child: Child,
     process: Process,
     listen: Listen,
-) -> TurnResult:
+) -> TurnResult[Any]:
     """Begin a child of that conversation, carry it on, or say what came of it.
 
     Raises:

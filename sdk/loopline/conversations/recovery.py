@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from loopline.conversations.turns import Process, Request, Turns
 from loopline.errors import ConflictError, LooplineError
@@ -39,7 +39,7 @@ class Recovery:
     conversation: Conversation
     turn_id: str
     status: RecoveryStatus
-    result: TurnResult | None = None
+    result: TurnResult[Any] | None = None
     reason: str = ""
 
 

@@ -6,7 +6,9 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Unpack
+from typing import Any, Generic, Literal, Unpack, overload
+
+from typing_extensions import TypeForm, TypeVar
 
 from loopline.conversations.children import check_own
 from loopline.conversations.interrupts import InterruptQueue, Receipt, said
@@ -14,7 +16,14 @@ from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, Mailbox
 from loopline.files import AttachmentCaps, Given, check_text, check_values, entered
-from loopline.models import Json, JsonObject, well_formed, well_formed_json
+from loopline.models import (
+    Json,
+    JsonObject,
+    OutputType,
+    output_type_of,
+    well_formed,
+    well_formed_json,
+)
 from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
 from loopline.reader import Reader, Reading, timeline_document
 from loopline.timeline import (
@@ -38,6 +47,9 @@ from loopline.timeline import (
     turn_id,
 )
 
+T_co = TypeVar("T_co", covariant=True, default=None)
+Out = TypeVar("Out")
+
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 Attachments = Given | Sequence[Given]
 POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
@@ -45,8 +57,12 @@ _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
-class Talk:
-    """One conversation of one user."""
+class Talk(Generic[T_co]):
+    """One conversation of one user.
+
+    An answer is a value of the bundle's output type, if that has one, or of the `output_type` that is
+    given with what is said: a pydantic model, a dataclass, or any other type with a JSON form.
+    """
 
     def __init__(
         self,
@@ -57,13 +73,15 @@ class Talk:
         process: Process | None,
         reader: Callable[[Conversation], Awaitable[Reader]],
         caps: AttachmentCaps | None = None,
+        output: OutputType[T_co] | None = None,
     ) -> None:
+        self._output = output
         self._log = log
         self._caps = caps or AttachmentCaps()
         self._turns = turns
         self._process = process
         self._reader = reader
-        self._watched: set[asyncio.Task[TurnResult]] = set()
+        self._watched: set[asyncio.Task[TurnResult[Any]]] = set()
         self.conversation = conversation
         self.interrupts: InterruptQueue = InterruptQueue(
             log,
@@ -72,14 +90,35 @@ class Talk:
             seen=lambda: turns.seen(conversation),
         )
 
+    @overload
     async def say(
         self,
         text: str,
         *,
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
+        output_type: None = None,
         **limits: Unpack[Limits],
-    ) -> TurnResult:
+    ) -> TurnResult[T_co]: ...
+    @overload
+    async def say(
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        output_type: TypeForm[Out],
+        **limits: Unpack[Limits],
+    ) -> TurnResult[Out]: ...
+    async def say(
+        self,
+        text: str,
+        *,
+        attachments: Attachments = (),
+        when_busy: WhenBusy = "queue",
+        output_type: object = None,
+        **limits: Unpack[Limits],
+    ) -> TurnResult[Any]:
         """Say something, with files by their paths or as values, and wait for what comes of it.
 
         While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" say it to
@@ -90,9 +129,9 @@ class Talk:
             BundleError: the bundle's code failed; the turn is closed as an error.
             ConflictError: the conversation is busy, and `when_busy` is "reject".
         """
-        return await self._say(
-            text, await self._entered(text, attachments), when_busy, limits, None
-        )
+        output = output_type_of(output_type)
+        files = await self._entered(text, attachments)
+        return await self._say(text, files, when_busy, limits, None, output)
 
     async def stream(
         self,
@@ -100,6 +139,7 @@ class Talk:
         *,
         attachments: Attachments = (),
         when_busy: WhenBusy = "queue",
+        output_type: object = None,
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """Say something and hear what happens; the last event is the turn's `react.exit` block.
@@ -107,9 +147,10 @@ class Talk:
         Leaving the iteration leaves the turn running. Whoever is slow does not slow it, and is told by a
         `missed` which blocks went by; they can be read with `blocks`.
         """
+        output = output_type_of(output_type)
         files = await self._entered(text, attachments)
         async for event in self._watch(
-            lambda hear: self._say(text, files, when_busy, limits, hear)
+            lambda hear: self._say(text, files, when_busy, limits, hear, output)
         ):
             yield event
 
@@ -151,24 +192,50 @@ class Talk:
                 case Delta():
                     pass
 
+    @overload
     async def resume(
-        self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
-    ) -> TurnResult:
+        self,
+        values: Mapping[str, Json] | None = None,
+        *,
+        output_type: None = None,
+        **limits: Unpack[Limits],
+    ) -> TurnResult[T_co]: ...
+    @overload
+    async def resume(
+        self,
+        values: Mapping[str, Json] | None = None,
+        *,
+        output_type: TypeForm[Out],
+        **limits: Unpack[Limits],
+    ) -> TurnResult[Out]: ...
+    async def resume(
+        self,
+        values: Mapping[str, Json] | None = None,
+        *,
+        output_type: object = None,
+        **limits: Unpack[Limits],
+    ) -> TurnResult[Any]:
         """Carry on the turn that was cut off or is paused, or begin one that was never begun.
 
         `values` are what the user gives to calls that wait, by call id; an approval takes True or False.
+        Without an `output_type` the answer is held to what the turn was begun with.
 
         Raises:
             LooplineError: there is nothing to carry on, or a call waits for something else.
             AttachmentError: the values are too large; nothing was recorded.
         """
-        return await self._resume(values, limits, None)
+        return await self._resume(values, limits, None, output_type_of(output_type))
 
     async def stream_resume(
-        self, values: Mapping[str, Json] | None = None, **limits: Unpack[Limits]
+        self,
+        values: Mapping[str, Json] | None = None,
+        *,
+        output_type: object = None,
+        **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
         """`resume`, heard."""
-        async for event in self._watch(lambda hear: self._resume(values, limits, hear)):
+        output = output_type_of(output_type)
+        async for event in self._watch(lambda hear: self._resume(values, limits, hear, output)):
             yield event
 
     async def steer(self, text: str, *, attachments: Attachments = ()) -> Receipt:
@@ -291,7 +358,7 @@ class Talk:
         timeline = Timeline(await self._log.read(self.conversation))
         return timeline_document(timeline, await self._log.find(self.conversation))
 
-    async def fork(self, *, seq: int, name: str = "") -> Talk:
+    async def fork(self, *, seq: int, name: str = "") -> Talk[T_co]:
         """Another conversation of the same user that begins with the blocks up to `seq`.
 
         It goes on from there on its own; a call that is open there is not run, and its turn is ended as
@@ -313,6 +380,7 @@ class Talk:
             process=self._process,
             reader=self._reader,
             caps=self._caps,
+            output=self._output,
         )
 
     async def _fork_name(self) -> str:
@@ -343,9 +411,14 @@ class Talk:
         when_busy: WhenBusy,
         limits: Limits,
         hear: Callable[[Event], None] | None,
-    ) -> TurnResult:
+        output: OutputType[Any] | None,
+    ) -> TurnResult[Any]:
         process = self._running()
-        body = UserPrompt(text=said(text), limits=recorded(checked(limits)))
+        body = UserPrompt(
+            text=said(text),
+            limits=recorded(checked(limits)),
+            output=output.schema if output else None,
+        )
         if when_busy not in POLICIES:
             raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
         self._turns.check_outside(self.conversation)
@@ -367,26 +440,33 @@ class Talk:
             limits=Limits(),
             hear=hear,
             wait=wait,
+            output=output,
+            default=self._output,
         )
         try:
             return await self._turns.run(request)
         except ConflictError:
             if when_busy == "reject":
                 raise
-            joined = await self._join(text, files, when_busy)
-            return joined or await self._say(text, files, "queue", limits, hear)
+            joined = await self._join(text, files, when_busy, output)
+            return joined or await self._say(text, files, "queue", limits, hear, output)
         except StoppedInQueue:
             for receipt in receipts:
                 await self.recall(receipt)
             return stopped_early(receipts[0].turn_id if receipts else "")
 
     async def _join(
-        self, text: str, files: Sequence[UserAttachment], when_busy: WhenBusy
-    ) -> TurnResult | None:
+        self,
+        text: str,
+        files: Sequence[UserAttachment],
+        when_busy: WhenBusy,
+        output: OutputType[Any] | None,
+    ) -> TurnResult[Any] | None:
         """Say it to the turn that runs, and wait for what comes of that; None when it came too late."""
         said = self.interrupts.steer if when_busy == "steer" else self.interrupts.followup
         receipt = await said(text, files)
-        outcome = await self._turns.outcome(self.conversation, receipt.turn)
+        reads = output or self._output
+        outcome = await self._turns.outcome(self.conversation, receipt.turn, reads)
         return None if await self.recall(receipt) else outcome
 
     async def _resume(
@@ -394,7 +474,8 @@ class Talk:
         values: Mapping[str, Json] | None,
         limits: Limits,
         hear: Callable[[Event], None] | None,
-    ) -> TurnResult:
+        output: OutputType[Any] | None,
+    ) -> TurnResult[Any]:
         check_own(self.conversation)
         if values:
             await self._answer(values)
@@ -413,6 +494,8 @@ class Talk:
             process=self._running(),
             limits=checked(limits),
             hear=hear,
+            output=output,
+            default=self._output,
         )
         try:
             return await self._turns.run(request)
@@ -444,7 +527,7 @@ class Talk:
             await self.interrupts.append(body, pending[call_id][0].number)
 
     async def _watch(
-        self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult]]
+        self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult[Any]]]
     ) -> AsyncIterator[Event]:
         heard = Mailbox()
         task = asyncio.ensure_future(start(heard.put))
@@ -455,7 +538,7 @@ class Talk:
             yield event
         await task
 
-    def _forget(self, task: asyncio.Task[TurnResult]) -> None:
+    def _forget(self, task: asyncio.Task[TurnResult[Any]]) -> None:
         self._watched.discard(task)
         if not task.cancelled():
             task.exception()  # whoever still listens hears it; else it is in the log

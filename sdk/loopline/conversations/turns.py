@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from loopline.clock import Clock
@@ -28,6 +28,7 @@ from loopline.errors import (
 )
 from loopline.events import Listen, Observer
 from loopline.files import attachment_of
+from loopline.models import OutputSchema, OutputType
 from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
 from loopline.timeline import (
     Block,
@@ -60,7 +61,7 @@ class Process(Protocol):
 
     async def __call__(
         self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
-    ) -> TurnResult:
+    ) -> TurnResult[Any]:
         """Run the turn; `turn.header` is the first thing it records, `react.exit` is not its own."""
         ...
 
@@ -69,7 +70,8 @@ class Process(Protocol):
 class Request:
     """A turn that somebody wants run; with `wait` False not behind another one.
 
-    It is `adopted` when that is not who asked for it.
+    It is `adopted` when that is not who asked for it. `output` is the type that its answer is to be of, and
+    `default` that of its bundle, by which an answer is read that was given before.
     """
 
     conversation: Conversation
@@ -79,6 +81,13 @@ class Request:
     hear: Hear | None
     wait: bool = True
     adopted: bool = False
+    output: OutputType[Any] | None = None
+    default: OutputType[Any] | None = None
+
+    @property
+    def reads(self) -> OutputType[Any] | None:
+        """What an answer is read as."""
+        return self.output or self.default
 
 
 @dataclass(slots=True)
@@ -86,7 +95,7 @@ class _Asked:
     """A request in this process, from the moment it is made until its turn is over."""
 
     request: Request
-    task: asyncio.Task[TurnResult] | None = None
+    task: asyncio.Task[TurnResult[Any]] | None = None
     stopping: bool = False
 
 
@@ -129,7 +138,7 @@ class Turns:
                 "return it as the tool's result, or use followup"
             )
 
-    async def run(self, request: Request) -> TurnResult:
+    async def run(self, request: Request) -> TurnResult[Any]:
         """Run the chosen turn once the conversation is free.
 
         A turn that another runner left unfinished is ended first, as interrupted; one that was asked
@@ -174,7 +183,9 @@ class Turns:
         if recorder is not None:
             recorder.hear_steer()
 
-    async def outcome(self, conversation: Conversation, number: int) -> TurnResult:
+    async def outcome(
+        self, conversation: Conversation, number: int, output: OutputType[Any] | None = None
+    ) -> TurnResult[Any]:
         """What comes of a turn that runs, here or in another process, once it is over or paused.
 
         Raises:
@@ -188,8 +199,8 @@ class Turns:
         turn = timeline.turn(number)
         if turn.exit is None:
             reason: ExitReason = "paused" if turn.waiting else "interrupted"
-            return result(timeline, number, reason)
-        return _ended(timeline, number)
+            return result(timeline, number, reason, output=output)
+        return _ended(timeline, number, output)
 
     def summary(self, conversation: Conversation) -> ConversationSummary | None:
         """What was known of a conversation when it was first run here; its names never change."""
@@ -234,7 +245,7 @@ class Turns:
     def _held(self) -> set[Conversation]:
         return {conversation for conversation, lock in self._queues.items() if lock.locked()}
 
-    async def _led(self, asked: _Asked) -> TurnResult:
+    async def _led(self, asked: _Asked) -> TurnResult[Any]:
         conversation = asked.request.conversation
         _inside.set(_inside.get() | {conversation})
         queue = self._queues.setdefault(conversation, asyncio.Lock())
@@ -273,14 +284,14 @@ class Turns:
             self._known.pop(next(iter(self._known)))
         return known
 
-    async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult:
+    async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult[Any]:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
         timeline, hear = lead.timeline, asked.request.hear
         await self._ears.catch_up(lead.conversation, timeline, number)
         sender = None if hear is None else Ear(hear, 0)
         if timeline.turn(number).exit is not None:
             replay(timeline, number, sender)
-            return _ended(timeline, number)
+            return _ended(timeline, number, asked.request.reads)
         others = self._ears.telling(lead.conversation)
         tell = self._ears.telling(lead.conversation, sender)
         recorder = lead.recorder(number, self._watched(lead, number, tell))
@@ -293,7 +304,7 @@ class Turns:
                 replay(timeline, number, sender)
                 if recorder.turn.stopped:  # by a process that did not live to end it
                     await settled(lead.end(recorder, "stopped", status="stopped"))
-                    return _ended(timeline, number)
+                    return _ended(timeline, number, asked.request.reads)
                 return await self._bounded(asked, lead, recorder, tell)
             except asyncio.CancelledError:
                 if recorder.turn.exit is None:
@@ -302,7 +313,7 @@ class Turns:
                 if not asked.stopping:
                     raise
                 _uncancel()
-                return _ended(timeline, number)
+                return _ended(timeline, number, asked.request.reads)
 
     def _watched(self, lead: Leading, number: int, hear: Hear) -> Callable[[Block], None]:
         """What the turn's recorder tells of each block, beside those who hear its events."""
@@ -327,9 +338,12 @@ class Turns:
 
     async def _bounded(
         self, asked: _Asked, lead: Leading, recorder: Recorder, hear: Hear
-    ) -> TurnResult:
-        payload, limits = _wanted(recorder)
+    ) -> TurnResult[Any]:
+        payload, limits, schema = _wanted(recorder)
         request = asked.request
+        recorder.output = None if recorder.adopted else request.output
+        if recorder.output is None and schema is not None:
+            recorder.output = OutputType.of_schema(schema)
         recorder.take_up()
         recorder.on_stop = partial(_begin_to_stop, asked)
         self._recorders[request.conversation] = recorder
@@ -414,7 +428,7 @@ def _check_confirmed(timeline: Timeline, number: int) -> None:
         )
 
 
-def _ended(timeline: Timeline, number: int) -> TurnResult:
+def _ended(timeline: Timeline, number: int, output: OutputType[Any] | None) -> TurnResult[Any]:
     """What came of a turn that is over.
 
     Raises:
@@ -425,13 +439,13 @@ def _ended(timeline: Timeline, number: int) -> TurnResult:
         raise LooplineError(f"{turn_id(number)} has not ended")
     if end.by_bundle:
         raise BundleError(end.error)
-    return result(timeline, number, end.reason, end.error)
+    return result(timeline, number, end.reason, end.error, output)
 
 
-def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
-    """What the turn is about and under which limits, as the log has it."""
+def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
+    """What the turn is about, under which limits, and what its answer is to be, as the log has it."""
     match recorder.turn.prompt:
-        case Block(body=UserPrompt(text=text, limits=limits), ts=ts, seq=seq):
+        case Block(body=UserPrompt(text=text, limits=limits, output=output), ts=ts, seq=seq):
             files = recorder.timeline.attachments(seq)
             payload = TurnPayload(
                 text=text,
@@ -447,6 +461,6 @@ def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits]:
                     if isinstance(block.body, UserAttachment)
                 ],
             )
-            return payload, recalled(limits)
+            return payload, recalled(limits), output
         case _:
             raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Generic
+
+from typing_extensions import TypeVar
 
 from loopline.clock import Clock
 from loopline.conversations import Talk
@@ -25,8 +28,10 @@ from loopline.timeline import (
     unknown_names,
 )
 
+T_co = TypeVar("T_co", covariant=True, default=None)
 
-class Conversing(ABC):
+
+class Conversing(ABC, Generic[T_co]):
     """Whoever has a log of conversations open."""
 
     _clock: Clock
@@ -37,7 +42,7 @@ class Conversing(ABC):
         """Where the conversations are kept."""
 
     @abstractmethod
-    def _talk(self, conversation: Conversation) -> Talk:
+    def _talk(self, conversation: Conversation) -> Talk[T_co]:
         """The conversation, with what can be done with it here."""
 
     def conversation(
@@ -47,7 +52,7 @@ class Conversing(ABC):
         user: str = DEFAULT_USER,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
-    ) -> Talk:
+    ) -> Talk[T_co]:
         """One conversation of one user; it begins with the first thing said."""
         return self._talk(named(name, user=user, tenant=tenant, project=project))
 
@@ -60,7 +65,7 @@ class Conversing(ABC):
         user: str = DEFAULT_USER,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
-    ) -> Talk:
+    ) -> Talk[T_co]:
         """Import an exported conversation, block by block as it was; without a name under its own.
 
         A document may have been written by anybody, so nothing in it acts: turns that had not ended are

@@ -10,7 +10,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Any, Generic, Self, TypedDict, Unpack
+
+from typing_extensions import TypeVar
 
 from loopline.bundle import (
     Bundle,
@@ -40,7 +42,7 @@ from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
 from loopline.harness.telemetry import Telemetry, chosen, observer_of
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import Chain, ClockedModel, Model, ModelRegistry
+from loopline.models import Chain, ClockedModel, Model, ModelRegistry, output_type_of
 from loopline.react import (
     Child,
     Limits,
@@ -62,6 +64,9 @@ from loopline.timeline import (
 )
 from loopline.timeline.log import DEFAULT_LIMITS
 
+T_co = TypeVar("T_co", covariant=True, default=None)
+B = TypeVar("B", default=Any)
+"""Of a bundle that is opened by its path nobody knows the type of its answers."""
 
 class OpenOptions(TypedDict, total=False):
     """The keywords of `Harness.open` that most callers leave out."""
@@ -74,12 +79,12 @@ class OpenOptions(TypedDict, total=False):
     deps: object
 
 
-class Harness(Conversing):
+class Harness(Conversing[T_co], Generic[T_co]):
     """A bundle that is ready to converse. Open it with `async with Harness.open(...)`."""
 
     def __init__(
         self,
-        bundle: str | Path | Bundle,
+        bundle: str | Path | Bundle[T_co],
         *,
         store: str | TimelineLog | None,
         model: ModelChoice,
@@ -108,14 +113,14 @@ class Harness(Conversing):
     @classmethod
     def open(
         cls,
-        bundle: str | Path | Bundle,
+        bundle: str | Path | Bundle[B],
         *,
         store: str | TimelineLog | None = None,
         model: ModelChoice = None,
         properties: Mapping[str, Setting] | None = None,
         clock: Clock | None = None,
         **options: Unpack[OpenOptions],
-    ) -> Harness:
+    ) -> Harness[B]:
         """A harness that is yet to be entered.
 
         `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
@@ -138,7 +143,7 @@ class Harness(Conversing):
         """
         if options.get("limits") is not None and not isinstance(store, str | None):
             raise LooplineError("limits are those of the log: open the log with them")
-        return cls(
+        return Harness(
             bundle,
             store=store,
             model=model,
@@ -186,6 +191,7 @@ class Harness(Conversing):
                 space=space,
                 turns=turns,
                 deps=deps,
+                output=output_type_of(loaded.bundle.output_type),
             )
             if tape is not None:
                 await tape.begin()
@@ -210,7 +216,7 @@ class Harness(Conversing):
         return self._opened
 
     @property
-    def bundle(self) -> Bundle:
+    def bundle(self) -> Bundle[T_co]:
         """The bundle that was opened."""
         return self._open_now.loaded.bundle
 
@@ -258,7 +264,7 @@ class Harness(Conversing):
         """Where the conversations are kept."""
         return self._open_now.log
 
-    def _talk(self, conversation: Conversation) -> Talk:
+    def _talk(self, conversation: Conversation) -> Talk[T_co]:
         opened = self._open_now
         return Talk(
             opened.log,
@@ -267,6 +273,7 @@ class Harness(Conversing):
             process=self._process,
             reader=self._reader,
             caps=self._caps,
+            output=opened.output,
         )
 
     async def carry_on(
@@ -309,7 +316,7 @@ class Harness(Conversing):
 
     async def _process(
         self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
-    ) -> TurnResult:
+    ) -> TurnResult[Any]:
         models = self._models_of_run()
         async with self._models.used(models.models):
             services = await self._services(recorder, limits, listen, models)
@@ -356,6 +363,7 @@ class Harness(Conversing):
             knowledge=opened.space,
             read=reads(opened.space, recorder.timeline, recorder.past),
             instructions=opened.loaded.bundle.instructions,
+            output=opened.output,
             toolset=opened.toolset,
             skills=opened.skills,
             other=others(opened.log, recorder.conversation),
@@ -370,12 +378,12 @@ class Harness(Conversing):
         child: Child,
         listen: Listen,
         run_it: RunServed,
-    ) -> TurnResult:
+    ) -> TurnResult[Any]:
         """Run a child of that conversation, as a conversation of its own, with its parent's models."""
 
         async def process(
             recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
-        ) -> TurnResult:
+        ) -> TurnResult[Any]:
             services = await self._services(recorder, limits, listen, models, child.task.model)
             return await run_it(services, payload)
 

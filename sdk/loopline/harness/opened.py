@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from loopline.bundle import (
     LoadedBundle,
@@ -14,6 +15,7 @@ from loopline.bundle import (
 )
 from loopline.conversations import Turns, check_name
 from loopline.knowledge import KnowledgeSpace
+from loopline.models import OutputType
 from loopline.reader import Conversed, OtherConversation
 from loopline.skills import Skills
 from loopline.timeline import Conversation, Timeline, TimelineLog
@@ -31,6 +33,7 @@ class Opened:
     log: TimelineLog
     space: KnowledgeSpace | None
     turns: Turns
+    output: OutputType[Any] | None
     deps: object = field(default=None, repr=False)
     _toolsets: dict[str, ToolSet] = field(default_factory=dict[str, ToolSet])
     _skills: dict[str, Skills] = field(default_factory=dict[str, Skills])

@@ -5,22 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Unpack
+from typing import Any, TypeVar, Unpack, overload
+
+from typing_extensions import TypeForm
 
 from loopline.bundle import Bundle, Setting
 from loopline.conversations import Attachments
 from loopline.errors import LooplineError
 from loopline.harness.deciders import ModelChoice
-from loopline.harness.harness import Harness
+from loopline.harness.harness import B, Harness
 from loopline.react import Limits, TurnResult
 from loopline.timeline import TimelineLog
+
+Out = TypeVar("Out")
 
 CONVERSATION = "main"
 """The conversation of a turn whose caller names none."""
 
 
+@overload
 def run_sync(
-    bundle: str | Path | Bundle,
+    bundle: str | Path | Bundle[B],
     text: str,
     *,
     store: str | TimelineLog = "memory:",
@@ -29,8 +34,36 @@ def run_sync(
     conversation: str = CONVERSATION,
     attachments: Attachments = (),
     deps: object = None,
+    output_type: None = None,
     **limits: Unpack[Limits],
-) -> TurnResult:
+) -> TurnResult[B]: ...
+@overload
+def run_sync(
+    bundle: str | Path | Bundle[Any],
+    text: str,
+    *,
+    store: str | TimelineLog = "memory:",
+    model: ModelChoice = None,
+    properties: Mapping[str, Setting] | None = None,
+    conversation: str = CONVERSATION,
+    attachments: Attachments = (),
+    deps: object = None,
+    output_type: TypeForm[Out],
+    **limits: Unpack[Limits],
+) -> TurnResult[Out]: ...
+def run_sync(
+    bundle: str | Path | Bundle[Any],
+    text: str,
+    *,
+    store: str | TimelineLog = "memory:",
+    model: ModelChoice = None,
+    properties: Mapping[str, Setting] | None = None,
+    conversation: str = CONVERSATION,
+    attachments: Attachments = (),
+    deps: object = None,
+    output_type: Any = None,
+    **limits: Unpack[Limits],
+) -> TurnResult[Any]:
     """Open the bundle, say `text` in the conversation, and return what came of the turn.
 
     The arguments are those of `Harness.open` and of `say`. With the default store nothing outlives the
@@ -50,11 +83,13 @@ def run_sync(
             "use `async with Harness.open(…) as harness` and `await harness.conversation(…).say(…)`"
         )
 
-    async def run() -> TurnResult:
+    async def run() -> TurnResult[Any]:
         async with Harness.open(
             bundle, store=store, model=model, properties=properties, deps=deps
         ) as harness:
             handle = harness.conversation(conversation)
-            return await handle.say(text, attachments=attachments, **limits)
+            return await handle.say(
+                text, attachments=attachments, output_type=output_type, **limits
+            )
 
     return asyncio.run(run())

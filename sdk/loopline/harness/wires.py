@@ -182,6 +182,7 @@ def _abilities(known: ModelFacts, vendor: Vendor) -> Abilities:
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
         json_schema=known.json_schema,
+        schema_beside_tools=known.schema_beside_tools,
         vision=known.vision,
         pdf=known.pdf,
         thinking=known.thinking != "none",

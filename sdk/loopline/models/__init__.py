@@ -41,7 +41,9 @@ from loopline.models.model_facts import (
     Rates,
     Thinking,
 )
+from loopline.models.output import OutputSchema, OutputType, output_type_of
 from loopline.models.prompt import (
+    AnswerWay,
     AssistantMessage,
     Attached,
     Echo,
@@ -63,6 +65,7 @@ from loopline.models.prompt import (
 )
 from loopline.models.registry import FAST, GENERAL, Chain, ModelRegistry
 from loopline.models.reply_limits import ReplyLimits
+from loopline.models.shape import Unfit
 from loopline.models.structured import (
     Attempt,
     Level,
@@ -86,6 +89,7 @@ __all__ = [
     "UNKNOWN",
     "VENDORS",
     "Abilities",
+    "AnswerWay",
     "Api",
     "AssistantMessage",
     "Attached",
@@ -111,6 +115,8 @@ __all__ = [
     "ModelRegistry",
     "Options",
     "OutputParameter",
+    "OutputSchema",
+    "OutputType",
     "Overflow",
     "Price",
     "Prompt",
@@ -130,6 +136,7 @@ __all__ = [
     "ToolCall",
     "ToolMessage",
     "ToolSpec",
+    "Unfit",
     "Usage",
     "UserMessage",
     "Vendor",
@@ -141,6 +148,7 @@ __all__ = [
     "json_objects",
     "object_at",
     "one_line",
+    "output_type_of",
     "overflow",
     "public_url",
     "refusal_of",

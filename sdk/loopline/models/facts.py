@@ -77,6 +77,7 @@ _PLAIN = ModelFacts(
     tool_choice=True,
     json_mode=True,
     json_schema=True,
+    schema_beside_tools=True,
     vision=True,
     pdf=True,
     temperature="always",
@@ -108,6 +109,7 @@ _PRO = replace(
     thinking_off="",
     temperature="never",
     json_schema=False,
+    schema_beside_tools=False,
     json_mode=False,
     efforts=_MEDIUM_TO_XHIGH,
 )
@@ -187,7 +189,7 @@ _CLAUDE = replace(
     _ANTHROPIC, window=200_000, output_limit=64_000, tool_choice=True, vision=True, pdf=True
 )
 _BUDGET = replace(_CLAUDE, thinking_by="budget", thinking_off="disabled", temperature="unthinking")
-_BUDGET_SCHEMA = replace(_BUDGET, json_schema=True)
+_BUDGET_SCHEMA = replace(_BUDGET, json_schema=True, schema_beside_tools=True)
 _CLAUDE_4_6 = replace(
     _BUDGET_SCHEMA, window=1_000_000, thinking_by="adaptive", efforts=(*_LOW_TO_HIGH, "max")
 )
@@ -214,7 +216,11 @@ _ANTHROPIC_ROWS: Mapping[str, ModelFacts] = {
     "claude-fable-5": _FABLE_5,
     "claude-mythos-5": _FABLE_5,
     "claude-mythos-preview": replace(
-        _FABLE_5, json_schema=False, efforts=(*_LOW_TO_HIGH, "max"), rates=None
+        _FABLE_5,
+        json_schema=False,
+        schema_beside_tools=False,
+        efforts=(*_LOW_TO_HIGH, "max"),
+        rates=None,
     ),
     "claude-opus-5-5": replace(_BOUND, rates=_claude(4, 20, 0.05)),
     "claude-opus-5": replace(_CLAUDE_5, rates=_claude(5, 25)),
@@ -276,6 +282,7 @@ def _routed(facts: ModelFacts) -> ModelFacts:
     return replace(
         facts,
         api="chat",
+        schema_beside_tools=False,
         thinking_off="none" if facts.thinking_off == "none" else "",
         output_parameter="max_tokens",
         thinking_field="",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -42,6 +43,10 @@ class BrokenJson:
     problem: str
 
 
+NO_JSON = BrokenJson("", "it holds no JSON")
+"""What is wrong with a text of words."""
+
+
 def dumps(value: Json) -> str:
     """Compact JSON, non-ASCII kept."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -67,6 +72,45 @@ def extract_json(text: str) -> JsonObject | None:
     found = [(one, at) for one, at in _objects(mended) if not isinstance(one, BrokenJson)]
     fenced = (one for one, at in found if _FENCED.search(mended[max(0, at - _LONGEST_FENCE) : at]))
     return next(fenced, None) or (found[0][0] if found else None)
+
+
+def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
+    """Return the JSON value that a text is about, and whether the text is nothing else.
+
+    It is the whole text, else the first fenced block that is one, else the object of `extract_json`, else the
+    list that begins at the first bracket.
+    """
+    if has_many_values(text):
+        return BrokenJson("", f"it has more than {MOST_VALUES:,} values")
+    whole = _whole_value(text)
+    if not isinstance(whole, BrokenJson):
+        return whole[0], True
+    for block in text.split("```")[1::2]:
+        fenced = _whole_value(block.partition("\n")[2])
+        if not isinstance(fenced, BrokenJson):
+            return fenced[0], False
+    found = extract_json(text)
+    if found is not None:
+        return found, False
+    at = text.find("[")
+    with suppress(ValueError, RecursionError):
+        if at >= 0:
+            return _raw(_mended(text[at:]), 0)[0], False
+    broken = next((one for one in scan_json(text) if isinstance(one, BrokenJson)), whole)
+    return broken if text.lstrip().startswith(("{", "[")) or broken is not whole else NO_JSON
+
+
+def _whole_value(text: str) -> tuple[Json, int] | BrokenJson:
+    """Return the value that a text is, with nothing beside it, and where it ends."""
+    written = _mended(text.strip())
+    try:
+        value, end = _raw(written, 0)
+    except (ValueError, RecursionError) as error:
+        return _broken(written, 0, error)
+    rest = written[end:].strip()
+    return (
+        BrokenJson(rest, f"there is more text behind its JSON at {end}") if rest else (value, end)
+    )
 
 
 def object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:

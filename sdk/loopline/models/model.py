@@ -50,7 +50,8 @@ class LongPrice:
 class Abilities:
     """Facts about a model. `tool_choice`: it can be made to call a tool. Sizes are in tokens.
 
-    `json_mode`: its text can be held to some JSON object, `json_schema`: to one of a given form.
+    `json_mode`: its text can be held to some JSON object, `json_schema`: to one of a given form;
+    `schema_beside_tools`: it still calls tools then.
 
     `tail` is where the volatile end of a prompt may stand, and what becomes of it. One that does not
     `write_decisions` decides by calls of its own and in no form of text. One with `vision` is given
@@ -62,6 +63,7 @@ class Abilities:
     write_decisions: bool = True
     json_mode: bool = False
     json_schema: bool = False
+    schema_beside_tools: bool = False
     vision: bool = False
     pdf: bool = False
     thinking: bool = False

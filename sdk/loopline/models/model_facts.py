@@ -79,6 +79,7 @@ class ModelFacts:
             `adaptive`, it is turned off for that.
         json_mode: It can be held to some JSON object.
         json_schema: It can be held to a JSON Schema.
+        schema_beside_tools: It still calls tools while its text is held to a JSON Schema.
         thinking_by: What asks for thinking: a budget in tokens, `adaptive`, an effort, or nothing.
             `unasked` is adaptive too, and on where nothing is said.
         thinking_off: The value that turns thinking off: the effort `none`, or a `thinking.type`.
@@ -106,6 +107,7 @@ class ModelFacts:
     tool_choice: bool = False
     json_mode: bool = False
     json_schema: bool = False
+    schema_beside_tools: bool = False
     vision: bool = False
     pdf: bool = False
     thinking: Thinking = "none"

@@ -10,6 +10,8 @@ from loopline.models.json import JsonObject
 Purpose = Literal["decision", "answer", "summary", "selection", "title"]
 ProtocolName = Literal["native", "json", "tagged", "thought_action"]
 """How decisions travel: as the provider's own calls, or as text of one of three forms."""
+AnswerWay = Literal["schema", "tool", "words"]
+"""How an answer is held to a type: by the provider, as arguments of a tool, or by instructions."""
 TailKind = Literal["dropped", "inside", "kept", "cleared"]
 """What becomes of the volatile end of a prompt in the next request.
 

@@ -61,15 +61,30 @@ def shape_of_type(kind: type[T] | TypeAdapter[T]) -> Shape[T]:
     Raises:
         LooplineError: it has no JSON form, or one that is no object.
     """
-    from pydantic import PydanticUserError, TypeAdapter, ValidationError
+    adapter, schema = adapter_of(kind)
+    return Shape(_of_object(schema), validator_of_adapter(adapter))
+
+
+def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObject]:
+    """Return the adapter of a type, and its JSON Schema.
+
+    Raises:
+        LooplineError: it has no JSON form.
+    """
+    from pydantic import PydanticUserError, TypeAdapter
 
     try:
         adapter: TypeAdapter[T] = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
-        schema = _of_object(adapter.json_schema())
+        return adapter, adapter.json_schema()
     except PydanticUserError as error:
         raise LooplineError(f"{kind!r} has no JSON Schema: {error.message}") from error
 
-    def read(raw: JsonObject) -> T:
+
+def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
+    """Return what makes a value of a JSON value, and raises `Unfit` where it does not fit."""
+    from pydantic import ValidationError
+
+    def read(raw: Json) -> T:
         try:
             return adapter.validate_json(dumps(raw))
         except ValidationError as error:
@@ -77,7 +92,7 @@ def shape_of_type(kind: type[T] | TypeAdapter[T]) -> Shape[T]:
             wrong = [_at(".".join(map(str, one["loc"])), one["msg"]) for one in details]
             raise Unfit(_complaint(wrong)) from error
 
-    return Shape(schema, read)
+    return read
 
 
 def shape_of_schema(schema: JsonObject) -> Shape[JsonObject]:
@@ -85,6 +100,21 @@ def shape_of_schema(schema: JsonObject) -> Shape[JsonObject]:
 
     Raises:
         LooplineError: it is no JSON Schema, or not one of an object.
+    """
+    validate = validator_of_schema(schema)
+
+    def read(raw: JsonObject) -> JsonObject:
+        validate(raw)
+        return raw
+
+    return Shape(_of_object(schema), read)
+
+
+def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
+    """Return what lets a JSON value pass that fits the schema, and else raises `Unfit`.
+
+    Raises:
+        LooplineError: it is no JSON Schema.
     """
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for
@@ -97,7 +127,7 @@ def shape_of_schema(schema: JsonObject) -> Shape[JsonObject]:
         raise LooplineError(f"this is no JSON Schema: {error.message}") from error
     validator = draft(schema, registry=Registry[Any]())
 
-    def read(raw: JsonObject) -> JsonObject:
+    def read(raw: Json) -> Json:
         errors = islice(validator.iter_errors(raw), _COMPLAINTS)
         wrong = [
             _at(error.json_path.removeprefix("$").lstrip("."), error.message) for error in errors
@@ -106,20 +136,26 @@ def shape_of_schema(schema: JsonObject) -> Shape[JsonObject]:
             raise Unfit(_complaint(wrong))
         return raw
 
-    return Shape(_of_object(schema), read)
+    return read
 
 
 def _of_object(schema: JsonObject) -> JsonObject:
-    """The schema with its `type` in the open, as providers want it: a recursive type refers to itself."""
+    """The schema with its `type` in the open, as providers want it."""
+    schema = resolved(schema)
+    if schema.get("type") != "object":
+        asked = schema.get("type", "none")
+        raise LooplineError(f"a structured reply has the type 'object', and this schema {asked!r}")
+    return schema
+
+
+def resolved(schema: JsonObject) -> JsonObject:
+    """Return the schema with what its outermost reference names in its place: a recursive type refers to itself."""
     reference, named = schema.get("$ref"), cast("Json", schema)
     if isinstance(reference, str) and reference.startswith("#/"):
         for step in reference.removeprefix("#/").split("/"):
             named = named.get(step) if isinstance(named, dict) else None
     if isinstance(named, dict) and named is not schema:
         schema = {**named, **{name: value for name, value in schema.items() if name != "$ref"}}
-    if schema.get("type") != "object":
-        asked = schema.get("type", "none")
-        raise LooplineError(f"a structured reply has the type 'object', and this schema {asked!r}")
     return schema
 
 

@@ -44,9 +44,11 @@ from loopline.react.spawning import Child, ChildAnswer
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Resolved
 from loopline.react.turn import TurnPayload, late_input, result, waiting
+from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer
 from loopline.timeline import PendingCall, TurnResult
 
 __all__ = [
+    "ANSWER_TOOL",
     "GROUPS",
     "PRESETS",
     "Allow",
@@ -79,6 +81,7 @@ __all__ = [
     "Stop",
     "TurnPayload",
     "TurnResult",
+    "TypedAnswer",
     "Verdict",
     "allow_only",
     "approved",

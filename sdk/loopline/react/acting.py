@@ -16,7 +16,7 @@ from typing import Any, Literal
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Listen
-from loopline.models import Json, JsonObject, dumps, well_formed
+from loopline.models import Json, JsonObject, OutputType, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.approving import approved, digest_of
 from loopline.react.judging import Judge, Judged
@@ -27,6 +27,7 @@ from loopline.react.seams import Allow, Ask, Deny, Guard
 from loopline.react.spawning import Children, Spawn
 from loopline.react.strikes import Strikes, Struck, Why
 from loopline.react.threads import outlived, unclaimed
+from loopline.react.typed_answers import answer_text
 from loopline.reader import Reader
 from loopline.timeline import (
     Effect,
@@ -79,6 +80,7 @@ class Hands:
     scratchpad: MutableMapping[str, Any]
     guards: Sequence[Guard] = ()
     policies: Policies = field(default_factory=Policies)
+    output: OutputType[Any] | None = None
     spawn: Spawn | None = None
     quota: Quota = field(default_factory=Quota)
     deps: object = field(default=None, repr=False)
@@ -390,9 +392,10 @@ class Actor:
         ran_with: JsonObject | None = None,
     ) -> None:
         number = self._recorder.number
+        answer = answer_text(outcome.answer, self._hands.output)
         kept = bounded(outcome, self._hands.policies.result_bytes)
         await self._recorder.record_made(
-            lambda timeline: recorded(call, kept, elapsed_ms, timeline, number, ran_with)
+            lambda timeline: recorded(call, kept, elapsed_ms, timeline, number, ran_with, answer)
         )
 
     def _progress(self, text: str) -> None:

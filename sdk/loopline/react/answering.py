@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
-from loopline.models import well_formed
+from loopline.models import OutputType, well_formed
 from loopline.refs import CallRef
 from loopline.timeline import (
     AnswerFlag,
@@ -21,6 +22,22 @@ from loopline.timeline import (
 from loopline.timeline.waiting import computed
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why the loop is over, or that it pauses."""
+
+    reason: ExitReason
+    error: str = ""
+
+
+def answered(turn: Turn, answers: int) -> Ended | None:
+    """How the loop ended before the turn was cut off; None when it has not come to so many answers."""
+    if len(turn.completions) < answers:
+        return None
+    answer = turn.completions[answers - 1]
+    return Ended(answer.reason, answer.error)
+
+
 async def completion(
     timeline: Timeline,
     text: str,
@@ -28,11 +45,18 @@ async def completion(
     flag: AnswerFlag = "",
     reason: ExitReason = "complete",
     error: str = "",
+    output: OutputType[Any] | None = None,
 ) -> Completion:
-    """The answer with the sources it uses; numbers that name no source are set apart."""
+    """The answer with the sources it uses; numbers that name no source are set apart.
+
+    One that is a value of the `output` type has the digest of its schema.
+    """
     pool = timeline.pool
     found = partial(citations.cited, text, newest=pool.newest)
     sids = await computed(found, characters=len(text))
+    is_value = output is not None and await computed(
+        partial(output.reads, text.strip()), characters=len(text)
+    )
     return Completion(
         text=text.strip(),
         sources_used=tuple(sid for sid in sids if sid in pool.sources),
@@ -40,6 +64,7 @@ async def completion(
         flag=flag,
         reason=reason,
         error=well_formed(error),
+        schema_sha256=output.sha256 if output is not None and is_value else "",
     )
 
 
@@ -67,11 +92,14 @@ async def fallback(
     error: str = "",
     *,
     way: Collected = "summary",
+    output: OutputType[Any] | None = None,
 ) -> Completion:
     """The held draft, else what was collected: a line for each call, or all that the calls gave."""
     if turn.draft is not None:
         text = turn.draft.text
-        return await completion(timeline, text, flag="draft", reason=reason, error=error)
+        return await completion(
+            timeline, text, flag="draft", reason=reason, error=error, output=output
+        )
     because = f"the model could not be asked ({error})" if error else _BECAUSE.get(reason, reason)
     listed = turn.results[-LISTED_CALLS:]
     lines = [f"There is no answer: {because}."]

@@ -24,9 +24,9 @@ PRIORITY = 100
 FAILURES = 5
 REST_SECONDS = 30.0
 
-Beforehand = Callable[[TurnPayload], Awaitable[TurnPayload | TurnResult | None]]
+Beforehand = Callable[[TurnPayload], Awaitable[TurnPayload | TurnResult[Any] | None]]
 """Gives another payload, a result that stands in for the run, or None to leave things as they are."""
-Afterwards = Callable[[TurnPayload, TurnResult], Awaitable[TurnResult | None]]
+Afterwards = Callable[[TurnPayload, TurnResult[Any]], Awaitable[TurnResult[Any] | None]]
 """Gives another result, or None to leave it as it is."""
 
 
@@ -54,7 +54,7 @@ def wrapped(run: Run, layers: Iterable[Around | Layer]) -> Run:
 def before_run(*hooks: Beforehand) -> Around:
     """Hooks that see the payload, in their order; the first that gives a result ends it there."""
 
-    async def around(payload: TurnPayload, run: Run) -> TurnResult:
+    async def around(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         for hook in hooks:
             match await hook(payload):
                 case None:
@@ -71,7 +71,7 @@ def before_run(*hooks: Beforehand) -> Around:
 def after_run(*hooks: Afterwards) -> Around:
     """Hooks that see the result, in their order, each that of the one before it."""
 
-    async def around(payload: TurnPayload, run: Run) -> TurnResult:
+    async def around(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         result = await run(payload)
         for hook in hooks:
             changed = await hook(payload, result)
@@ -88,7 +88,7 @@ def timeout(around: Around, seconds: float, clock: Clock) -> Around:
     TimeoutError, which a `Breaker` about it turns into the plain result.
     """
 
-    async def limited(payload: TurnPayload, run: Run) -> TurnResult:
+    async def limited(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         timed = _Timed(run, seconds, clock)
         working = asyncio.ensure_future(around(payload, timed))
         timed.begin()
@@ -128,7 +128,7 @@ class Breaker:
     _failed: int = field(default=0, init=False)
     _until: float = field(default=0.0, init=False)
 
-    async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult:
+    async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
         """The around's result, or the plain one.
 
         Raises:
@@ -167,14 +167,14 @@ class _Watched:
     """A run as an around is given it: what came of it is kept, and whether it is under way."""
 
     def __init__(self, run: Run) -> None:
-        self.result: TurnResult | None = None
+        self.result: TurnResult[Any] | None = None
         self.error: Exception | None = None
         self.closed = False
         self.running = 0
         self._run = run
         self._over = asyncio.Event()
 
-    async def __call__(self, payload: TurnPayload) -> TurnResult:
+    async def __call__(self, payload: TurnPayload) -> TurnResult[Any]:
         if self.closed:
             raise LooplineError("it is too late for this run: its turn has gone on without it")
         self.running += 1
@@ -216,7 +216,7 @@ class _Timed:
         self._closed = True
         self._pause()
 
-    async def __call__(self, payload: TurnPayload) -> TurnResult:
+    async def __call__(self, payload: TurnPayload) -> TurnResult[Any]:
         if self._closed or self.late.done():
             raise LooplineError("it is too late for this run: its turn has gone on without it")
         self._pause()
@@ -236,13 +236,14 @@ class _Timed:
             self.late.set_result(None)
 
 
-def _forget(working: asyncio.Future[TurnResult]) -> None:
+def _forget(working: asyncio.Future[TurnResult[Any]]) -> None:
     """Take note of how it ended, so that asyncio does not complain that nobody did."""
     if not working.cancelled():
         working.exception()
 
 
-def _checked(around: Around, result: object) -> TurnResult:
+def _checked(around: Around, result: object) -> TurnResult[Any]:
     if not isinstance(result, TurnResult):
         raise TypeError(f"{around!r} must give a TurnResult, not {result!r}")
-    return result
+    checked: TurnResult[Any] = result
+    return checked

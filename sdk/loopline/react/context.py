@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from hashlib import sha256
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from loopline.clock import Clock
 from loopline.errors import ModelError, ModelOverflow
 from loopline.events import Listen
-from loopline.models import Message, Model, Options, Prompt, Usage, well_formed
+from loopline.models import Message, Model, Options, OutputType, Prompt, Usage, well_formed
 from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
     FEW_LEFT,
@@ -40,6 +40,7 @@ from loopline.react.offering import Offer, Offers
 from loopline.react.policies import Policies, chosen_protocol
 from loopline.react.quota import MeteredModel, Quota, recount
 from loopline.react.spawning import Child
+from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer, recorded_answer
 from loopline.react.windows import Windows
 from loopline.timeline import (
     Body,
@@ -96,8 +97,10 @@ class Context:
         clock: Clock,
         listen: Listen,
         policies: Policies,
+        output: OutputType[Any] | None = None,
         child: Child | None = None,
     ) -> None:
+        self.output: OutputType[Any] | None = output
         self.quota: Quota = Quota() if child is None else child.quota
         self._recorder = recorder
         self._selector = selector
@@ -119,13 +122,27 @@ class Context:
         timeline = self._recorder.timeline
         self.model: Model = model
         self.protocol: DecisionProtocol = chosen_protocol(self._policies, model)
-        self._offers = Offers(self._recorder, self._every, self._instructions, self.protocol)
+        self._typed: TypedAnswer | None = None
+        if self.output is not None and not self._policies.synthesizes:
+            name = self.protocol.name
+            self._typed = TypedAnswer.of_decisions(self.output, model.abilities, name)
+        self._offers = Offers(
+            self._recorder, self._every, self._instructions, self.protocol, self._typed
+        )
         self._offer = self._offers.now
         self.view: View = timeline.folded(
             View,
             f"view.{self.protocol.name}",
             lambda: View(self.protocol, learned=timeline.base.learned),
         )
+
+    def answer(self, *, traces: bool) -> TypedAnswer | None:
+        """Return what the answer of a decision, or of a request that shows the trace, is held to."""
+        if not traces:
+            return self._typed
+        if self.output is None:
+            return None
+        return TypedAnswer.of_trace(self.output, self.model.abilities)
 
     @property
     def tools(self) -> ToolSet:
@@ -158,7 +175,11 @@ class Context:
     def affords_answer(self) -> bool:
         """Whether the budget has room for an answer that is written from the trace of the turn."""
         room = self.quota.room(self.model)
-        return room is None or room > Offer.of_trace().fixed + estimate(TRACE_TAIL)
+        return room is None or room > self._offer_of_trace.fixed + estimate(TRACE_TAIL)
+
+    @property
+    def _offer_of_trace(self) -> Offer:
+        return Offer.of_trace(self.answer(traces=True))
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
@@ -177,7 +198,7 @@ class Context:
             await computed(partial(self.view.extend, fresh))
         self._extend()
         begun = recorder.turn.undecided
-        self._offer = Offer.of_trace() if iteration.traces else self._offers.now
+        self._offer = self._offer_of_trace if iteration.traces else self._offers.now
         self._traced = None
         if iteration.traces:
             await self._open_trace(iteration)
@@ -246,6 +267,7 @@ class Context:
         tokens = sum(map(cost, self._traced)) + fixed
         self.tokens = ceil(tokens * factor)
         known = timeline.known_texts
+        way, schema = recorded_answer(self.answer(traces=True))
         start = RoundStart(
             saw=timeline.seq,
             takes=tuple(one.seq for one in blocks if one.seq in timeline.pending),
@@ -266,6 +288,8 @@ class Context:
             cache_ttl=self._policies.cache_ttl_seconds,
             window=window,
             elapsed_ms=self._recorder.elapsed_ms,
+            answer_by=way,
+            schema_sha256=schema,
             system="" if self._offer.system_sha256 in known else self._offer.system,
         )
         await self._recorder.record(start)
@@ -297,9 +321,13 @@ class Context:
         limit = min(self._output << longer, max(self._window // 2, 1))
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._traced is None else NATIVE
+        typed = self.answer(traces=self._traced is not None)
+        by_tool = typed is not None and typed.way == "tool"
         return Options(
             allow_calls=calls,
             protocol=spoken,
+            force_tool=ANSWER_TOOL if by_tool and not calls and abilities.tool_choice else "",
+            json_form=typed.form if typed else None,
             json_object=spoken == "json" and abilities.json_mode,
             output_limit=max(limit, self._output),
             reasoning_effort=self._policies.reasoning_effort or "",
@@ -320,6 +348,7 @@ class Context:
             begun.tools_sha256,
             begun.limit,
             begun.purpose,
+            (begun.answer_by, begun.schema_sha256),
         ) != (
             self.model.name,
             self.protocol.name,
@@ -328,6 +357,7 @@ class Context:
             self._offer.tools_sha256,
             iteration.limit,
             iteration.purpose,
+            recorded_answer(self._typed),
         )
 
     async def _open(self, iteration: Iteration) -> None:
@@ -357,8 +387,8 @@ class Context:
             offset_rounds=self._policies.cache_point_offset_rounds,
         )
         self.tokens = budget.cost(now)
-        known = timeline.known_texts
-        before = timeline.last_round
+        known, before = timeline.known_texts, timeline.last_round
+        way, schema = recorded_answer(self._typed)
         start = RoundStart(
             saw=self.view.seq,
             takes=tuple(block.seq for block in inputs),
@@ -383,6 +413,8 @@ class Context:
             elapsed_ms=self._recorder.elapsed_ms,
             system="" if self._offer.system_sha256 in known else self._offer.system,
             tools="" if self._offer.tools_sha256 in known else self._offer.tools_text,
+            answer_by=way,
+            schema_sha256=schema,
         )
         made = await computed(partial(self._checkpoints, window.start)) if changed else ()
         await self._recorder.record(start, *made)
@@ -396,6 +428,7 @@ class Context:
             protocol=self.protocol,
             view=self.view,
             offer=self._offer,
+            answer=self._typed,
             policies=self._policies,
             clock=self._clock,
             listen=self._listen,

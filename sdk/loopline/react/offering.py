@@ -7,9 +7,10 @@ from hashlib import sha256
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.events import Delta, Listen
-from loopline.models import Model, ToolSpec
+from loopline.models import Model, ToolSpec, dumps
 from loopline.models.tokens import estimate
 from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, tools_text
+from loopline.react.typed_answers import TypedAnswer
 from loopline.timeline import Recorder, ToolsSelected, UserPrompt
 from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, brought, select
 
@@ -30,34 +31,42 @@ class Offer:
     fixed: int
 
     @classmethod
-    def of(cls, tools: ToolSet, instructions: str, protocol: DecisionProtocol) -> Offer:
-        """The offer of these tools in a protocol."""
-        manual = protocol.manual(tools.specs)
-        system = "\n\n".join(part for part in (instructions, manual) if part)
-        text = tools_text(tools.specs)
+    def of(
+        cls,
+        tools: ToolSet,
+        instructions: str,
+        protocol: DecisionProtocol,
+        answer: TypedAnswer | None = None,
+    ) -> Offer:
+        """The offer of these tools in a protocol, with an answer of that type."""
+        manual, words = protocol.manual(tools.specs), answer.words if answer else ""
+        system = "\n\n".join(part for part in (instructions, manual, words) if part)
+        specs = (*tools.specs, *(answer.specs if answer else ()))
+        text = tools_text(specs)
         native = protocol.name == NATIVE
         return cls(
             tools=tools,
-            specs=tuple(tools.specs) if native else (),
+            specs=specs if native else (),
             system=system,
             system_sha256=_digest(system),
             tools_text=text,
             tools_sha256=_digest(text),
-            fixed=estimate(system) + (estimate(text) if native else 0),
+            fixed=estimate(system) + (estimate(text) if native else 0) + _form_tokens(answer),
         )
 
     @classmethod
-    def of_trace(cls) -> Offer:
-        """What goes with the trace of a turn: no tools."""
-        text = tools_text(())
+    def of_trace(cls, answer: TypedAnswer | None = None) -> Offer:
+        """What goes with the trace of a turn, and an answer of that type: no tools."""
+        text, words = tools_text(()), answer.words if answer else ""
+        system = "\n\n".join(part for part in (TRACE_SYSTEM, words) if part)
         return cls(
             tools=ToolSet(),
             specs=(),
-            system=TRACE_SYSTEM,
-            system_sha256=_digest(TRACE_SYSTEM),
+            system=system,
+            system_sha256=_digest(system),
             tools_text=text,
             tools_sha256=_digest(text),
-            fixed=estimate(TRACE_SYSTEM),
+            fixed=estimate(system) + _form_tokens(answer),
         )
 
 
@@ -65,12 +74,18 @@ class Offers:
     """The offers of a turn: everything, or what was selected and asked for since."""
 
     def __init__(
-        self, recorder: Recorder, tools: ToolSet, instructions: str, protocol: DecisionProtocol
+        self,
+        recorder: Recorder,
+        tools: ToolSet,
+        instructions: str,
+        protocol: DecisionProtocol,
+        answer: TypedAnswer | None,
     ) -> None:
         self._recorder = recorder
         self._every = tools
         self._instructions = instructions
         self._protocol = protocol
+        self._answer = answer
         self._made: dict[tuple[str, ...] | None, Offer] = {}
 
     @property
@@ -79,7 +94,7 @@ class Offers:
         names = self._active()
         if names not in self._made:
             tools = self._every if names is None else self._only(names)
-            self._made[names] = Offer.of(tools, self._instructions, self._protocol)
+            self._made[names] = Offer.of(tools, self._instructions, self._protocol, self._answer)
         return self._made[names]
 
     async def select(self, model: Model, clock: Clock, listen: Listen) -> None:
@@ -125,6 +140,12 @@ class Offers:
         chosen = [tool for name, tool in self._every.items() if name in names]
         others = RequestTools(self._every.specs, names)
         return ToolSet([*chosen, *([] if REQUEST_TOOLS in names else [others])])
+
+
+def _form_tokens(answer: TypedAnswer | None) -> int:
+    """What the form costs that the provider holds the text to, in tokens."""
+    form = answer.form if answer else None
+    return estimate(dumps(form.schema)) if form else 0
 
 
 def _digest(text: str) -> str:

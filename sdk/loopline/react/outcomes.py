@@ -70,8 +70,9 @@ def recorded(
     timeline: Timeline,
     turn: int,
     ran_with: JsonObject | None = None,
+    answer: str | None = None,
 ) -> list[Body]:
-    """The result of a call with the sources it adds, numbered, and what it keeps."""
+    """The result of a call with the sources it adds, numbered, what it keeps, and the answer it gives."""
     cited = [section.source for section in outcome.sections if section.source]
     sids, added = timeline.pool.number([*cited, *outcome.sources])
     kept: list[Body] = []
@@ -90,6 +91,7 @@ def recorded(
         shows=outcome.shows,
         artifact=artifact,
         ran_with=ran_with,
+        answer=answer,
     )
     return [result, *added, *outcome.bodies, *kept]
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from loopline.models import Reply, well_formed
-from loopline.prompt import Answer, Decided, DecisionProtocol, Malformed
+from loopline.prompt import NATIVE, Answer, Calls, Decided, DecisionProtocol, Malformed
+from loopline.react.typed_answers import TypedAnswer
 from loopline.timeline import plan
 from loopline.timeline.waiting import computed
 
@@ -16,12 +17,13 @@ class Whole:
     """How a whole reply is read.
 
     Without a `protocol` its text is the answer. `before` is its beginning, where an earlier reply was cut off, and
-    `steps` how many steps the current plan has.
+    `steps` how many steps the current plan has. An `answer` is held to its type.
     """
 
     protocol: DecisionProtocol | None
     before: str = ""
     steps: int = 0
+    answer: TypedAnswer | None = None
 
     async def read(self, reply: Reply) -> tuple[Reply, Decided, str]:
         """Return the reply with its thinking, what it decides, and the marks that led its answer."""
@@ -31,12 +33,29 @@ class Whole:
     def _read(self, reply: Reply) -> tuple[Reply, Decided, str]:
         read = self._decoded(reply)
         decided, marks = self._without_marks(read)
+        if self.answer is not None:
+            decided = self._typed(self.answer, reply, decided)
+            if not isinstance(decided, Calls):  # a call that is the answer goes back as its text
+                reply = replace(reply, echo=None if reply.calls else reply.echo)
         if not isinstance(read, Malformed):
             thinking = "\n".join(filter(None, (reply.thinking, read.thinking)))
-            is_left = isinstance(decided, Malformed) and decided.raw != reply.text
-            discarded = reply.text if is_left else read.discarded
+            discarded = reply.text
+            if not isinstance(decided, Malformed):
+                discarded = decided.discarded
+            elif decided.raw == reply.text:
+                discarded = read.discarded
             reply = replace(reply, thinking=thinking, discarded=well_formed(discarded))
         return reply, decided, marks
+
+    def _typed(self, answer: TypedAnswer, reply: Reply, decided: Decided) -> Decided:
+        """Return the decision with its answer held to the type; a reply may begin anew what was cut off."""
+        typed, protocol = answer.read(decided), self.protocol
+        if not isinstance(typed, Malformed) or protocol is None or reply.calls:
+            return typed
+        if self.before:
+            alone = answer.read(protocol.decode(reply))
+            return alone if isinstance(alone, Answer) else typed
+        return typed if protocol.name == NATIVE else replace(typed, raw=well_formed(reply.text))
 
     def _decoded(self, reply: Reply) -> Decided:
         """Return what is decided; what was written before a reply was cut off is the beginning of it."""
@@ -60,3 +79,15 @@ class Whole:
                 return Malformed(text, problem), marks
             case _:
                 return decided, ""
+
+
+def joined_notes(notes: str, marks: str) -> str:
+    """Join notes and the marks that led an answer."""
+    return "\n".join(part for part in (notes, marks) if part)
+
+
+def words_of(decided: Decided) -> str:
+    """Return the words of a decision, whatever it is."""
+    match decided:
+        case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
+            return text

@@ -77,6 +77,8 @@ class End:
     stop: Stop
 
 
+MORE_SAID = "the user has said more"
+
 Route = Refused | Continue | Repair | Unusable | Act | Held | Accept | End
 
 
@@ -102,7 +104,7 @@ def route(reply: Reply, decided: Decided, table: Table) -> Route:
             return Continue()
         case Malformed(raw=raw, problem=problem) if _may_repair(table):
             return Repair(raw, problem)
-        case Malformed(raw=raw) if raw.strip():
+        case Malformed(raw=raw, is_text=True) if raw.strip():
             return Accept("", raw, "unparsed")
         case Malformed(raw=raw, problem=problem):
             return _unusable(raw, problem, table)
@@ -136,7 +138,7 @@ def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
     """An answer is accepted if and only if nothing holds it; on the last round nothing does."""
     state = table.state
     if table.waiting and not state.last:
-        return Held(notes, text, "the user has said more")
+        return Held(notes, text, MORE_SAID)
     if not state.last and state.iteration + 1 < state.min_rounds:
         return Held(notes, text, f"there are to be {state.min_rounds} rounds", _early(state))
     for nudge in table.nudges:

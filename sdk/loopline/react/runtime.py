@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Generic, Literal
+
+from typing_extensions import TypeVar
 
 from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
@@ -24,9 +26,17 @@ from loopline.models import (
     Usage,
     well_formed,
 )
-from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
+from loopline.prompt import Calls, Decided, Malformed, protocol
 from loopline.react.acting import Actor, Hands
-from loopline.react.answering import NOTHING, Collected, completion, continued, fallback
+from loopline.react.answering import (
+    NOTHING,
+    Collected,
+    Ended,
+    answered,
+    completion,
+    continued,
+    fallback,
+)
 from loopline.react.arounds import wrapped
 from loopline.react.asking import Patience, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
@@ -34,8 +44,9 @@ from loopline.react.nudges import nudges_of
 from loopline.react.outcomes import acknowledged, noticed, sound, thoughts
 from loopline.react.policies import Policies
 from loopline.react.quota import OutOfBudget, check_prices
-from loopline.react.replies import Whole
+from loopline.react.replies import Whole, joined_notes, words_of
 from loopline.react.router import (
+    MORE_SAID,
     Accept,
     Act,
     Continue,
@@ -66,24 +77,17 @@ from loopline.timeline import (
     Recorder,
     SwitchCause,
     ToolCalled,
-    Turn,
     TurnResult,
     UserSteer,
 )
 from loopline.timeline.waiting import is_long, settled
 
+T_co = TypeVar("T_co", covariant=True, default=None)
+
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
 GivenUp = tuple[SwitchCause, str, Usage]
 """Why a model gave no answer, what it or its error said, and what the attempt used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Why the loop is over, or that it pauses."""
-
-    reason: ExitReason
-    error: str = ""
 
 
 class _Unasked(Exception):
@@ -94,7 +98,7 @@ class _Unasked(Exception):
         self.why = why
 
 
-class React:
+class React(Generic[T_co]):
     """A loop that is wired and ready: what `build_react` returns."""
 
     def __init__(
@@ -122,7 +126,7 @@ class React:
         self._seams = seams or Seams()
         self._nudges: Sequence[Nudge] = (*nudges_of(policies), *self._seams.nudges)
         check_prices(policies, context.priced(self._models))
-        self._result: TurnResult | None = None
+        self._result: TurnResult[T_co] | None = None
 
     @property
     def state(self) -> ReactStateV2:
@@ -130,7 +134,7 @@ class React:
         recorder = self._recorder
         return ReactStateV2.fold(recorder.turn, self._policies, recorder.elapsed_seconds)
 
-    async def run(self, payload: TurnPayload) -> TurnResult:
+    async def run(self, payload: TurnPayload) -> TurnResult[T_co]:
         """Carry the turn on until it has an answer, or waits for the user.
 
         Raises:
@@ -146,7 +150,7 @@ class React:
                 await self._keep_answer()
                 raise
 
-    async def _run(self, payload: TurnPayload) -> TurnResult:
+    async def _run(self, payload: TurnPayload) -> TurnResult[T_co]:
         # What the user said is in the log, where it cannot differ from what is rendered.
         del payload
         recorder = self._recorder
@@ -156,12 +160,13 @@ class React:
             await self._actor.settle()
             recorder.answers += 1
             ended = self._paused() or answered(recorder.turn, recorder.answers)
-            if ended is None:
+            if ended is None and recorder.turn.given_answer is None:
                 await self._select_tools()
             while ended is None:
-                ended = await self._step()
+                ended = await self._given() or await self._step()
         recorder.round = 0
-        self._result = result(recorder.timeline, recorder.number, ended.reason, ended.error)
+        output = self._context.output
+        self._result = result(recorder.timeline, recorder.number, ended.reason, ended.error, output)
         return self._result
 
     async def _keep_answer(self) -> None:
@@ -190,6 +195,19 @@ class React:
         """The turn waits for the user while a call does."""
         turn = self._recorder.turn
         return Ended("paused") if any(one not in turn.answers for one in turn.waiting) else None
+
+    async def _given(self) -> Ended | None:
+        """End the turn with the answer that a tool gave, unless the user has said more meanwhile."""
+        recorder, text = self._recorder, self._recorder.turn.given_answer
+        if text is None:
+            return None
+        await recorder.catch_up()
+        if recorder.timeline.inputs_for(recorder.number) and self._asks_again:
+            await self._record(Draft(text=text, reason=MORE_SAID))
+            return None
+        body = await self._completion(text, "", "complete")
+        await self._record(body)
+        return Ended(body.reason)
 
     async def _step(self) -> Ended | None:
         state = self.state
@@ -246,7 +264,7 @@ class React:
             case Act(notes=notes, calls=calls):
                 return await self._act(reply, notes, calls)
             case Repair(raw=raw, problem=problem, notes=notes):
-                await self._record_malformed(reply, raw, problem, _both(notes, marks))
+                await self._record_malformed(reply, raw, problem, joined_notes(notes, marks))
             case Unusable(raw=raw, problem=problem, error=error):
                 await self._record_malformed(reply, raw, problem, marks)
                 return await self._without_model(ModelError(error))
@@ -254,13 +272,15 @@ class React:
                 await self._record_cut(written)
             case Held(notes=notes, text=text, reason=reason, say=say):
                 told = noticed(say.code, say.text) if say else []
-                await self._hold(reply, _both(notes, marks), Draft(text=text, reason=reason), told)
+                await self._hold(
+                    reply, joined_notes(notes, marks), Draft(text=text, reason=reason), told
+                )
             case Accept(notes=notes, text=text, flag=flag):
-                return await self._accept(reply, _both(notes, marks), text, flag)
+                return await self._accept(reply, joined_notes(notes, marks), text, flag)
             case End(notes=notes, text=text, stop=stop):
                 body = await self._completion(text, "", stop.reason)
                 told = noticed(stop.reason, stop.text)
-                return await self._close(reply, body, _both(notes, marks), told=told)
+                return await self._close(reply, body, joined_notes(notes, marks), told=told)
         return None
 
     async def _read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, Decided, str]:
@@ -270,6 +290,7 @@ class React:
             protocol=None if traces else self._context.protocol,
             before=continued(self._recorder.turn),
             steps=len(current.steps) if current else 0,
+            answer=self._context.answer(traces=traces),
         )
         return await reading.read(reply)
 
@@ -349,6 +370,7 @@ class React:
             steps=len(current.steps) if current else 0,
             before="" if traces else continued(self._recorder.turn),
             is_draft=synthesizes and not traces,
+            answer=self._context.answer(traces=traces),
         )
 
     async def _record(self, *bodies: Body) -> None:
@@ -438,8 +460,7 @@ class React:
             brief = recorder.turn.draft
             text = brief.text if brief else ""
         if not text:
-            body = await fallback(recorder.timeline, recorder.turn, reason)
-            return await self._close(reply, body, "", answer=True)
+            return await self._close(reply, await self._fallback(reason), "", answer=True)
         return await self._close(reply, await self._completion(text, "", reason), "", answer=True)
 
     async def _drafted(self, reason: ExitReason, *before: Body) -> Ended | None:
@@ -452,7 +473,18 @@ class React:
         return Ended(body.reason, body.error)
 
     async def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
-        return await completion(self._recorder.timeline, text, flag=flag, reason=reason)
+        output = self._context.output
+        return await completion(
+            self._recorder.timeline, text, flag=flag, reason=reason, output=output
+        )
+
+    async def _fallback(
+        self, reason: ExitReason, error: str = "", *, way: Collected = "summary"
+    ) -> Completion:
+        recorder, output = self._recorder, self._context.output
+        return await fallback(
+            recorder.timeline, recorder.turn, reason, error, way=way, output=output
+        )
 
     async def _close(
         self,
@@ -525,15 +557,14 @@ class React:
 
     async def _collected(self, reason: ExitReason) -> Ended:
         """What there is, as the answer: the draft, or what the calls gave."""
-        recorder, way = self._recorder, self._policies.on_exhausted
-        collected: Collected = "partial" if way == "partial" else "summary"
-        body = await fallback(recorder.timeline, recorder.turn, reason, way=collected)
+        way = self._policies.on_exhausted
+        body = await self._fallback(reason, way="partial" if way == "partial" else "summary")
         await self._record(body)
         return Ended(body.reason, body.error)
 
     async def _forced(self, reason: ExitReason) -> Ended | None:
         """An answer that is asked for without calls, else what there is."""
-        recorder, traces = self._recorder, reason == "budget"  # what the trace costs can be chosen
+        traces = reason == "budget"  # what the trace costs can be chosen
         try:
             ask = partial(self._replied, "answer", traces=traces)
             reply = await self._strikes.over(ask, steerable=reason != "budget")
@@ -547,10 +578,9 @@ class React:
         if reply.stop_reason == "refusal":
             return await self._refused(reply, answer=True)
         reply, decided, marks = await self._read(reply, traces=traces)
-        answer = _said(decided)
+        answer = words_of(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
-            body = await fallback(recorder.timeline, recorder.turn, reason)
-            return await self._close(reply, body, marks, answer=True)
+            return await self._close(reply, await self._fallback(reason), marks, answer=True)
         body = await self._completion(answer, "forced", reason)
         return await self._close(reply, body, marks, answer=True)
 
@@ -562,28 +592,7 @@ class React:
 
     async def _without_model(self, error: ModelError) -> Ended:
         """The model cannot be asked: say so, with what was found."""
-        recorder = self._recorder
         said = well_formed(str(error))
         notice = Notice(code="model_error", text=said)
-        body = await fallback(recorder.timeline, recorder.turn, "error", said)
-        await self._record(notice, body)
+        await self._record(notice, await self._fallback("error", said))
         return Ended("error", said)
-
-
-def answered(turn: Turn, answers: int) -> Ended | None:
-    """How the loop ended before the turn was cut off; None when it has not come to so many answers."""
-    if len(turn.completions) < answers:
-        return None
-    answer = turn.completions[answers - 1]
-    return Ended(answer.reason, answer.error)
-
-
-def _both(notes: str, marks: str) -> str:
-    return "\n".join(part for part in (notes, marks) if part)
-
-
-def _said(decided: Decided) -> str:
-    """The words of a decision, whatever it is."""
-    match decided:
-        case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
-            return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from loopline.models import JsonObject
 from loopline.react.state import ReactStateV2
@@ -96,13 +96,13 @@ Nudged = Reminder | Hold | Stop | None
 Nudge = Callable[[ReactStateV2], Nudged]
 """A pure function of the state, asked before each decision and, with `answer` set, about each answer."""
 
-Run = Callable[[TurnPayload], Awaitable[TurnResult]]
+Run = Callable[[TurnPayload], Awaitable[TurnResult[Any]]]
 
 
 class Around(Protocol):
     """Stands around a whole run; one that does not call `run` stands in for it."""
 
-    async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult:
+    async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
         """Run the turn, or not."""
         ...
 

@@ -10,6 +10,7 @@ from loopline.errors import ModelUnavailable
 from loopline.events import Delta, Event, Listen
 from loopline.models import TextDelta
 from loopline.prompt import Channel, DecisionProtocol, Piece
+from loopline.react.typed_answers import TypedAnswer
 from loopline.timeline import Body, Completion, Draft, Notes, Pool, Thinking, citations, plan
 from loopline.timeline.waiting import computed, in_parts
 
@@ -142,7 +143,8 @@ class Reading:
     """How a reply is read while it is written.
 
     `steps` is how many steps the current plan has. `before` is the beginning of the reply, where an
-    earlier one was cut off. The text `is_draft` where another request writes the answer.
+    earlier one was cut off. The text `is_draft` where another request writes the answer. Of an `answer` that is
+    held to a type, the compact JSON of its value is heard.
     """
 
     protocol: DecisionProtocol
@@ -150,6 +152,7 @@ class Reading:
     steps: int = 0
     before: str = ""
     is_draft: bool = False
+    answer: TypedAnswer | None = None
 
 
 class ReplyStream:
@@ -198,6 +201,7 @@ class ReplyStream:
         reading = self._reading
         self._splitter = reading.protocol.splitter()
         self._marks = MarkFilter(reading.steps)
+        self._value = reading.answer.splitter() if reading.answer else None
         self._into = ChannelTexts(lambda _: None)
         self._written = list[str]()
         self._resolved = Resolved(self._hear, reading.pool)
@@ -216,6 +220,8 @@ class ReplyStream:
             self._tell(channel, joint + text)
 
     def _tell(self, channel: Channel, text: str) -> None:
+        if channel == "answer" and self._value is not None:
+            text = self._value.feed(text)
         name = "draft" if channel == "answer" and self._reading.is_draft else channel
         if name == "answer":
             self._written.append(text)

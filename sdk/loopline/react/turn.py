@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
+from loopline.errors import LooplineError
 from loopline.files import Attachment
+from loopline.models import OutputType, Unfit
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
     DEFAULT_USER,
+    Completion,
     ExitReason,
     PendingCall,
     Timeline,
@@ -36,8 +41,20 @@ class TurnPayload:
     attachments: Sequence[Attachment] = ()
 
 
-def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "") -> TurnResult:
-    """The result that the blocks of a turn make."""
+def result(
+    timeline: Timeline,
+    number: int,
+    reason: ExitReason,
+    error: str = "",
+    output: OutputType[Any] | None = None,
+) -> TurnResult[Any]:
+    """The result that the blocks of a turn make, its answer read as a value of the `output` type.
+
+    Without a type at hand an answer that was held to one is the JSON value that it says.
+
+    Raises:
+        LooplineError: the answer was held to another type, and this one does not read it.
+    """
     turn = timeline.turn(number)
     completion = turn.completion
     used = completion.sources_used if completion else ()
@@ -53,7 +70,24 @@ def result(timeline: Timeline, number: int, reason: ExitReason, error: str = "")
         cost=turn.cost,
         pending=waiting(turn),
         late_input=late_input(timeline),
+        output=_value(turn, completion, output) if completion else None,
     )
+
+
+def _value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> object:
+    """The value of an answer that was held to a type; None of any other one."""
+    if not answer.schema_sha256:
+        return None
+    if output is None:
+        return json.loads(answer.text)
+    try:
+        return output.read(answer.text)
+    except Unfit as error:
+        asked = turn.header.output if turn.header else None
+        raise LooplineError(
+            f"the answer of {turn_id(turn.number)} is {asked.name if asked else 'of another type'} (schema "
+            f"{answer.schema_sha256[:12]}…), and {output.schema.name} ({output.sha256[:12]}…) does not read it: {error}"
+        ) from error
 
 
 def waiting(turn: Turn) -> list[PendingCall]:

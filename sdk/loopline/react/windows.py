@@ -40,6 +40,7 @@ from loopline.react.asking import Patience, ask
 from loopline.react.offering import Offer
 from loopline.react.policies import Policies
 from loopline.react.quota import MeteredModel, OutOfBudget, Quota
+from loopline.react.typed_answers import TypedAnswer, recorded_answer
 from loopline.timeline import (
     Body,
     PlanHistory,
@@ -94,6 +95,7 @@ class Windows:
     protocol: DecisionProtocol
     view: View
     offer: Offer
+    answer: TypedAnswer | None
     policies: Policies
     clock: Clock
     listen: Listen
@@ -159,6 +161,7 @@ class Windows:
             "renderer": before.renderer != RENDERER,
             "instructions": before.system_sha256 != self.offer.system_sha256,
             "tools": before.tools_sha256 != self.offer.tools_sha256,
+            "output": (before.answer_by, before.schema_sha256) != recorded_answer(self.answer),
         }
         return [cause for cause, is_one in causes.items() if is_one]
 

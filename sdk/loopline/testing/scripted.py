@@ -12,6 +12,7 @@ from loopline.errors import LooplineError, ModelError
 from loopline.models import (
     Abilities,
     AttachmentLimits,
+    BrokenJson,
     JsonObject,
     Price,
     Prompt,
@@ -21,8 +22,10 @@ from loopline.models import (
     TextDelta,
     ToolCall,
     Usage,
+    whole_object,
 )
 from loopline.prompt import DecisionProtocol, protocol
+from loopline.react import ANSWER_TOOL
 
 
 class ScriptError(LooplineError):
@@ -38,7 +41,10 @@ class Call(ToolCall):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Say:
-    """A reply: text, calls, or both. Where decisions travel as text, it is written out as such."""
+    """A reply: text, calls, or both. Where decisions travel as text, it is written out as such.
+
+    The JSON of an object is a call of the tool that takes the answer, where there is one.
+    """
 
     text: str
     calls: tuple[ToolCall, ...]
@@ -94,6 +100,7 @@ class AbilityChoices(TypedDict, total=False):
     tool_choice: bool
     json_mode: bool
     json_schema: bool
+    schema_beside_tools: bool
     vision: bool
     pdf: bool
     thinking: bool
@@ -149,7 +156,7 @@ class ScriptedModel:
                 yield TextDelta(text=text)
                 yield Reply(text=text)
             case Say() as say:
-                reply = _reply(say, protocol(prompt.options.protocol))
+                reply = _reply(_by_tool(say, prompt), protocol(prompt.options.protocol))
                 if reply.text:
                     yield TextDelta(text=reply.text)
                 yield reply
@@ -195,6 +202,17 @@ class ScriptedModel:
             raise ScriptError(self._overrun)
         entry = script.pop(0)
         return entry(prompt) if callable(entry) else entry
+
+
+def _by_tool(say: Say, prompt: Prompt) -> Say:
+    """What is said, its text as a call of the tool that takes the answer, if there is one and it fits in that."""
+    if say.calls or not any(tool.name == ANSWER_TOOL for tool in prompt.tools):
+        return say
+    arguments = whole_object(say.text)
+    if isinstance(arguments, BrokenJson) or not say.text.strip():
+        return say
+    call = ToolCall(name=ANSWER_TOOL, arguments=arguments)
+    return Say("", call, thinking=say.thinking, usage=say.usage)
 
 
 def _reply(say: Say, spoken: DecisionProtocol) -> Reply:

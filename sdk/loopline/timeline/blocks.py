@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.models import Echo, Json, JsonObject, Usage
+from loopline.models import Echo, Json, JsonObject, OutputSchema, Usage
 from loopline.refs import (
     ArtifactRef,
     BlockRef,
@@ -68,7 +68,7 @@ class TurnHeader:
 
     It is recorded with the first thing that the turn says; `began` is when it was begun. `limits` are the
     policies in force that are not those of the preset `bare`. `recoveries` counts how often the turn was
-    taken up by somebody who was not asked to, after its runner was gone.
+    taken up by somebody who was not asked to, after its runner was gone. `output` is what the answer is to be.
     """
 
     bundle: str
@@ -80,15 +80,17 @@ class TurnHeader:
     knowledge: KnowledgeCommit | None = None
     began: datetime | None = None
     recoveries: int = 0
+    output: OutputSchema | None = None
     type: Literal["turn.header"] = "turn.header"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserPrompt:
-    """What the user said to begin a turn, and the limits asked for it."""
+    """What the user said to begin a turn, the limits asked for it, and what its answer is to be."""
 
     text: str
     limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
+    output: OutputSchema | None = None
     type: Literal["user.prompt"] = "user.prompt"
 
 
@@ -318,6 +320,7 @@ class ToolResult:
 
     `found` counts what a search found. `shows` names what a read put before the model, as pairs of
     ref and sha256 of the text. `ran_with` are the arguments it ran with, where a guard changed them.
+    An `answer` is that of the turn, which ends with it.
     """
 
     call_id: str
@@ -329,6 +332,7 @@ class ToolResult:
     shows: tuple[tuple[str, str], ...] = ()
     artifact: str = ""
     ran_with: JsonObject | None = None
+    answer: str | None = None
     type: Literal["react.tool.result"] = "react.tool.result"
 
 
@@ -426,7 +430,8 @@ AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "c
 class Completion:
     """The answer, with its citation tokens as they were written; `sources_used` are their sids.
 
-    `flag` says what it is when it is not the model's own; `reason` and `error` say how the loop ended.
+    `flag` says what it is when it is not the model's own; `reason` and `error` say how the loop ended. A text
+    that is a value of the turn's output type has the digest of its schema in `schema_sha256`.
     """
 
     text: str
@@ -435,6 +440,7 @@ class Completion:
     flag: AnswerFlag = ""
     reason: ExitReason = "complete"
     error: str = ""
+    schema_sha256: str = ""
     type: Literal["assistant.completion"] = "assistant.completion"
 
 

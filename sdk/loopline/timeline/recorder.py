@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
+from loopline.models import OutputType
 from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
 from loopline.timeline.log import Conversation, TimelineLog
 from loopline.timeline.past import Past
@@ -26,7 +28,7 @@ class Recorder:
     answers that this run of the turn has come to; the log may hold more of a run that was cut off.
     `on_steer` is called when the user steers the turn, `on_stop` when it is to end. `header` is what the next append says first, outside any round,
     unless it is what the turn's newest header says; `foreword` goes with the first one. A turn is `adopted`
-    that whoever asked for it has not begun.
+    that whoever asked for it has not begun. `output` is the type that was asked for its answer.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Recorder:
         self.header: TurnHeader | None = None
         self.foreword: Sequence[Body] = ()
         self.adopted = False
+        self.output: OutputType[Any] | None = None
         self.on_steer: Callable[[], None] | None = None
         self.on_stop: Callable[[], None] | None = None
         self.take_up()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic
+
+from typing_extensions import TypeVar
 
 from loopline.models import JsonObject, Usage
 from loopline.timeline.blocks import ExitReason, Source
+
+T_co = TypeVar("T_co", covariant=True, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +25,11 @@ class PendingCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnResult:
+class TurnResult(Generic[T_co]):
     """What came of a turn.
+
+    `output` is the answer as a value of the turn's output type; None without one, and where the answer is
+    no such value.
 
     `sources` are those the answer cites, in the order of their first mention. `rounds` counts
     decisions. `usage` and `cost` are those of the turn and of the child runs that its calls began;
@@ -40,3 +48,4 @@ class TurnResult:
     sources: Sequence[Source] = ()
     pending: Sequence[PendingCall] = ()
     late_input: Sequence[str] = ()
+    output: T_co | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loopline.models import Carrying, TailKind, Usage
+from loopline.models import AnswerWay, Carrying, TailKind, Usage
 
 
 def turn_id(turn: int) -> str:
@@ -71,7 +71,8 @@ class RoundStart:
     messages once the model has replied; what grows in it had `tail_room` tokens, 0 for no bound. `tokens` is the estimate of the whole request, `file_tokens` that
     of the files in it, before any learning. One that `shows` the trace of its turn instead of the context
     has no part in any epoch. `elapsed_ms` is how long its turn had run until then, 0 where nobody noted it.
-    The provider was taken to keep the prompt for `cache_ttl` seconds, 0 where nobody noted it.
+    The provider was taken to keep the prompt for `cache_ttl` seconds, 0 where nobody noted it. `answer_by` says
+    in which way the answer is held to the turn's output type, and `schema_sha256` is the digest of that.
     """
 
     saw: int
@@ -98,6 +99,8 @@ class RoundStart:
     system: str = ""
     tools: str = ""
     elapsed_ms: float = 0.0
+    answer_by: AnswerWay | Literal[""] = ""
+    schema_sha256: str = ""
     type: Literal["react.round.start"] = "react.round.start"
 
 

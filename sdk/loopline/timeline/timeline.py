@@ -74,6 +74,7 @@ class Batch:
 class Turn:
     """One user request up to its end, as far as it has come.
 
+    `given` are the answers that calls of the last round gave for the turn, until one is its answer or is held.
     `undecided` is a round that has begun and has no decision yet, `overflowed` that its request was found
     too long. `waiting` are the calls that wait for the user, `answers` what the user gave them. `children`
     are the runs that its calls began, by conversation. `steered` is the number of rounds that were over when a
@@ -95,6 +96,7 @@ class Turn:
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     started: dict[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
     waiting: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
+    given: dict[str, str] = field(default_factory=dict[str, str])
     answers: dict[str, UserAnswer] = field(default_factory=dict[str, UserAnswer])
     children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
     decisions: list[Decision] = field(default_factory=list[Decision])
@@ -129,6 +131,7 @@ class Turn:
                 self.header, self.begun = header, self.begun or header.began or block.ts
             case RoundStart() as begun:
                 self.undecided, self.overflowed = begun, False
+                self.given.clear()
             case ModelOverflowed():
                 self.overflowed = True
             case Decision() as decision:
@@ -204,7 +207,9 @@ class Turn:
                 self.answers.pop(call_id, None)  # given to what it asked before
             case UserAnswer(call_id=call_id):
                 self.answers.setdefault(call_id, body)
-            case ToolResult(call_id=call_id, status=status):
+            case ToolResult(call_id=call_id, status=status, answer=answer):
+                if answer is not None:
+                    self.given[call_id] = answer
                 call = self.open_calls.pop(call_id, None)
                 if call is not None and status == "error":
                     self.failed[_digest(call)] += 1
@@ -214,6 +219,7 @@ class Turn:
                     batch.results[call_id] = body
 
     def _end(self, body: Draft | Completion | Exit | UserStop) -> None:
+        self.given.clear()
         match body:
             case Draft():
                 self.draft = body
@@ -228,6 +234,14 @@ class Turn:
     def completion(self) -> Completion | None:
         """The answer, as it was last given."""
         return self.completions[-1] if self.completions else None
+
+    @property
+    def given_answer(self) -> str | None:
+        """The answer that a tool gave for the turn: that of the first call, once all have their results."""
+        if self.open_calls or not self.batches:
+            return None
+        calls = [call.call_id for call in self.batches[-1].calls]
+        return next((self.given[one] for one in calls if one in self.given), None)
 
     @property
     def rounds(self) -> int:

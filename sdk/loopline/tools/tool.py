@@ -507,7 +507,8 @@ def _outcome(returned: object) -> Outcome:
         return Outcome(text=_text(returned))
     text: object = returned.text
     sources = tuple(_source(source) for source in returned.sources)
-    return Outcome(text=_text(text), sources=sources, artifact=_json(returned.artifact))
+    artifact, answer = _json(returned.artifact), returned.answer
+    return Outcome(text=_text(text), sources=sources, artifact=artifact, answer=answer)
 
 
 def _text(returned: object) -> str:

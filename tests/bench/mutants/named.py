@@ -130,8 +130,8 @@ NAMED = (
     Named(
         "a blank reply becomes the answer",
         "react/router.py",
-        "case Malformed(raw=raw) if raw.strip():",
-        "case Malformed(raw=raw) if raw or True:",
+        "case Malformed(raw=raw, is_text=True) if raw.strip():",
+        "case Malformed(raw=raw, is_text=True) if raw or True:",
     ),
     Named(
         "a hook holds the answer of the last round",

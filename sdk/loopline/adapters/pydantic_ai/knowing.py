@@ -30,12 +30,14 @@ def facts_of(model: Model) -> ModelFacts:
     if known is not UNKNOWN and known is not FAMILIES.get(f"{model.system}:"):
         return known
     profile = profile_of(model)
+    said: Mapping[str, object] = profile
     return ModelFacts(
         window=profile.get("context_window") or UNKNOWN.window,
         tool_call=profile.get("supports_tools", True),
         tool_choice=profile.get("supports_forced_tool_choice", False),
         json_mode=profile.get("supports_json_object_output", False),
         json_schema=profile.get("supports_json_schema_output", False),
+        schema_beside_tools=bool(said.get("google_supports_tool_combination")),
         thinking="plain" if profile.get("supports_thinking", False) else "none",
     )
 
@@ -45,12 +47,13 @@ def abilities_of(model: Model, known: ModelFacts) -> Abilities:
 
     There is no way here to say that a tail is cleared, nor to have it inside a result.
     """
+    takes_schema = profile_of(model).get("supports_json_schema_output", False)
     return Abilities(
         tool_call=known.tool_call,
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
-        json_schema=known.json_schema
-        and profile_of(model).get("supports_json_schema_output", False),
+        json_schema=known.json_schema and takes_schema,
+        schema_beside_tools=known.schema_beside_tools and takes_schema,
         vision=known.vision,
         pdf=known.pdf,
         thinking=known.thinking != "none",

@@ -47,10 +47,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The reply is neither; `problem` tells the model what was wrong."""
+    """The reply is neither; `problem` tells the model what was wrong.
+
+    Unless it `is_text`, what is `raw` is no answer either when no repair is left.
+    """
 
     raw: str
     problem: str
+    is_text: bool = True
 
 
 Decided = Calls | Answer | Malformed

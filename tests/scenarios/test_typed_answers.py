@@ -1,0 +1,210 @@
+"""An answer is a value: asked for in the way that a model does best, checked, repaired, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from loopline import Block, Bundle, Delta, Harness, LooplineError, Output, tool
+from loopline.events import Event
+from loopline.react import ANSWER_TOOL
+from loopline.testing import Call, Raw, Say, ScriptedModel
+from loopline.testing.scripted import AbilityChoices
+from loopline.timeline import Completion, Decision, RoundStart, TurnHeader
+
+
+class Advice(BaseModel):
+    """How to steep a tea."""
+
+    kind: Literal["green", "black"]
+    minutes: int
+
+
+@dataclass(frozen=True)
+class Meal:
+    """A dish with what it costs."""
+
+    dish: str
+    price: float
+
+
+class Tin(TypedDict):
+    """What a tin holds."""
+
+    grams: int
+
+
+@tool(effect="read")
+def steep(kind: str) -> str:
+    """How to steep a kind of tea."""
+    return f"{kind}: 3 minutes"
+
+
+@tool(effect="read")
+def decide(minutes: int) -> Output:
+    """Decide how long."""
+    return Output(answer={"kind": "green", "minutes": minutes})
+
+
+T = TypeVar("T")
+
+GREEN = Advice(kind="green", minutes=3)
+TEXT = '{"kind":"green","minutes":3}'
+WRONG = '{"kind":"green","minutes":"three"}'
+BUNDLE = Bundle(id="tea", instructions="You help to make tea.", tools=[steep, decide])
+
+WAYS: dict[str, AbilityChoices] = {
+    "schema": {"json_schema": True, "schema_beside_tools": True},
+    "tool": {},
+    "words, json": {"tool_call": False, "json_mode": True},
+    "words, tagged": {"tool_call": False},
+}
+
+
+async def heard(harness: Harness, text: str, output_type: object) -> tuple[str, list[Event]]:
+    """What a listener has on the answer channel when the turn is over, and every event."""
+    answer, events = "", list[Event]()
+    async for event in harness.conversation("c1").stream(text, output_type=output_type):
+        events.append(event)
+        match event:
+            case Delta(type="delta", channel="answer", text=piece):
+                answer += piece
+            case Delta(type="reset", channel="answer"):
+                answer = ""
+            case _:
+                pass
+    return answer, events
+
+
+def bodies(blocks: Sequence[Block], kind: type[T]) -> list[T]:
+    return [block.body for block in blocks if isinstance(block.body, kind)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_answer_is_a_value_whatever_the_way(way: str) -> None:
+    model = ScriptedModel([Call("tea.steep", kind="green"), Say(TEXT)], **WAYS[way])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice)
+        blocks = await talk.blocks()
+    assert (result.ok, result.output, result.answer) == (True, GREEN, TEXT)
+    assert {one.answer_by for one in bodies(blocks, RoundStart)} == {way.partition(",")[0]}
+    assert bodies(blocks, TurnHeader)[-1].output is not None
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_an_answer_that_does_not_fit_is_written_anew(way: str) -> None:
+    model = ScriptedModel([Say(WRONG), Say(TEXT)], **WAYS[way])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        answer, _ = await heard(harness, "Green?", Advice)
+    assert answer == TEXT
+    assert "The answer is no Advice: minutes: " in str(model.requests[1])
+    assert "three" in str(model.requests[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_turn_whose_answers_never_fit_ends_without_one(way: str) -> None:
+    model = ScriptedModel([Say(WRONG), Say(WRONG)], **WAYS[way])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice)
+        blocks = await talk.blocks()
+    assert (result.ok, result.output, result.exit_reason) == (False, None, "error")
+    assert "The answer is no Advice: minutes: Input should be a valid integer" in result.error
+    assert ["three" in one.raw for one in bodies(blocks, Decision)] == [True, True]
+
+
+@pytest.mark.parametrize("way", ["schema", "tool", "words, tagged"])
+async def test_words_about_an_answer_are_kept_and_are_none_of_it(way: str) -> None:
+    said = f"Here it is:\n```json\n{TEXT}\n```\nEnjoy."
+    model = ScriptedModel([Raw(said)], **WAYS[way])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice)
+        blocks = await talk.blocks()
+    assert (result.output, result.answer) == (GREEN, TEXT)
+    assert bodies(blocks, Decision)[-1].discarded == said
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Meal, '{"dish":"soup","price":4.5}', Meal("soup", 4.5)),
+        (Tin, '{"grams":100}', {"grams": 100}),
+        (list[int], "[1,2]", [1, 2]),
+        (int, "7", 7),
+        (Literal["yes", "no"], '"yes"', "yes"),
+        (Meal | None, "null", None),
+    ],
+)
+async def test_any_type_with_a_json_form_will_do(
+    way: str, kind: Any, text: str, value: object
+) -> None:
+    model = ScriptedModel([Say(text)], **WAYS[way])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        result = await harness.conversation("c1").say("?", output_type=kind)
+    assert (result.ok, result.output, result.answer) == (True, value, text)
+
+
+async def test_a_value_that_is_no_object_stands_in_one_where_that_is_asked_for() -> None:
+    model = ScriptedModel([Raw('{"value": [1, 2]}')], **WAYS["schema"])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        answer, events = await heard(harness, "?", list[int])
+    assert answer == "[1,2]"
+    assert [one for one in events if isinstance(one, Delta) and one.type == "reset"] == []
+
+
+async def test_a_call_of_the_answer_beside_others_comes_too_early() -> None:
+    early = Say("", Call("tea.steep", kind="green"), Call(ANSWER_TOOL, kind="green", minutes=1))
+    model = ScriptedModel([early, Say(TEXT)])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice)
+        blocks = await talk.blocks()
+    assert result.output == GREEN
+    assert '"minutes":1' in bodies(blocks, Decision)[0].discarded
+
+
+async def test_a_tool_ends_the_turn_with_its_answer() -> None:
+    both = Say("", Call("tea.decide", minutes=3), Call("tea.steep", kind="green"))
+    model = ScriptedModel([both])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice)
+        [answer] = bodies(await talk.blocks(), Completion)
+    assert (result.ok, result.output, result.rounds) == (True, GREEN, 1)
+    assert answer.text == TEXT
+
+
+async def test_an_answer_of_a_tool_that_does_not_fit_is_an_error_for_the_model() -> None:
+    model = ScriptedModel([Call("tea.decide", minutes=3), Say("Three minutes.")])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        result = await harness.conversation("c1").say("Green?")
+    assert (result.answer, result.output) == ("Three minutes.", None)
+    assert "the answer it gave is no text" in str(model.requests[1])
+
+
+async def test_a_bundle_says_what_its_answers_are_and_a_turn_may_ask_for_another_type() -> None:
+    bundle = Bundle(id="tea", instructions="Tea.", output_type=Advice)
+    model = ScriptedModel([Say(TEXT), Say("[3]")], **WAYS["schema"])
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        first = await talk.say("Green?")
+        second = await talk.say("Minutes?", output_type=list[int])
+        starts = bodies(await talk.blocks(), RoundStart)
+    assert (first.output, second.output) == (GREEN, [3])
+    assert starts[1].opened_by == "output"
+
+
+async def test_a_type_without_a_json_form_is_refused_before_anything_is_said() -> None:
+    async with Harness.open(BUNDLE, store="memory:", model=ScriptedModel([])) as harness:
+        talk = harness.conversation("c1")
+        with pytest.raises(LooplineError, match="has no JSON Schema"):
+            await talk.say("?", output_type=Harness)
+        assert await talk.blocks() == []
