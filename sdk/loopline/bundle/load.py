@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import TypeIs
+
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.importing import (
     blame,
@@ -284,15 +286,18 @@ def _installed(name: str, found: list[EntryPoint]) -> LoadedBundle:
 
 def _bundle_in(module: ModuleType, attribute: str) -> Bundle[Any]:
     value: object = getattr(module, attribute, None)
-    if isinstance(value, Bundle):
-        found: Bundle[Any] = value
-        return found
+    if _is_bundle(value):
+        return value
     file = module.__file__
     if value is not None:
         raise BundleError(f"{file}: {attribute!r} is not a Bundle(…) but {value!r}")
     others = [name for name, other in vars(module).items() if isinstance(other, Bundle)]
     hint = f"call one of {others} that" if others else "write `bundle = Bundle(id=…, …)`"
     raise BundleError(f"{file}: no {attribute!r} in it: {hint}")
+
+
+def _is_bundle(value: object) -> TypeIs[Bundle[Any]]:
+    return isinstance(value, Bundle)
 
 
 def _given(bundle: Bundle[Any]) -> LoadedBundle:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from typing_extensions import TypeIs
+
 from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.react.seams import Around, Run
@@ -243,7 +245,10 @@ def _forget(working: asyncio.Future[TurnResult[Any]]) -> None:
 
 
 def _checked(around: Around, result: object) -> TurnResult[Any]:
-    if not isinstance(result, TurnResult):
+    if not _is_result(result):
         raise TypeError(f"{around!r} must give a TurnResult, not {result!r}")
-    checked: TurnResult[Any] = result
-    return checked
+    return result
+
+
+def _is_result(value: object) -> TypeIs[TurnResult[Any]]:
+    return isinstance(value, TurnResult)
