@@ -68,6 +68,7 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 B = TypeVar("B", default=Any)
 """Of a bundle that is opened by its path nobody knows the type of its answers."""
 
+
 class OpenOptions(TypedDict, total=False):
     """The keywords of `Harness.open` that most callers leave out."""
 
