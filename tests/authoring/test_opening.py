@@ -238,6 +238,13 @@ def test_an_unknown_path_names_what_lies_beside_it(tmp_path: Path) -> None:
     assert complaint(path) == f"{path}: no such folder; nearest are ['guide']"
 
 
+def test_a_missing_file_names_the_files_that_lie_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "tee.py"
+    assert complaint(path) == f"{path}: no such file; there is none to take in its place"
+    write(tmp_path, {"tea.py": ""})
+    assert complaint(path) == f"{path}: no such file; nearest are ['tea.py']"
+
+
 def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {"guide.txt": ""})
     assert "not a folder or a .py file" in complaint(tmp_path / "guide.txt")

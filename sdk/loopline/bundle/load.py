@@ -198,8 +198,10 @@ def _site(path: Path) -> _Site:
     if path.is_file() and path.suffix == ".py":
         return _Site(path.parent if path.name == "__init__.py" else path)
     if not path.is_dir():
-        what = "not a folder or a .py file" if path.exists() else "no such folder"
-        known = [inner.name for inner in _folders(path.parent)]
+        what = "no such file" if path.suffix == ".py" else "no such folder"
+        if path.exists():
+            what = "not a folder or a .py file"
+        known = [inner.name for inner in (*_folders(path.parent), *path.parent.glob("*.py"))]
         raise BundleError(f"{path}: {what}; {_nearest(path.name, known)}")
     if (path / "__init__.py").is_file():
         return _Site(path)
@@ -347,4 +349,4 @@ def _files(root: Path) -> list[str]:
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, list(known), 3, 0.0)
-    return f"nearest are {near}" if near else "there are none"
+    return f"nearest are {near}" if near else "there is none to take in its place"

@@ -30,13 +30,13 @@ def open_to_read(path: Path, connections: int) -> Engine:
         StoreError: there is none.
     """
     if not path.exists():
-        raise StoreError(f"there is no store at {path}: what is opened read-only is not begun")
+        raise StoreError(f"there is no store at {path}: run a bundle first, or name another store")
     with ExitStack() as failed:
         engine = reading(path, read_only=True, connections=connections)
         failed.callback(engine.dispose)
         looking = engine if as_left(path) is None else reading_still(path)
         if _holds_nothing(path, looking):
-            raise StoreError(f"{path} is empty: what is opened read-only is not begun")
+            raise StoreError(f"{path} is empty: run a bundle first, or name another store")
         failed.pop_all()
     return engine
 
