@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.doors.bundles import ledger
+from tests.doors.bundles import QUESTION, ledger
 from tests.doors.command import Loopline, finish, wait_for
 
 
@@ -64,3 +64,54 @@ def test_the_latest_conversation_is_carried_on_when_none_is_named(slow: Loopline
     assert "conversation slow-1 (the latest)" in ran.err
     assert ran.code == 0
     assert "nothing to carry on" in slow("run", "slow").err
+
+
+def test_stop_ends_a_turn_of_another_process_and_says_so(slow: Loopline) -> None:
+    process = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    stopped = slow("stop", "-c", "c1")
+    assert (stopped.out, stopped.code) == ("turn_1: stopped\n", 0)
+    assert "asking turn_1 of c1 to stop" in stopped.err
+    ran = finish(process)
+    assert (ran.code, "stopped · 1 round" in ran.err) == (1, True)
+    assert slow.blocks("c1")[-1]["body"]["reason"] == "stopped"
+
+
+def test_stop_ends_what_is_queued_too(slow: Loopline) -> None:
+    first = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    second = slow.start("run", "slow", "hello", "-c", "c1")
+    wait_for(lambda: [one["type"] for one in slow.blocks("c1")].count("user.prompt") == 2)
+    stopped = slow("stop", "--json")
+    turns = [{"turn_id": f"turn_{n}", "exit_reason": "stopped"} for n in (1, 2)]
+    assert stopped.value == {"conversation": "c1", "turns": turns}
+    assert [finish(process).code for process in (first, second)] == [1, 1]
+
+
+def test_stop_has_nothing_to_end_where_every_turn_has_ended(tea: Loopline) -> None:
+    tea("run", "guide", QUESTION, "-c", "c1")
+    before = tea.blocks("c1")
+    stopped = tea("stop", "-c", "c1")
+    assert (stopped.out, stopped.code) == ("nothing was running in c1\n", 0)
+    assert tea("stop", "--json").value == {"conversation": "c1", "turns": []}
+    assert tea.blocks("c1") == before
+
+
+def test_stop_fails_where_there_is_nothing_of_that_name_and_begins_no_store(tea: Loopline) -> None:
+    assert "there is no store" in tea("stop").err
+    assert not (tea.folder / ".loopline").exists()
+    tea("run", "guide", QUESTION, "-c", "c1")
+    unknown = tea("stop", "-c", "c2")
+    assert (unknown.code, "no conversation 'c2'" in unknown.err) == (1, True)
+
+
+def test_a_turn_that_does_not_end_in_time_has_been_asked_to(slow: Loopline) -> None:
+    process = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    os.kill(process.pid, signal.SIGSTOP)
+    stopped = slow("stop", "-c", "c1", "--wait", "0.1")
+    assert (stopped.code, stopped.out) == (1, "")
+    assert "error: turn_1 still runs after 0.1 s" in stopped.err
+    os.kill(process.pid, signal.SIGCONT)
+    assert finish(process).code == 1
+    assert slow.blocks("c1")[-1]["body"]["reason"] == "stopped"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from loopline import __version__
-from loopline.cli.auditing import Audited, audit
 from loopline.cli.caching import CacheName
 from loopline.cli.chatting import chat
 from loopline.cli.checking import check
 from loopline.cli.choices import Choices
 from loopline.cli.door import attend
 from loopline.cli.groups import knowledge, presetting
-from loopline.cli.keeping import Removal, backup, export, forget, fork, import_, judge
 from loopline.cli.knowing import search
 from loopline.cli.listing import Active
 from loopline.cli.looking import Look, show
@@ -41,6 +39,16 @@ from loopline.cli.reading import read
 from loopline.cli.recovery import carry_on
 from loopline.cli.replaying import replay
 from loopline.cli.running import Asked, run
+from loopline.cli.store_commands import (
+    audit_command,
+    backup_command,
+    export_command,
+    feedback_command,
+    forget_command,
+    fork_command,
+    import_command,
+    stop_command,
+)
 from loopline.cli.timelines import Wanted
 from loopline.cli.tooling import ToolCall, tool
 from loopline.events import DialectName
@@ -153,6 +161,33 @@ def run_command(
     attend(lambda screen: run(asked, screen), verbose=verbose, as_json=as_json)
 
 
+@app.command("chat")
+def chat_command(
+    bundle: BundleArgument,
+    conversation: ConversationOption = None,
+    store: StoreOption = None,
+    model: ModelOption = None,
+    user: UserOption = None,
+    prop: PropOption = None,
+    record: RecordOption = None,
+    replay: ReplayOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Talk with a bundle, line by line."""
+    choices = Choices(
+        conversation=conversation,
+        store=store,
+        model=model,
+        user=user,
+        props=tuple(prop or ()),
+        record=record,
+        replay=replay,
+        as_json=as_json,
+    )
+    attend(partial(chat, bundle, choices), verbose=verbose, as_json=as_json)
+
+
 @app.command("resume")
 def resume_command(
     bundle: BundleArgument,
@@ -184,6 +219,9 @@ def resume_command(
     else:
         work = partial(run, Asked(bundle=bundle, text=None, choices=choices, limits={}))
     attend(work, verbose=verbose, as_json=as_json)
+
+
+app.command("stop")(stop_command)
 
 
 @app.command("read")
@@ -336,187 +374,13 @@ def replay_command(
     attend(partial(replay, choices), verbose=verbose, as_json=as_json)
 
 
-@app.command("export")
-def export_command(
-    conversation: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="CONVERSATION", help="Its name; without it the latest.", show_default=False
-        ),
-    ] = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    project: ProjectOption = None,
-    tenant: TenantOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Print a conversation as a JSON document."""
-    choices = Choices(
-        conversation=conversation, store=store, user=user, project=project, tenant=tenant
-    )
-    attend(partial(export, choices), verbose=verbose)
-
-
-@app.command("import")
-def import_command(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="What export printed; - is stdin.", show_default=False),
-    ],
-    name: Annotated[
-        str, typer.Option("--as", help="Its name here, instead of its own.", show_default=False)
-    ] = "",
-    confirm: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ACTION",
-            help="Let this act, which the import lists as inert; may be given again.",
-            show_default=False,
-        ),
-    ] = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Keep an exported conversation, block by block as it was; nothing in it acts unless confirmed."""
-    choices = Choices(store=store, user=user)
-    attend(partial(import_, file, name, confirm or (), choices), verbose=verbose)
-
-
-@app.command("audit")
-def audit_command(
-    conversation: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="CONVERSATION", help="Its name; without it every one.", show_default=False
-        ),
-    ] = None,
-    document: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Audit an exported document instead.", show_default=False
-        ),
-    ] = None,
-    head: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Compare with heads saved before.", show_default=False),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save the heads of now.", show_default=False),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The key that heads are signed with.", show_default=False
-        ),
-    ] = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    project: ProjectOption = None,
-    tenant: TenantOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Say which blocks are not as they were written."""
-    choices = Choices(store=store, user=user, project=project, tenant=tenant, as_json=as_json)
-    asked = Audited(name=conversation, document=document, heads=head, save=save, key=key)
-    attend(partial(audit, asked, choices), verbose=verbose, as_json=as_json)
-
-
-@app.command("backup")
-def backup_command(
-    target: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="A file that is not there yet.", show_default=False),
-    ],
-    store: StoreOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Copy the store, with its blobs, while it is in use."""
-    attend(partial(backup, target, Choices(store=store)), verbose=verbose)
-
-
-@app.command("forget")
-def forget_command(
-    conversation: Annotated[
-        str, typer.Argument(metavar="CONVERSATION", help="Its name.", show_default=False)
-    ],
-    cascade: Annotated[
-        bool, typer.Option("--cascade", help="Forget the forks that show some of it too.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")] = False,
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Remove a conversation for good; its refs answer gone from then on."""
-    removal = Removal(name=conversation, cascade=cascade, confirmed=yes)
-    choices = Choices(store=store, user=user)
-    attend(partial(forget, removal, choices), verbose=verbose)
-
-
-@app.command("fork")
-def fork_command(
-    seq: Annotated[int, typer.Option(min=1, metavar="SEQ", help="The last block that both share.")],
-    conversation: Annotated[
-        str | None, typer.Argument(help="Its name; else the latest.", show_default=False)
-    ] = None,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="What the new one is called.", show_default=False)
-    ] = "",
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Begin another conversation from a block of one; print its name."""
-    choices = Choices(conversation=conversation, store=store, user=user)
-    attend(partial(fork, seq, name, choices), verbose=verbose)
-
-
-@app.command("feedback")
-def feedback_command(
-    turn: Annotated[str, typer.Argument(metavar="TURN", help="Such as turn_2.")],
-    reaction: Annotated[
-        Literal["ok", "not_ok", "neutral", "none"],
-        typer.Argument(help="What the turn was worth; none takes it back."),
-    ],
-    text: Annotated[str, typer.Option(help="Why.", show_default=False)] = "",
-    conversation: ConversationOption = None,
-    store: StoreOption = None,
-    user: UserOption = None,
-    verbose: VerboseOption = False,
-) -> None:
-    """Judge a turn; the newest reaction counts."""
-    choices = Choices(conversation=conversation, store=store, user=user)
-    attend(partial(judge, turn, reaction, text, choices), verbose=verbose)
-
-
-@app.command("chat")
-def chat_command(
-    bundle: BundleArgument,
-    conversation: ConversationOption = None,
-    store: StoreOption = None,
-    model: ModelOption = None,
-    user: UserOption = None,
-    prop: PropOption = None,
-    record: RecordOption = None,
-    replay: ReplayOption = None,
-    as_json: JsonOption = False,
-    verbose: VerboseOption = False,
-) -> None:
-    """Talk with a bundle, line by line."""
-    choices = Choices(
-        conversation=conversation,
-        store=store,
-        model=model,
-        user=user,
-        props=tuple(prop or ()),
-        record=record,
-        replay=replay,
-        as_json=as_json,
-    )
-    attend(partial(chat, bundle, choices), verbose=verbose, as_json=as_json)
+app.command("export")(export_command)
+app.command("import")(import_command)
+app.command("audit")(audit_command)
+app.command("backup")(backup_command)
+app.command("forget")(forget_command)
+app.command("fork")(fork_command)
+app.command("feedback")(feedback_command)
 
 
 @app.command("search")

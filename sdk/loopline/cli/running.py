@@ -104,7 +104,7 @@ async def run(asked: Asked, screen: Screen) -> int:
     if asked.picture is not None:
         screen.save(asked.picture, _typed(sys.argv[1:]))
     code = ANSWERED if over.result.ok else FAILED
-    if wish.stop is not None:
+    if wish.stop is not None or over.result.exit_reason not in ("complete", "paused"):
         leave(code)  # a tool that runs in a thread cannot be stopped, and nobody waits for it
     return code
 
