@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loopline.bundle import load, load_skills, wired
+from loopline import BundleError, Harness
+from loopline.bundle import load, load_skills, wired, wiring_problems
 
 WORKFLOW = """
 from loopline import BaseWorkflow, Bundle
@@ -58,3 +59,57 @@ def test_a_pattern_that_matches_no_skill_is_warned_of_with_its_line(tmp_path: Pa
     assert any(
         "skills_descriptor.py:2: no skill is matched by 'pubic.*'" in w for w in skills.warnings
     )
+
+
+LIMITED = """
+from loopline import BaseWorkflow, Bundle
+
+class Shop(BaseWorkflow):
+    async def process(self, payload):
+        react = await self.build_react(
+            scratchpad=self.scratchpad,
+            {argument},
+        )
+        return await react.run(payload)
+
+bundle = Bundle(id="shop", workflow=Shop)
+"""
+WRONG = {
+    "max_iteration=3": "no limit 'max_iteration', nearest is 'max_iterations'",
+    "max_iterations=-3": "max_iterations must be 1 or more, a whole number, or None, not -3",
+    'preset="nado"': "no preset 'nado', nearest is 'nadoo': there are bare, kdcube, fim, nadoo, chatcli, beakr",
+}
+
+
+def limited(tmp_path: Path, argument: str) -> Path:
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / "__init__.py").write_text(LIMITED.replace("{argument}", argument))
+    return shop
+
+
+@pytest.mark.parametrize("argument", [*WRONG, "max_iteration=some()"])
+def test_a_limit_or_preset_that_is_written_out_wrongly_is_told_with_its_line(
+    tmp_path: Path, argument: str
+) -> None:
+    shop = limited(tmp_path, argument)
+    wrong = WRONG.get(argument, WRONG["max_iteration=3"])
+    assert list(wiring_problems(load(shop))) == [f"{shop / '__init__.py'}:8: {wrong}"]
+
+
+@pytest.mark.parametrize("argument", ["max_iterations=3", "max_iterations=some()", "**some()"])
+def test_what_is_right_or_known_only_when_it_runs_is_no_problem(
+    tmp_path: Path, argument: str
+) -> None:
+    assert list(wiring_problems(load(limited(tmp_path, argument)))) == []
+
+
+@pytest.mark.parametrize(("argument", "wrong"), WRONG.items())
+async def test_a_turn_that_is_wired_wrongly_ends_with_the_file_and_line_of_the_call(
+    tmp_path: Path, argument: str, wrong: str
+) -> None:
+    shop = limited(tmp_path, argument)
+    async with Harness.open(shop, store="memory:") as harness:
+        with pytest.raises(BundleError) as raised:
+            await harness.conversation("c").say("hello")
+    assert str(raised.value) == f"{shop / '__init__.py'}:6: ValueError: {wrong}"

@@ -177,3 +177,11 @@ def test_check_reads_the_descriptor_that_the_code_names(slow: Loopline) -> None:
     workflow.write_text(workflow.read_text().replace("tools_descriptor", "my_tools"))
     found = slow("check", "slow")
     assert (found.code, "slow.work" in found.out) == (0, True)
+
+
+def test_check_names_the_line_of_a_limit_that_there_is_not(tea: Loopline) -> None:
+    init = tea.folder / "guide" / "__init__.py"
+    init.write_text(init.read_text().replace("self.scratchpad)", "self.scratchpad, max_round=2)"))
+    ran = tea("check", "guide")
+    assert ran.code == 1
+    assert f"error: {init}:8: no limit 'max_round', nearest is " in ran.err

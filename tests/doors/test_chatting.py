@@ -58,8 +58,11 @@ def test_ctrl_c_at_the_prompt_leaves(slow: Loopline) -> None:
 
 
 def test_an_unknown_command_is_refused_and_a_space_sends_the_line(tea: Loopline) -> None:
-    ran = tea("chat", "guide", "-c", "c1", stdin="/fork 3\n /etc is a folder\n")
-    assert "there is no command /fork: /steer, /stop, /attach, /help, /quit" in ran.err
+    ran = tea("chat", "guide", "-c", "c1", stdin="/spoon 3\n /etc is a folder\n")
+    assert (
+        "there is no command /spoon: /steer, /stop, /attach, /feedback, /fork, /help, /quit"
+        in ran.err
+    )
     prompts = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
     assert [block["body"]["text"].strip() for block in prompts] == ["/etc is a folder"]
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.doors.bundles import QUESTION, ledger
 from tests.doors.command import Loopline, finish, wait_for
+from tests.doors.terminal import Terminal
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -115,3 +116,28 @@ def test_a_turn_that_does_not_end_in_time_has_been_asked_to(slow: Loopline) -> N
     os.kill(process.pid, signal.SIGCONT)
     assert finish(process).code == 1
     assert slow.blocks("c1")[-1]["body"]["reason"] == "stopped"
+
+
+def test_what_a_second_sender_waits_for_is_said_and_what_it_may_do(slow: Loopline) -> None:
+    first = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    with Terminal(slow, "run", "slow", "hello", "-c", "c1", columns=120) as terminal:
+        terminal.see("waiting: turn_1 has been running since ")
+        terminal.see("Ctrl-C takes yours back · loopline stop -c c1 ends both")
+        os.kill(first.pid, signal.SIGINT)
+        finish(first)
+        terminal.see("the wait is over: turn_2 runs")
+        assert terminal.end() == 0
+
+
+def test_a_sender_who_gives_up_has_run_nothing(slow: Loopline) -> None:
+    first = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    with Terminal(slow, "run", "slow", "hello", "-c", "c1", columns=120) as terminal:
+        terminal.see("waiting: turn_1 has been running since ")
+        terminal.type("\x03")
+        assert terminal.end() == 1
+        assert "error: given up before it began: nothing was run" in terminal.text
+    first.kill()
+    finish(first)
+    assert "user.recalled" in [block["type"] for block in slow.blocks("c1")]

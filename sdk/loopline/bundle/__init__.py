@@ -8,7 +8,7 @@ from loopline.bundle.running import begin, make_deps, run
 from loopline.bundle.services import RunServed, Services
 from loopline.bundle.settings import LoopSettings, loop_settings
 from loopline.bundle.template import create
-from loopline.bundle.wired import wired
+from loopline.bundle.wired import wired, wiring_problems
 from loopline.bundle.workflow import BaseWorkflow
 
 __all__ = [
@@ -34,5 +34,6 @@ __all__ = [
     "merged",
     "run",
     "wired",
+    "wiring_problems",
     "written",
 ]

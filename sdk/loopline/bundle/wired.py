@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
 
 from loopline.bundle.load import LoadedBundle
+from loopline.bundle.workflow import BaseWorkflow
+from loopline.errors import LooplineError
+from loopline.react import Limits, checked, named_preset
 
 if TYPE_CHECKING:
     import ast
 
 Kind = Literal["tools", "skills"]
+_OWN = {
+    parameter.name
+    for parameter in inspect.signature(BaseWorkflow.build_react).parameters.values()
+    if parameter.kind is parameter.KEYWORD_ONLY
+}
+"""What `build_react` takes beside limits."""
 
 
 def wired(bundle: LoadedBundle, kind: Kind) -> list[str]:
@@ -25,7 +36,47 @@ def wired(bundle: LoadedBundle, kind: Kind) -> list[str]:
     return list(found)
 
 
+def wiring_problems(bundle: LoadedBundle) -> Iterator[str]:
+    """Yield what is wrong with the limits and presets that calls of `build_react` write out, with file and line."""
+    for file, call in _calls(bundle):
+        for given in call.keywords:
+            try:
+                _check(given)
+            except LooplineError as error:
+                yield f"{file}:{given.value.lineno}: {error}"
+
+
+def _check(given: ast.keyword) -> None:
+    """Check an argument of `build_react` as far as it is written out.
+
+    Raises:
+        LooplineError: it is a limit that there is not or that is out of its range, or an unknown preset.
+    """
+    import ast
+
+    name = given.arg
+    if name is None or (name in _OWN and name != "preset"):
+        return
+    try:
+        value: object = ast.literal_eval(given.value)
+    except ValueError:  # it is known only when it runs
+        if name not in _OWN and name not in Limits.__annotations__:
+            checked(cast("Limits", {name: None}))
+        return
+    if name != "preset":
+        checked(cast("Limits", {name: value}))
+    elif isinstance(value, str):
+        named_preset(value)
+
+
 def _named(bundle: LoadedBundle, keyword: str) -> Iterator[str]:
+    for _, call in _calls(bundle):
+        names = (_text(one.value, bundle) for one in call.keywords if one.arg == keyword)
+        yield from (name for name in names if name)
+
+
+def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:
+    """Yield the calls of `build_react` in the bundle's code, each with its file."""
     import ast
 
     for file in bundle.code:
@@ -35,9 +86,8 @@ def _named(bundle: LoadedBundle, keyword: str) -> Iterator[str]:
             continue  # whoever imports it says so, with the line
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Attribute(attr="build_react"), keywords=given):
-                    names = (_text(one.value, bundle) for one in given if one.arg == keyword)
-                    yield from (name for name in names if name)
+                case ast.Call(func=ast.Attribute(attr="build_react")):
+                    yield file, node
                 case _:
                     pass
 

@@ -12,6 +12,7 @@ from loopline.bundle.loop import Loop
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
+from loopline.errors import LooplineError
 from loopline.events import Listen
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
@@ -30,6 +31,7 @@ from loopline.react import (
     Seams,
     TurnPayload,
     TurnResult,
+    checked,
     completion,
     named_preset,
     result,
@@ -143,10 +145,17 @@ class BaseWorkflow(Generic[Deps]):
         all of them what was asked for this one turn.
 
         Raises:
+            ValueError: there is no such preset or limit, or a limit is out of its range. The turn ends with a
+                BundleError that names the file and line of the call.
             BundleError: a descriptor or a tool is wrong; the message names file and line.
-            LooplineError: there is no such preset, a policy is out of its range, or a model string is given.
+            LooplineError: the policies do not go together, or a model string is given.
         """
         configured = self._services.settings
+        try:
+            own_preset = named_preset(preset)
+            checked(limits)
+        except LooplineError as error:
+            raise ValueError(str(error)) from None
         loop = Loop(
             tools_module=tools_module,
             skills_module=skills_module,
@@ -155,7 +164,7 @@ class BaseWorkflow(Generic[Deps]):
             instructions=self._instructions if instructions is None else instructions,
             models=self._services.models.chain(model),
             allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
-            preset=named_preset(configured.preset or preset),
+            preset=named_preset(configured.preset) if configured.preset else own_preset,
             limits={**limits, **configured.limits},
             output=self._services.output_of(output_type_of(output_type)),
         )

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from loopline.conversations import Talk
+from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps, entered
+from loopline.timeline import Reaction, turn_id
 
+REACTIONS: Mapping[str, Reaction | None] = {
+    "ok": "ok",
+    "not_ok": "not_ok",
+    "neutral": "neutral",
+    "none": None,
+}
+"""What a turn may be worth, as it is typed; `none` takes the last word back."""
 _COMMAND = re.compile(r"/[a-z]+")
 
 
@@ -17,15 +28,21 @@ class Command(StrEnum):
     STEER = "/steer"
     STOP = "/stop"
     ATTACH = "/attach"
+    FEEDBACK = "/feedback"
+    FORK = "/fork"
     HELP = "/help"
     QUIT = "/quit"
 
 
-HELP = (
-    "what you type while a turn runs is added to it · "
-    f"{Command.STEER} TEXT turns it another way · {Command.STOP} ends it · {Command.QUIT} leaves · "
-    f"{Command.ATTACH} FILE sends a file with your next message · Esc Enter begins another line"
-)
+GREETING = f"what you type while a turn runs is added to it · {Command.HELP} lists the commands"
+HELP = f"""\
+{Command.STEER} TEXT               turns the running turn another way
+{Command.STOP}, Ctrl-C             ends it
+{Command.ATTACH} FILE              sends a file with your next message
+{Command.FEEDBACK} REACTION [WHY]  judges the last turn: ok, not_ok, neutral, or none
+{Command.FORK} [NAME]              goes on in a copy of the conversation
+{Command.QUIT}, Ctrl-D             leaves
+Esc, then Enter           begins another line of the message"""
 
 
 def parse(line: str) -> tuple[Command | str, str]:
@@ -43,6 +60,34 @@ def refusal(command: str) -> str:
         f"there is no command {command}: {', '.join(Command)}; "
         "begin the line with a space to send it as a message"
     )
+
+
+async def fork(talk: Talk, name: str) -> Talk:
+    """Return another conversation that begins with all there is of this one.
+
+    Raises:
+        LooplineError: nothing has been said here yet, or the name is taken or none.
+    """
+    blocks = await talk.blocks()
+    if not blocks:
+        raise LooplineError("there is nothing to copy: say something first")
+    return await talk.fork(seq=blocks[-1].seq, name=name)
+
+
+async def judge(talk: Talk, rest: str) -> str:
+    """Judge the last turn that has ended by what was typed, and return what was recorded.
+
+    Raises:
+        LooplineError: no turn has ended, or what was typed begins with no reaction.
+    """
+    reaction, _, text = rest.partition(" ")
+    if reaction not in REACTIONS:
+        raise LooplineError(f"{Command.FEEDBACK} needs a reaction: {', '.join(REACTIONS)}")
+    ended = [turn_id(one.turn) for one in await talk.blocks(types="react.exit")]
+    if not ended:
+        raise LooplineError("no turn has ended yet")
+    await talk.feedback(ended[-1], REACTIONS[reaction], text=text.strip())
+    return f"{ended[-1]}: {reaction}"
 
 
 def checked_file(name: str) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from loopline.cli.chat_commands import Command, checked_file, parse, refusal
+from loopline.cli.chat_commands import HELP, Command, checked_file, fork, judge, parse, refusal
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import fresh
 from loopline.cli.door import leave, stopping
@@ -67,7 +67,11 @@ class _LineChat:
                     break
                 case Command.ATTACH:
                     await self._attach(rest)
-                case Command.STOP | Command.STEER | Command.HELP:
+                case Command.FORK | Command.FEEDBACK:
+                    await self._change(command, rest)
+                case Command.HELP:
+                    self.screen.note(Text(HELP, style=QUIET))
+                case Command.STOP | Command.STEER:
                     self.screen.note(Text("nothing is running", style=QUIET))
                 case _:
                     self.screen.error(refusal(command))
@@ -91,6 +95,20 @@ class _LineChat:
             return
         self.attached = (*self.attached, file)
         self.screen.note(Text(f"{visible(name)} goes with your next message", style=QUIET))
+
+    async def _change(self, command: Command, rest: str) -> None:
+        """Go on in a copy, or judge the last turn."""
+        try:
+            if command is Command.FORK:
+                self.talk = await fork(self.talk, rest)
+                self.pending = ()  # a call that is open in a copy is not run
+                said = f"conversation {self.talk.conversation.name}"
+            else:
+                said = await judge(self.talk, rest)
+        except LooplineError as error:
+            self.screen.error(str(error))
+        else:
+            self.screen.note(Text(visible(said), style=QUIET))
 
     async def _line(self) -> str | None:
         """Read the next line; None when there is none, or Ctrl-C was pressed instead."""

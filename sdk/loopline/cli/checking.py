@@ -18,6 +18,7 @@ from loopline.bundle import (
     load_tools,
     merged,
     wired,
+    wiring_problems,
 )
 from loopline.cli import words
 from loopline.cli.choices import Choices
@@ -97,6 +98,7 @@ def _descriptors(loaded: LoadedBundle, found: Findings) -> None:
         skills = found.attempt(partial(load_skills, module, loaded), Skills())
         found.skills = Skills((*found.skills, *skills), (*found.skills.warnings, *skills.warnings))
     found.warnings += found.skills.warnings
+    found.problems += wiring_problems(loaded)
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
         found.problems.append(f"{loaded.folder}: {name}.process must be `async def`")

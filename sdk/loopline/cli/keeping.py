@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from rich.text import Text
 
+from loopline.cli.chat_commands import REACTIONS
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import kept, latest_kept
 from loopline.cli.documents import read_object
@@ -22,9 +22,6 @@ from loopline.errors import LooplineError
 from loopline.harness import Store
 from loopline.models import dumps
 from loopline.reader import import_actions
-from loopline.timeline import Reaction
-
-NO_REACTION = "none"
 
 
 async def export(choices: Choices, screen: Screen) -> int:
@@ -120,7 +117,6 @@ async def judge(turn: str, reaction: str, text: str, choices: Choices, screen: S
     """Record what the user thinks of a turn; `none` takes it back."""
     async with Store.open(choices.store) as store:
         name = await latest_kept(store, choices, screen)
-        given = None if reaction == NO_REACTION else cast("Reaction", reaction)
-        await kept(store, name, choices).feedback(turn, given, text=text)
+        await kept(store, name, choices).feedback(turn, REACTIONS[reaction], text=text)
     screen.note(Text(f"{visible(turn)} of {visible(name)}: {reaction}", style=QUIET))
     return ANSWERED

@@ -164,7 +164,9 @@ async def watched(
     attached: Sequence[Path] = (),
 ) -> Over:
     """Run the turn to its end or until it waits; one that ended by an error is over too."""
-    watch = Watch(screen, moves=moves)
+    name = words.visible(talk.conversation.name)
+    hint = f"Ctrl-C takes yours back · loopline stop -c {name} ends both"
+    watch = Watch(screen, moves=moves, busy_hint=hint)
     if text is None:
         events = talk.stream_resume(answers or None, **limits)
     else:
@@ -178,6 +180,8 @@ async def watched(
         _logger.debug("%s", type(error).__name__, exc_info=error)
     finally:
         watch.end()
+    if not watch.turn:
+        raise LooplineError("given up before it began: nothing was run")
     return Over(Timeline(await talk.blocks()), watch.turn)
 
 

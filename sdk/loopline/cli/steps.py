@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from loopline.conversations import QUEUE_CHANNEL
 from loopline.events import Delta, Event
 from loopline.models import JsonObject, dumps
 from loopline.timeline import (
@@ -119,7 +120,7 @@ class Steps:
                 self._said += text
             case Delta(type="reset", channel="answer"):
                 self._said = ""
-            case Delta(type="progress", text=text):
+            case Delta(type="progress", channel=channel, text=text) if channel != QUEUE_CHANNEL:
                 self.progress = _shortened(text, PROGRESS_LENGTH)
             case Delta():
                 pass

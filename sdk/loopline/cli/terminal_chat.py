@@ -15,7 +15,16 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import StdoutProxy
 from rich.text import Text
 
-from loopline.cli.chat_commands import HELP, Command, checked_file, parse, refusal
+from loopline.cli.chat_commands import (
+    GREETING,
+    HELP,
+    Command,
+    checked_file,
+    fork,
+    judge,
+    parse,
+    refusal,
+)
 from loopline.cli.running import Over, conclude, tell
 from loopline.cli.screen import Screen
 from loopline.cli.transcript import Transcript
@@ -29,6 +38,7 @@ from loopline.timeline import Block, Timeline, UserPrompt
 PROMPT = "> "
 WRITE_SECONDS = 0.02
 """How long lines may be collected before they are written above the prompt."""
+BUSY_HINT = f"{Command.STEER} TEXT turns it another way · {Command.STOP} gives up waiting"
 _STYLES = {"": "", QUIET: "ansibrightblack", f"{QUIET} italic": "ansibrightblack italic"}
 
 _logger = logging.getLogger("loopline")
@@ -60,7 +70,7 @@ class TerminalChat:
 
     async def converse(self) -> int:
         """Show what is left of the last turn, then do what is typed."""
-        self._note(HELP)
+        self._note(GREETING)
         await self._take_up()
         while not self._leaving:
             try:
@@ -113,8 +123,8 @@ class TerminalChat:
         if pending:
             self._ask(pending)
         else:
-            self._note(f"turn_{turn.number} was cut off: it is carried on")
-            self._begin(self._talk.stream_resume())
+            self._note(f"turn_{turn.number} has not ended: it is carried on")
+            self._begin(self._talk.stream_resume(), turn.number)
 
     def _ask(self, pending: Sequence[PendingCall]) -> None:
         self._pending = pending
@@ -135,6 +145,8 @@ class TerminalChat:
                 await self._steer(rest)
             case Command.ATTACH:
                 await self._attach(rest)
+            case Command.FORK | Command.FEEDBACK:
+                await self._change(command, rest)
             case Command.HELP:
                 self._note(HELP)
             case _:
@@ -167,6 +179,21 @@ class TerminalChat:
         else:
             self._attached = (*self._attached, file)
 
+    async def _change(self, command: Command, rest: str) -> None:
+        """Go on in a copy, or judge the last turn."""
+        try:
+            if command is Command.FEEDBACK:
+                self._note(await judge(self._talk, rest))
+            elif self._running:
+                self._screen.error(f"a turn runs: {Command.STOP} it, or let it end, then fork")
+            else:
+                before, self._talk = self._talk, await fork(self._talk, rest)
+                names = [visible(talk.conversation.name) for talk in (self._talk, before)]
+                self._pending = ()  # a call that is open in a copy is not run
+                self._note("you are in {} now; {} stays as it is".format(*names))
+        except LooplineError as error:
+            self._screen.error(str(error))
+
     async def _stop(self) -> None:
         if not self._running:
             self._note("nothing is running")
@@ -182,28 +209,38 @@ class TerminalChat:
         else:
             self._leaving = True
 
-    def _begin(self, events: AsyncIterator[Event]) -> None:
-        self._turn = asyncio.create_task(self._show(events))
+    def _begin(self, events: AsyncIterator[Event], number: int = 0) -> None:
+        self._turn = asyncio.create_task(self._show(events, number))
 
-    async def _show(self, events: AsyncIterator[Event]) -> None:
-        """Show a turn as it comes, and what came of it."""
-        transcript = self._transcript = Transcript(self._screen.width)
-        number = 0
+    async def _show(self, events: AsyncIterator[Event], number: int) -> None:
+        """Show a turn as it comes, and what came of it; its `number` is known if it is carried on."""
+        transcript = self._transcript = Transcript(self._screen.width, busy_hint=BUSY_HINT)
+        heard = False
         try:
             async for event in events:
-                number = event.turn if isinstance(event, Block) else number
+                if isinstance(event, Block):
+                    heard, number = True, event.turn
                 for line in transcript.take(event):
                     self._screen.note(line)
                 self._session.app.invalidate()
         except LooplineError as error:
             _logger.debug("%s", type(error).__name__, exc_info=error)
             self._ok = False
-            if not number:  # no turn began, so no turn tells of it
+            if not heard and not await self._has_ended(number):  # no turn tells of it
                 self._screen.error(str(error))
                 return
         for line in transcript.end():
             self._screen.note(line)
-        await self._conclude(number, shown=transcript.is_answered)
+        if heard or await self._has_ended(number):
+            await self._conclude(number, shown=transcript.is_answered)
+        else:
+            self._note("given up before it began: nothing was run")
+
+    async def _has_ended(self, number: int) -> bool:
+        """Whether that turn is over, as when another process ran it to its end meanwhile."""
+        if not number:
+            return False
+        return bool(await self._talk.blocks(types="react.exit", turn=f"turn_{number}"))
 
     async def _conclude(self, number: int, *, shown: bool) -> None:
         """Show what came of the turn; its answer only where it was not `shown` as it came."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.cells import cell_len, chop_cells
 from rich.text import Text
 
+from loopline.cli.queue_lines import QueueLines
 from loopline.cli.steps import Steps
 from loopline.cli.watching import over
 from loopline.cli.words import QUIET, step_line, visible
@@ -25,7 +26,8 @@ class Transcript:
     `is_answered` says whether an answer was shown that still stands.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, busy_hint: str = "") -> None:
+        self._queue = QueueLines(busy_hint)
         self._width = max(width, WIDEST_CHARACTER)
         self._steps = Steps()
         self._shown_steps = 0
@@ -43,6 +45,7 @@ class Transcript:
 
     def take(self, event: Event) -> Iterator[Text]:
         """Yield the lines that the event completes."""
+        yield from self._queue.take(event)
         self._steps.take(event)
         match event:
             case Delta(type="delta", channel=channel, text=text):

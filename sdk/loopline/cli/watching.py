@@ -12,6 +12,7 @@ from rich.text import Text
 
 from loopline.cli import words
 from loopline.cli.columns import Cell, Columns
+from loopline.cli.queue_lines import QueueLines
 from loopline.cli.screen import Screen
 from loopline.cli.steps import Step, Steps
 from loopline.events import Event
@@ -26,11 +27,13 @@ FIGURE_COLUMNS = frozenset({3, 4})
 class Watch:
     """Shows a turn while it runs. Where lines cannot move each step is written once it is done.
 
-    `turn` is the number of the turn heard last, `ended` whether that is over.
+    `busy_hint` says what can be done while the turn waits for another one. `turn` is the number of the turn
+    heard last, `ended` whether that is over.
     """
 
-    def __init__(self, screen: Screen, *, moves: bool = True) -> None:
+    def __init__(self, screen: Screen, *, moves: bool = True, busy_hint: str = "") -> None:
         self._screen = screen
+        self._queue = QueueLines(busy_hint)
         self._moves = moves and screen.is_live
         self._steps = Steps()
         self._written = 0
@@ -39,6 +42,8 @@ class Watch:
 
     def hear(self, event: Event) -> None:
         """Take an event in, and show what it changes."""
+        for line in self._queue.take(event):
+            self._screen.note(line)
         self._steps.take(event)
         if isinstance(event, Block):
             self.turn, self.ended = event.turn, isinstance(event.body, Exit)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ from loopline.clock import Clock
 from loopline.conversations.hearing import Ear, Ears, Hear, replay
 from loopline.conversations.leading import Leading, settled
 from loopline.conversations.logs import IN_TURN, in_turn
+from loopline.conversations.queue_notice import QueueNotice
 from loopline.conversations.watching import logged, observed, observed_turn
 from loopline.errors import (
     BundleError,
@@ -248,11 +249,8 @@ class Turns:
     async def _led(self, asked: _Asked) -> TurnResult[Any]:
         conversation = asked.request.conversation
         _inside.set(_inside.get() | {conversation})
-        queue = self._queues.setdefault(conversation, asyncio.Lock())
-        if not asked.request.wait and queue.locked():
-            raise ConflictError(f"conversation {conversation.name!r} is being run already")
         try:
-            async with queue, self._log.lease(conversation, wait=asked.request.wait) as term:
+            async with self._lease(asked.request) as term:
                 known = await self._brought_up(conversation)
                 _check_known(known.timeline)
                 number = await asked.request.choose(known.timeline)
@@ -270,6 +268,27 @@ class Turns:
                 raise
             _uncancel()
             raise StoppedInQueue("the turn was stopped before it was begun") from None
+
+    @asynccontextmanager
+    async def _lease(self, request: Request) -> AsyncGenerator[int, None]:
+        """The right to run the conversation; a sender who waits for it is told what for.
+
+        Raises:
+            ConflictError: it may not wait, and another turn runs.
+        """
+        conversation = request.conversation
+        queue = self._queues.setdefault(conversation, asyncio.Lock())
+        if not request.wait and queue.locked():
+            raise ConflictError(f"conversation {conversation.name!r} is being run already")
+        notice = QueueNotice(self._log, self._clock, conversation, request.hear)
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(queue)
+                lease = self._log.lease(conversation, wait=request.wait)
+                term = await stack.enter_async_context(lease)
+            finally:
+                await notice.end()
+            yield term
 
     async def _brought_up(self, conversation: Conversation) -> _Known:
         """The conversation as it stands: what was folded here before, and what has come since."""

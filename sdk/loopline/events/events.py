@@ -14,7 +14,8 @@ class Delta:
     """Something on its way. A completed block stands for the deltas before it.
 
     The channels of a reply are `answer`, `notes`, `thinking`, and `draft`, which is heard where another request
-    writes the answer. Others are `tool`, `tools`, `model`, `knowledge` and `context`.
+    writes the answer. Others are `tool`, `tools`, `model`, `knowledge`, `context`, and `queue`, where a turn that
+    waits for another one hears which.
 
     `pending` says what a call asks the user, before the turn pauses.
     `compaction` says that the context is being made smaller, and from what size.

@@ -94,6 +94,8 @@ class Moments:
     def take(self, event: Event) -> list[Happening]:
         """The moments of the next event; a block that was heard before has none."""
         match event:
+            case Delta(type="progress") if self._newest is _NEVER:
+                return []  # of a turn that is queued: no vocabulary has a word before its first block
             case Delta():
                 at = replace(self._newest, seq=0, turn=self._running)
                 return [(at, moment) for moment in _passing(event)]
