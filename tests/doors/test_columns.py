@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import StringIO
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -34,3 +35,18 @@ def test_what_there_is_no_room_for_is_left_out_from_the_end() -> None:
     assert "5 hits" in shown(80)[0]
     assert "react" not in shown(30)[0]
     assert "search the" in shown(30)[0]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_long_cell_leaves_room_for_the_others(width: int) -> None:
+    rows = [
+        [Text("1"), Text("ar:turn_1.user.prompt"), Text("What is tea?")],
+        [Text("2"), Text("fi:turn_1.user.attachments/" + "茶 and water" * 20), Text("a file 茶")],
+    ]
+    console = Console(file=StringIO(), width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(Columns(rows=rows, cut=2, gap=1))
+    first, second = capture.get().splitlines()
+    assert (first[0], first.rstrip().endswith("What is tea?")) == ("1", True)
+    assert (second[0], second.rstrip().endswith("… a file 茶")) == ("2", True)
+    assert cell_len(second) <= width

@@ -41,7 +41,7 @@ def test_what_is_read_cannot_steer_the_terminal(tea: Loopline) -> None:
     with Terminal(tea, "read", "ar:turn_1.user.prompt") as terminal:
         assert terminal.end() == 0
         assert r"tea\x1b]0;mine\x07?" in terminal.text
-    with Terminal(tea, "timeline") as terminal:
+    with Terminal(tea, "timeline", "--no-pager") as terminal:
         assert terminal.end() == 0
         assert f"{ESCAPE}]0" not in terminal.shown
 

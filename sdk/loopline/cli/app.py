@@ -24,6 +24,7 @@ from loopline.cli.options import (
     ConversationOption,
     JsonOption,
     ModelOption,
+    PagerOption,
     ProjectOption,
     PropOption,
     Protocol,
@@ -298,6 +299,7 @@ def timeline_command(
     user: UserOption = None,
     project: ProjectOption = None,
     tenant: TenantOption = None,
+    pager: PagerOption = True,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
@@ -319,7 +321,7 @@ def timeline_command(
         cost=cost,
         dialect=dialect,
     )
-    attend(partial(show, look, choices), verbose=verbose, as_json=as_json)
+    attend(partial(show, look, choices), verbose=verbose, as_json=as_json, paged=pager)
 
 
 @app.command("prompt")
@@ -347,13 +349,14 @@ def prompt_command(
     ] = None,
     store: StoreOption = None,
     user: UserOption = None,
+    pager: PagerOption = True,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Show exactly what a round asked its model, cache points marked."""
     choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
     which = Which(turn=turn, round=number, cache=cache, model=model)
-    attend(partial(prompt, which, choices), verbose=verbose, as_json=as_json)
+    attend(partial(prompt, which, choices), verbose=verbose, as_json=as_json, paged=pager)
 
 
 @app.command("replay")
@@ -366,12 +369,13 @@ def replay_command(
     ] = None,
     store: StoreOption = None,
     user: UserOption = None,
+    pager: PagerOption = True,
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
     """Render the prompt of every round again, and say where the first one diverges."""
     choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
-    attend(partial(replay, choices), verbose=verbose, as_json=as_json)
+    attend(partial(replay, choices), verbose=verbose, as_json=as_json, paged=pager)
 
 
 app.command("export")(export_command)

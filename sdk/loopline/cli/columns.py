@@ -20,7 +20,7 @@ Cell = Text | Spinner
 class Columns:
     """Cells of one line each; column `cut` gives way, and those in `right` end together.
 
-    Where `cut` would have less than the shortest, the last columns are left out.
+    No other column takes more than half of the terminal. Where `cut` would have less than the shortest, the last columns are left out.
     """
 
     rows: Sequence[Sequence[Cell]]
@@ -30,6 +30,8 @@ class Columns:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(map(_width, column)) for column in zip(*self.rows, strict=True)]
+        half = options.max_width // 2
+        widths = [width if n == self.cut else min(width, half) for n, width in enumerate(widths)]
         while len(widths) > self.cut + 1 and self._taken(widths) + SHORTEST > options.max_width:
             widths.pop()
         taken = self._taken(widths)

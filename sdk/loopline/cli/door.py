@@ -36,14 +36,17 @@ def attend(
     *,
     verbose: bool = False,
     as_json: bool = False,
+    paged: bool = False,
 ) -> None:
     """Do the work of a command, and exit as it says; what it logs is said if it is `verbose`.
+
+    What it lays out at a terminal goes through the user's pager if it is `paged`.
 
     Raises:
         typer.Exit: always.
     """
     _listen_to_log(verbose, as_json)
-    screen = Screen()
+    screen = Screen(paged=paged)
     try:
         code = asyncio.run(work(screen))
     except LooplineError as error:

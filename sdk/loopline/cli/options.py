@@ -61,6 +61,14 @@ ReplayOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
+PagerOption = Annotated[
+    bool,
+    typer.Option(
+        "--pager/--no-pager",
+        help="Show what is longer than the terminal in PAGER, else in less.",
+        show_default=False,
+    ),
+]
 VerboseOption = Annotated[
     bool, typer.Option("-v", "--verbose", help="Say more, on stderr; with --json in lines of JSON.")
 ]

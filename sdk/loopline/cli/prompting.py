@@ -65,7 +65,7 @@ async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
         return ANSWERED
     screen.note(_heading(request))
     shown = Text("\n").join(_pieces(request))
-    screen.answer(shown)
+    screen.answer_whole(shown, shown.plain)
     return ANSWERED
 
 

@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from loopline.cli.pager import page, pager
 from loopline.cli.picture import drawn
 from loopline.cli.words import visible
 
@@ -21,14 +22,20 @@ ROOMY = 32
 
 
 class Screen:
-    """Where a command writes. Into a terminal in colour, elsewhere line by line without any codes."""
+    """Where a command writes. Into a terminal in colour, elsewhere line by line without any codes.
 
-    def __init__(self, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    What is laid out and longer than the terminal goes through the user's pager, if it is `paged`.
+    """
+
+    def __init__(
+        self, *, out: TextIO | None = None, err: TextIO | None = None, paged: bool = False
+    ) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # no text may end a command half-way
         self._out = _console(out or sys.stdout)
         self._err = _console(err or sys.stderr)
+        self._is_paged = paged
         self._live: Live | None = None
         self._shown: list[RenderableType] = []
 
@@ -54,11 +61,23 @@ class Screen:
 
     def answer_whole(self, shown: RenderableType, plain: str) -> None:
         """Write what is laid out on a terminal, and is plain elsewhere."""
-        if self._out.is_terminal:
-            self._out.print(shown)
-        else:
+        if not self._out.is_terminal:
             _write(self._out, Text(plain))
+        elif self._is_paged:
+            self._page(shown)
+        else:
+            self._out.print(shown)
         self._shown.append(shown)
+
+    def _page(self, shown: RenderableType) -> None:
+        """Show it in the user's pager, unless it fits the terminal."""
+        with self._out.capture() as capture:
+            self._out.print(shown)
+        text, command = capture.get(), pager()
+        fits = text.count("\n") < self._out.height
+        if fits or command is None or not page(text, command):
+            self._out.file.write(text)
+            self._out.file.flush()
 
     def raw(self, text: str) -> None:
         """Write exactly this text, ended by a newline."""

@@ -22,10 +22,11 @@ from loopline.conversations import Talk
 from loopline.errors import LooplineError, StoreError
 from loopline.models import JsonObject, dumps
 from loopline.reader import iso, page_document
-from loopline.timeline import Block, ConversationSummary, turn_id
+from loopline.timeline import Block, ConversationSummary, encode, turn_id
 
 DOCUMENT = "artifact:conv.timeline.v1"
 WIDE = 120
+KILO, MEGA = 1_000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ async def _document(wanted: Wanted, talk: Talk, summary: ConversationSummary) ->
 
 
 def table(blocks: Sequence[Block], *, wide: bool) -> Columns:
-    """The blocks in columns, coloured by kind; a `wide` one has their types beside their refs."""
+    """The blocks in columns, coloured by kind, with the sizes of their bodies; a `wide` one has types too."""
     rows = list[tuple[Text, ...]]()
     for block in blocks:
         style, summary = style_of(block.type), visible(summary_of(block))
@@ -123,10 +124,18 @@ def table(blocks: Sequence[Block], *, wide: bool) -> Columns:
                 Text(f"{block.ts:%H:%M:%S}", style=QUIET),
                 *([Text(block.type, style=style)] if wide else []),
                 Text(block.ref, style=style),
+                Text(size(len(encode(block.body)[2])), style=QUIET),
                 Text(summary, style=style if style == QUIET else ""),
             )
         )
-    return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({0}), gap=1)
+    return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({0, len(rows[0]) - 2}), gap=1)
+
+
+def size(count: int) -> str:
+    """`87 B`, `12 kB`, `3.4 MB`: a number of bytes in five characters or a few more."""
+    if count < KILO:
+        return f"{count} B"
+    return f"{count / KILO:.0f} kB" if count < MEGA else f"{count / MEGA:.1f} MB"
 
 
 def _line(block: Block) -> str:
