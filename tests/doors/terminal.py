@@ -9,6 +9,7 @@ import struct
 import subprocess
 import termios
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -18,11 +19,20 @@ from tests.doors.command import LIMIT_SECONDS, LOOPLINE, PLACES, Loopline, wait_
 
 
 class Terminal:
-    """A pseudo-terminal of some size; the command reads its keys and writes to its screen."""
+    """A pseudo-terminal of some size; the command reads its keys and writes to its screen.
+
+    `drawn` is called with what stands on the screen after each change, in a thread.
+    """
 
     def __init__(
-        self, loopline: Loopline, *arguments: str, columns: int = 80, lines: int = 24
+        self,
+        loopline: Loopline,
+        *arguments: str,
+        columns: int = 80,
+        lines: int = 24,
+        drawn: Callable[[str], None] | None = None,
     ) -> None:
+        self._drawn = drawn
         self._keys, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._process = subprocess.Popen(
@@ -109,6 +119,8 @@ class Terminal:
             self._shown += some
             with self._drawing:
                 self._emulator.feed(some)
+            if self._drawn is not None:
+                self._drawn(self.screen)
 
 
 class _Screen(pyte.Screen):

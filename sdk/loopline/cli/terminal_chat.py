@@ -59,7 +59,7 @@ class TerminalChat:
         self._talk = talk
         self._screen = screen
         self._session: PromptSession[str] = PromptSession(
-            history=InMemoryHistory(), key_bindings=_newline_keys()
+            history=InMemoryHistory(), key_bindings=_newline_keys(), erase_when_done=True
         )
         self._turn: asyncio.Task[None] | None = None
         self._transcript = Transcript(screen.width)
@@ -82,6 +82,8 @@ class TerminalChat:
             except EOFError:
                 break
             else:
+                # The session's own echo would leave the line that is still being written there too.
+                self._screen.note(Text.assemble((PROMPT, "bold"), line))
                 await self._enter(line)
         if self._running:
             await self._stop()

@@ -1,0 +1,78 @@
+"""A chat shows each piece of an answer as it comes, also while something is typed."""
+
+from __future__ import annotations
+
+import queue
+import random
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from tests.doors.command import LIMIT_SECONDS, Loopline, wait_for, write
+from tests.doors.terminal import Terminal
+from tests.support.paced import PacedServer
+
+BUNDLE = """from loopline import Bundle
+
+bundle = Bundle(id="talker", instructions="You talk.")
+"""
+WORDS = [f"w{n:02}" for n in range(40)]
+WHOLE = 37
+"""How many of them are in rows that have ended."""
+TYPED_AT = 17
+
+
+def drawn_pieces(seed: int) -> list[list[str]]:
+    """The words in pieces of one to three."""
+    chance, rest, pieces = random.Random(seed), list(WORDS), list[list[str]]()
+    while rest:
+        size = chance.randint(1, 3)
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    return pieces
+
+
+def words_of(screen: str) -> list[str]:
+    """The model's words on the screen, from its top on."""
+    return re.findall(r"\bw[0-9]{2}\b", screen)
+
+
+def shows(terminal: Terminal, words: list[str]) -> bool:
+    """Whether these words stand on the screen, each once and in their order."""
+    return words_of(terminal.screen) == words
+
+
+def test_a_piece_is_on_the_screen_before_the_next_one_is_sent(tmp_path: Path) -> None:
+    write(tmp_path, {"talker/__init__.py": BUNDLE})
+    pieces, seen = drawn_pieces(7), queue.Queue[None]()
+
+    def answer() -> Iterator[str]:
+        for piece in pieces:
+            yield "".join(f"{word} " if int(word[1:]) % 9 else f"{word}\n" for word in piece)
+            seen.get(timeout=LIMIT_SECONDS)
+
+    def last() -> Iterator[str]:
+        yield "Milk, then."
+
+    with PacedServer([answer, last]) as server:
+        loopline = Loopline(tmp_path, {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "none"})
+        with Terminal(loopline, "chat", "talker", "--model", "openai-chat:gpt-4o") as terminal:
+            terminal.see("\n>")
+            terminal.type("go\r")
+            for count in range(len(pieces)):
+                so_far = [word for one in pieces[: count + 1] for word in one]
+                wait_for(partial(shows, terminal, so_far))
+                if count == TYPED_AT:
+                    terminal.type("and milk\r")
+                    terminal.see("added to turn_1")
+                wait_for(partial(shows, terminal, so_far))
+                assert " blocks · conversation " not in terminal.screen
+                seen.put(None)
+            terminal.see("Milk, then.")
+            terminal.see(" rounds · ")
+            # What was held is void: its last row, which was still being written, is taken back.
+            assert shows(terminal, WORDS[:WHOLE])
+            assert "> and milk\nadded to turn_1" in terminal.screen
+            terminal.type("/quit\r")
+            assert terminal.end() == 0
