@@ -96,10 +96,10 @@ class _LineChat:
         self.attached = (*self.attached, file)
         self.screen.note(Text(f"{visible(name)} goes with your next message", style=QUIET))
 
-    async def _change(self, command: Command, rest: str) -> None:
+    async def _change(self, command: str, rest: str) -> None:
         """Go on in a copy, or judge the last turn."""
         try:
-            if command is Command.FORK:
+            if command == Command.FORK:
                 self.talk = await fork(self.talk, rest)
                 self.pending = ()  # a call that is open in a copy is not run
                 said = f"conversation {self.talk.conversation.name}"

@@ -181,10 +181,10 @@ class TerminalChat:
         else:
             self._attached = (*self._attached, file)
 
-    async def _change(self, command: Command, rest: str) -> None:
+    async def _change(self, command: str, rest: str) -> None:
         """Go on in a copy, or judge the last turn."""
         try:
-            if command is Command.FEEDBACK:
+            if command == Command.FEEDBACK:
                 self._note(await judge(self._talk, rest))
             elif self._running:
                 self._screen.error(f"a turn runs: {Command.STOP} it, or let it end, then fork")

@@ -36,6 +36,7 @@ from typing import (
 from loopline.errors import BundleError, ToolError
 from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
 from loopline.timeline import Effect, Source
+from loopline.tools.blocking import WatchedSteps
 from loopline.tools.call import Call, ToolContext
 from loopline.tools.dependencies import is_context, unmet, wanted_types
 from loopline.tools.outcome import Outcome, Output
@@ -241,7 +242,7 @@ class BoundTool:
         given |= dict.fromkeys(self.function.parameters.contexts, call.context)
         names = inspect.signature(check).parameters
         known = {name: given[name] for name in names if name in given}
-        returned = await _call(check, known, call)
+        returned = await _call(self.name, check, known, call)
         try:
             return None if returned is None else self._outcome(returned)
         except ToolError as error:
@@ -252,7 +253,7 @@ class BoundTool:
         given = self._values(self._validated(arguments))
         given |= dict.fromkeys(self.function.parameters.contexts, call.context)
         try:
-            returned = await _call(self.function.function, given, call)
+            returned = await _call(self.name, self.function.function, given, call)
         except ToolError:
             raise
         except (Exception, SystemExit) as error:
@@ -472,9 +473,11 @@ def _complaint(detail: ErrorDetails, known: list[str]) -> str:
             return f"{name!r}: {detail['msg']}, got {shown}"
 
 
-async def _call(function: Callable[..., Any], given: Mapping[str, Any], call: Call) -> object:
+async def _call(
+    name: str, function: Callable[..., Any], given: Mapping[str, Any], call: Call
+) -> object:
     if inspect.iscoroutinefunction(function):
-        return await function(**given)
+        return await WatchedSteps(function(**given), name=name, place=_place(_written(function)))
     context = copy_context()
     thread = _threads(os.getpid()).submit(context.run, _in_thread, function, given)
     try:

@@ -1,0 +1,90 @@
+"""An async tool that keeps the event loop from everybody else is named in the log, with its file and line."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from loopline import Bundle, Harness, tool
+from loopline.testing import Call, Say, ScriptedModel
+from loopline.tools.blocking import LONGEST_STEP_SECONDS, WatchedSteps
+
+
+@tool
+async def grind() -> str:
+    """Grind without a pause."""
+    await asyncio.sleep(0)
+    end = time.monotonic() + 1.05 * LONGEST_STEP_SECONDS
+    while time.monotonic() < end:
+        pass
+    return "ground"
+
+
+async def test_a_tool_that_blocks_is_named_with_its_place_and_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    script = ScriptedModel([Call("mill.grind"), Say("Done.")])
+    bundle = Bundle(id="mill", tools=[grind])
+    async with Harness.open(bundle, store="memory:", model=script) as harness:
+        assert (await harness.conversation("c").say("go")).ok
+    (told,) = [one.getMessage() for one in caplog.records if "blocked" in one.getMessage()]
+    assert told.startswith("mill.grind blocked the event loop for ")
+    assert "write it with def instead of async def" in told
+    assert told.endswith(f"({__file__}:16)")
+
+
+def steps(*seconds: float) -> Iterator[float]:
+    """The readings of a clock before and after steps that take so long."""
+    now = 0.0
+    for taken in seconds:
+        yield now
+        now += taken
+        yield now
+
+
+async def waits_long() -> str:
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return "done"
+
+
+async def test_a_tool_is_told_of_once_and_not_for_the_sum_of_its_steps(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    short = steps(0.9, 0.9, 0.9)
+    coroutine = WatchedSteps(waits_long(), name="a.b", place="f:1", elapsed=lambda: next(short))
+    assert (await coroutine, caplog.text) == ("done", "")
+    long = steps(0.1, 2.0, 3.0)
+    await WatchedSteps(waits_long(), name="a.b", place="f:1", elapsed=lambda: next(long))
+    (told,) = [one.getMessage() for one in caplog.records]
+    assert told.startswith("a.b blocked the event loop for 2.0 s")
+
+
+async def test_a_cancellation_reaches_the_tool_and_what_it_raises_its_caller() -> None:
+    cleaned = list[str]()
+
+    async def holds() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("up")
+
+    async def run() -> object:
+        return await WatchedSteps(holds(), name="a.b", place="f:1")
+
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cleaned == ["up"]
+
+    async def fails() -> None:
+        raise KeyError("tea")
+
+    with pytest.raises(KeyError):
+        await WatchedSteps(fails(), name="a.b", place="f:1")
