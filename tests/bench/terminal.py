@@ -130,7 +130,6 @@ def record(pause: float) -> Watched:
             terminal.type("go\r")
             terminal.see("waits for your answer")
             terminal.type("yes\r")
-            terminal.see(" blocks · conversation ")
             terminal.see(" rounds · ")
             terminal.type("/quit\r")
             terminal.end()

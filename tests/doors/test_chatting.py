@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 
 from tests.doors.bundles import OTHER_QUESTION, QUESTION, ledger
-from tests.doors.command import ESCAPE, Loopline, wait_for
+from tests.doors.command import ESCAPE, Loopline, finish, wait_for
 from tests.doors.terminal import Terminal
 
 
@@ -75,7 +76,7 @@ def test_a_chat_asks_again_what_a_paused_turn_waits_for(asker: Loopline) -> None
         terminal.see("c2 waits for your answer")
         terminal.type("yes\r")
         terminal.see("green and bought milk")
-        terminal.see(" blocks · conversation c1")
+        terminal.see("2 rounds · ")  # the pause had a line of its own
         terminal.type("/quit\r")
         assert terminal.end() == 0
     assert [block["type"] for block in asker.blocks("c1")].count("user.prompt") == 1
@@ -99,3 +100,40 @@ def test_a_message_at_a_terminal_may_have_several_lines(tea: Loopline) -> None:
         assert terminal.end() == 0
     (prompt,) = [block for block in tea.blocks("c1") if block["type"] == "user.prompt"]
     assert prompt["body"]["text"] == f"Tell me:\n{QUESTION}"
+
+
+def test_a_chat_judges_the_last_turn_and_goes_on_in_a_copy(tea: Loopline) -> None:
+    lines = [
+        "/feedback ok",
+        QUESTION,
+        "/feedback fine",
+        "/feedback ok short and right",
+        "/fork c2",
+        OTHER_QUESTION,
+    ]
+    ran = tea("chat", "guide", "-c", "c1", stdin="\n".join(lines))
+    assert "error: no turn has ended yet" in ran.err
+    assert "error: /feedback needs a reaction: ok, not_ok, neutral, none" in ran.err
+    assert "turn_1: ok" in ran.err
+    (judged,) = [one["body"] for one in tea.blocks("c1") if one["type"] == "turn.feedback"]
+    assert (judged["reaction"], judged["text"]) == ("ok", "short and right")
+    assert {block["turn_id"] for block in tea.blocks("c1")} == {"turn_1"}
+    assert {block["turn_id"] for block in tea.blocks("c2")} == {"turn_1", "turn_2"}
+
+
+def test_a_chat_shows_what_becomes_of_a_turn_that_another_process_runs(slow: Loopline) -> None:
+    first = slow.start("run", "slow", "work", "-c", "c1")
+    wait_for(lambda: bool(ledger(slow.folder)))
+    with Terminal(slow, "chat", "slow", "-c", "c1", columns=120) as terminal:
+        terminal.see("turn_1 has not ended: it is carried on")
+        terminal.see("waiting: turn_1 has been running since ")
+        terminal.see("/steer TEXT turns it another way · /stop gives up waiting")
+        terminal.type("and then?\r")
+        terminal.see("added to turn_1")
+        first.send_signal(signal.SIGINT)
+        finish(first)
+        terminal.see("stopped · 1 round")
+        terminal.type("/fork\r")
+        terminal.see("you are in c1-fork-1 now; c1 stays as it is")
+        terminal.type("/quit\r")
+        assert terminal.end() == 1

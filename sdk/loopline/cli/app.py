@@ -58,6 +58,8 @@ from loopline.react import Limits
 app: typer.Typer = typer.Typer(
     name="loopline",
     help="Agents that plan, search, read and cite, and whose every step can be read again.",
+    epilog="LOOPLINE_STORE and LOOPLINE_MODEL stand for --store and --model where these are left out. "
+    "loopline COMMAND -h explains a command.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -175,7 +177,7 @@ def chat_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Talk with a bundle, line by line."""
+    """Talk with a bundle; what you type while it works is added."""
     choices = Choices(
         conversation=conversation,
         store=store,
@@ -373,7 +375,7 @@ def replay_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Render the prompt of every round again, and say where the first one diverges."""
+    """Render every prompt again, and say where one diverges."""
     choices = Choices(conversation=conversation, store=store, user=user, as_json=as_json)
     attend(partial(replay, choices), verbose=verbose, as_json=as_json, paged=pager)
 

@@ -64,7 +64,7 @@ def import_command(
     user: UserOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Keep an exported conversation, block by block as it was; nothing in it acts unless confirmed."""
+    """Keep an exported conversation; what would act stays inert."""
     choices = Choices(store=store, user=user)
     attend(partial(import_, file, name, confirm or (), choices), verbose=verbose)
 
@@ -133,7 +133,7 @@ def forget_command(
     user: UserOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Remove a conversation for good; its refs answer gone from then on."""
+    """Remove a conversation for good, after asking."""
     removal = Removal(name=conversation, cascade=cascade, confirmed=yes)
     choices = Choices(store=store, user=user)
     attend(partial(forget, removal, choices), verbose=verbose)
@@ -151,7 +151,7 @@ def fork_command(
     user: UserOption = None,
     verbose: VerboseOption = False,
 ) -> None:
-    """Begin another conversation from a block of one; print its name."""
+    """Begin another conversation from a block of this one."""
     choices = Choices(conversation=conversation, store=store, user=user)
     attend(partial(fork, seq, name, choices), verbose=verbose)
 
@@ -186,7 +186,7 @@ def stop_command(
     as_json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """End the turn that runs, in whatever process, and those that wait behind it."""
+    """End the turn that runs, in whatever process, and what waits."""
     choices = Choices(
         conversation=conversation,
         store=store,
