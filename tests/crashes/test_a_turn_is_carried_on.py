@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import multiprocessing
 import signal
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from loopline import Store
-from loopline.models import AssistantMessage, Message, ToolMessage
-from loopline.prompt import Native, View
-from loopline.timeline import (
-    Block,
-    Exit,
-    RangeSummary,
-    RoundStart,
-    Timeline,
-    ToolCalled,
-    ToolPending,
-    ToolResult,
-    ToolStarted,
-    UserAnswer,
-    UserAttachment,
-    UserFollowup,
-    UserPrompt,
-)
-from tests.support import dying
+from loopline.timeline import Block
+from tests.support.cut_turns import LONG, SHORT, SUMMARY, check, check_long, kept, run
 from tests.support.dying import Fate
 
-SHORT, LONG = [1, 4], [1, 4, 1, 1]
-"""How many calls each round makes, where it makes any."""
 SHORT_APPENDS, LONG_APPENDS = 16, 33
 APPENDS = [
     ("user.prompt", 1),
@@ -74,103 +52,19 @@ AROUND_A_SUMMARY = [
     ("before conv.range.summary", 1),
     ("after conv.range.summary", 1),
 ]
-SUMMARY = "Goal: go on.\nNext steps: answer."
-
-processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.support.dying"])
-
-
-def run(fate: Fate) -> tuple[int | None, str, Counter[str]]:
-    """How a process that lives the turn ends, what it says of it, and the points it has passed."""
-    process = processes.Process(target=dying.run, args=(fate,))
-    process.start()
-    process.join()
-    said = Path(fate.folder, "said")
-    if not said.exists():
-        return process.exitcode, "", Counter()
-    reason, passed = json.loads(said.read_text())
-    return process.exitcode, reason, Counter(passed)
-
-
-async def kept(folder: Path) -> tuple[list[Block], dict[str, str]]:
-    """The blocks, and what each is read as by its ref."""
-    if not await asyncio.to_thread((folder / "talk.db").exists):
-        return [], {}
-    async with Store.open(f"sqlite:///{folder}/talk.db", read_only=True) as store:
-        talk = store.conversation("c")
-        blocks = list(await talk.blocks())
-        reading = await talk.read([block.ref for block in blocks])
-        return blocks, {item.asked: item.text for item in reading}
-
-
-def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:
-    """The laws that hold of the turn, in whatever way it came to its end."""
-    assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
-    calls = [block.body.call_id for block in blocks if isinstance(block.body, ToolCalled)]
-    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
-    starts = [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
-    assert calls == [f"c{number}" for number in range(1, sum(batches) + 1)]
-    assert sorted(result.call_id for result in results) == calls
-    assert len(starts) == len(set(starts))
-    said = [block.seq for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)]
-    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
-    assert taken == said
-    attached = [(b.seq, b.body.size) for b in blocks if isinstance(b.body, UserAttachment)]
-    assert attached == [(said[0] + 1, len(dying.FILE.data))]
-    terms = [block.term for block in blocks if block.term]
-    assert terms == sorted(terms)
-    assert isinstance(blocks[-1].body, Exit)
-    assert Timeline(blocks).cut == []
-    check_ledger(results, folder / "ledger")
-    check_pairs(View(Native(), blocks).messages, calls, batches)
-
-
-def check_pairs(messages: list[Message], calls: list[str], batches: list[int]) -> None:
-    """Each round that is still shown has its results directly after its calls, in their order."""
-    shown = list[str]()
-    for place, message in enumerate(messages):
-        if isinstance(message, AssistantMessage) and message.calls:
-            results = messages[place + 1 :][: len(message.calls)]
-            shown += [one.call_id for one in results if isinstance(one, ToolMessage)]
-            assert len(message.calls) in batches
-    assert shown == calls[len(calls) - len(shown) :] != []
-    assert len(shown) == sum(isinstance(one, ToolMessage) for one in messages)
-
-
-def check_ledger(results: list[ToolResult], ledger: Path) -> None:
-    """Each write has one line, or none and a result that says that it was interrupted."""
-    lines = ledger.read_text().splitlines() if ledger.exists() else []
-    writes = [result for result in results if result.tool == "dying.note"]
-    noted = [line.split()[0] for line in lines]
-    assert len(noted) == len(set(noted))
-    assert {one.call_id for one in writes if one.status == "ok"} <= set(noted)
-    assert {one.status for one in writes} <= {"ok", "interrupted"}
-    assert sum(one.status == "interrupted" for one in results) <= 2
 
 
 def live_and_die(fate: Fate, batches: list[int]) -> list[Block]:
     """Die where it says, have another process do the rest, and check what holds; all blocks."""
     folder = Path(fate.folder)
     assert run(fate)[:2] == (-signal.SIGKILL, "")
-    acknowledged, read = asyncio.run(kept(folder))
+    acknowledged, read = asyncio.run(kept(fate))
     assert run(replace(fate, n=0))[:2] == (0, "complete")
-    blocks, read_again = asyncio.run(kept(folder))
+    blocks, read_again = asyncio.run(kept(fate))
     assert blocks[: len(acknowledged)] == acknowledged
     assert {ref: read_again[ref] for ref in read} == read
     check(blocks, folder, batches)
     return blocks
-
-
-def check_long(blocks: list[Block], summary: str) -> None:
-    """One summary, each question answered once, and its answer used."""
-    kept = [block.body for block in blocks]
-    texts = [body.text for body in kept if isinstance(body, RangeSummary)]
-    assert texts == [summary]
-    asked = [body.call_id for body in kept if isinstance(body, ToolPending)]
-    answered = [body.call_id for body in kept if isinstance(body, UserAnswer)]
-    assert asked == answered
-    used = {body.call_id: body.status for body in kept if isinstance(body, ToolResult)}
-    assert len([one for one in asked if used[one] == "interrupted"]) <= 1
 
 
 def dead_at(folder: Path, point: str, n: int, summary: str) -> Fate:
@@ -200,19 +94,21 @@ def test_a_turn_killed_around_a_summary_that_no_model_writes_is_carried_on(
 
 
 def test_the_short_turn_has_32_points_and_each_is_one_where_it_dies(quick_folder: Path) -> None:
-    code, reason, passed = run(Fate(str(quick_folder)))
+    fate = Fate(str(quick_folder))
+    code, reason, passed = run(fate)
     assert (code, reason) == (0, "complete")
     assert passed["before"] + passed["after"] == 2 * SHORT_APPENDS == 32
-    check(asyncio.run(kept(quick_folder))[0], quick_folder, SHORT)
+    check(asyncio.run(kept(fate))[0], quick_folder, SHORT)
 
 
 def test_the_long_turn_dies_at_43_points_and_at_one_of_each_kind(quick_folder: Path) -> None:
-    code, reason, passed = run(dead_at(quick_folder, "", 0, SUMMARY))
+    fate = dead_at(quick_folder, "", 0, SUMMARY)
+    code, reason, passed = run(fate)
     assert (code, reason, passed["before"]) == (0, "complete", LONG_APPENDS)
     assert len(set(POINTS)) == 43
     assert all(passed[point] >= n for point, n in POINTS)
     along = {f"{when} {kind}" for kind in ALONG for when in ("before", "after")}
     assert set(passed) - {point for point, _ in POINTS} == along | {"before", "after"}
-    blocks = asyncio.run(kept(quick_folder))[0]
+    blocks = asyncio.run(kept(fate))[0]
     check(blocks, quick_folder, LONG)
     check_long(blocks, SUMMARY)

@@ -11,16 +11,9 @@ import pytest
 
 from loopline.adapters.git import GitRepository
 from loopline.errors import KnowledgeError
+from tests.support.hostile_repositories import snapshot
 
 from .conftest import GitFolder
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_nothing_is_written_to_the_repository(folder: GitFolder) -> None:

@@ -21,6 +21,7 @@ from loopline.models import Json, JsonObject
 from loopline.reader import DocumentError, read_document
 from loopline.timeline import Body, Timeline, encode, encode_whole
 from tests.strategies import known_bodies
+from tests.support.damage import damaged
 from tests.support.documents import lived
 
 FREE = {"arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned"}
@@ -135,55 +136,6 @@ def test_a_number_of_a_document_is_refused_or_does_no_harm(
     put(number)
     with suppress(DocumentError):
         asyncio.run(asyncio.wait_for(_used(document), SECONDS))
-
-
-VALUES: list[Json] = [
-    None, True, 0, -1, 7, 2**53, 10**30, 0.5, "", "turn_9", "\ud800", "\0", [], [[]], {}, {"a": 1}
-]  # fmt: skip
-
-
-def damaged(document: JsonObject, drawn: Random) -> JsonObject:
-    """The document with one to three of its values changed, removed, doubled or put elsewhere."""
-    broken = deepcopy(document)
-    if drawn.random() < 0.5:
-        for row in rows(broken):
-            row.pop("digest", None)
-    for _ in range(drawn.randint(1, 3)):
-        holders = [one for one in containers(broken) if one]
-        _damage(drawn.choice(holders), drawn)
-    return broken
-
-
-def containers(value: Json) -> Iterator[JsonObject | list[Json]]:
-    """Every object and every array in a value, itself included."""
-    if isinstance(value, dict):
-        yield value
-        for inner in value.values():
-            yield from containers(inner)
-    elif isinstance(value, list):
-        yield value
-        for inner in value:
-            yield from containers(inner)
-
-
-def _damage(holder: JsonObject | list[Json], drawn: Random) -> None:
-    if isinstance(holder, dict):
-        name = drawn.choice(list(holder))
-        if drawn.random() < 0.3:
-            del holder[name]
-        else:
-            holder[name] = drawn.choice(VALUES)
-        return
-    at, other = drawn.randrange(len(holder)), drawn.randrange(len(holder))
-    match drawn.randrange(4):
-        case 0:
-            del holder[at]
-        case 1:
-            holder.insert(other, deepcopy(holder[at]))
-        case 2:
-            holder[at], holder[other] = holder[other], holder[at]
-        case _:
-            holder[at] = drawn.choice(VALUES)
 
 
 @pytest.mark.parametrize("seed", range(100))

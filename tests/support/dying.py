@@ -26,6 +26,7 @@ from loopline import (
     TurnResult,
     tool,
 )
+from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
 from loopline.conversations import Talk
 from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall
@@ -281,22 +282,33 @@ class Repeatable:
 
 @dataclass(frozen=True)
 class Fate:
-    """A turn to live, where it is kept, and where this process dies; at no point, when n is 0."""
+    """A turn to live, where it is kept, and where this process dies; at no point, when n is 0.
+
+    What it writes beside the store is in its folder. The store is there too, or shared with others.
+    """
 
     folder: str
     length: Length = "short"
     summary: str = ""
     point: str = ""
     n: int = 0
+    store: str = ""
+    conversation: str = "c"
+
+    @property
+    def path(self) -> Path:
+        """The file of the store."""
+        return Path(self.store or f"{self.folder}/talk.db")
 
 
-async def live(fate: Fate, doom: Doom) -> str:
+async def live(fate: Fate, doom: Doom, logging: type[DyingLog] = DyingLog) -> str:
     """Begin the turn, or carry it on where it was cut off or waits; how it ended."""
     _doom.set(doom)
-    async with await SqlLog.open(f"sqlite:///{fate.folder}/talk.db") as log:
+    blobs = FileBlobs.beside(fate.path)
+    async with await SqlLog.open(f"sqlite:///{fate.path}", blobs=blobs) as log:
         model = Repeatable(fate.length, f"{fate.folder}/ledger", fate.summary)
-        async with Harness.open(bundle, store=DyingLog(log, doom), model=model) as harness:
-            talk = model.talk = harness.conversation("c")
+        async with Harness.open(bundle, store=logging(log, doom), model=model) as harness:
+            talk = model.talk = harness.conversation(fate.conversation)
             while True:
                 timeline = Timeline(await talk.blocks())
                 turn = timeline.turn(1)

@@ -1,0 +1,117 @@
+"""Turns whose process was killed: they are lived to their end by another, and what must hold of them then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+from collections import Counter
+from pathlib import Path
+
+from loopline import Store
+from loopline.models import AssistantMessage, Message, ToolMessage
+from loopline.prompt import Native, View
+from loopline.timeline import (
+    Block,
+    Exit,
+    RangeSummary,
+    RoundStart,
+    Timeline,
+    ToolCalled,
+    ToolPending,
+    ToolResult,
+    ToolStarted,
+    UserAnswer,
+    UserAttachment,
+    UserFollowup,
+    UserPrompt,
+)
+from tests.support import dying
+from tests.support.dying import Fate
+
+SHORT, LONG = [1, 4], [1, 4, 1, 1]
+"""How many calls each round makes, where it makes any."""
+SUMMARY = "Goal: go on.\nNext steps: answer."
+
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["tests.support.dying"])
+
+
+def run(fate: Fate) -> tuple[int | None, str, Counter[str]]:
+    """How a process that lives the turn ends, what it says of it, and the points it has passed."""
+    process = processes.Process(target=dying.run, args=(fate,))
+    process.start()
+    process.join()
+    said = Path(fate.folder, "said")
+    if not said.exists():
+        return process.exitcode, "", Counter()
+    reason, passed = json.loads(said.read_text())
+    return process.exitcode, reason, Counter(passed)
+
+
+async def kept(fate: Fate) -> tuple[list[Block], dict[str, str]]:
+    """The blocks, and what each is read as by its ref."""
+    if not await asyncio.to_thread(fate.path.exists):
+        return [], {}
+    async with Store.open(f"sqlite:///{fate.path}", read_only=True) as store:
+        talk = store.conversation(fate.conversation)
+        blocks = list(await talk.blocks())
+        reading = await talk.read([block.ref for block in blocks])
+        return blocks, {item.asked: item.text for item in reading}
+
+
+def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:
+    """The laws that hold of the turn, in whatever way it came to its end."""
+    assert [block.seq for block in blocks] == list(range(1, len(blocks) + 1))
+    calls = [block.body.call_id for block in blocks if isinstance(block.body, ToolCalled)]
+    results = [block.body for block in blocks if isinstance(block.body, ToolResult)]
+    starts = [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
+    assert calls == [f"c{number}" for number in range(1, sum(batches) + 1)]
+    assert sorted(result.call_id for result in results) == calls
+    assert len(starts) == len(set(starts))
+    said = [block.seq for block in blocks if isinstance(block.body, UserPrompt | UserFollowup)]
+    taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
+    assert taken == said
+    attached = [(b.seq, b.body.size) for b in blocks if isinstance(b.body, UserAttachment)]
+    assert attached == [(said[0] + 1, len(dying.FILE.data))]
+    terms = [block.term for block in blocks if block.term]
+    assert terms == sorted(terms)
+    assert isinstance(blocks[-1].body, Exit)
+    assert Timeline(blocks).cut == []
+    check_ledger(results, folder / "ledger")
+    check_pairs(View(Native(), blocks).messages, calls, batches)
+
+
+def check_pairs(messages: list[Message], calls: list[str], batches: list[int]) -> None:
+    """Each round that is still shown has its results directly after its calls, in their order."""
+    shown = list[str]()
+    for place, message in enumerate(messages):
+        if isinstance(message, AssistantMessage) and message.calls:
+            results = messages[place + 1 :][: len(message.calls)]
+            shown += [one.call_id for one in results if isinstance(one, ToolMessage)]
+            assert len(message.calls) in batches
+    assert shown == calls[len(calls) - len(shown) :] != []
+    assert len(shown) == sum(isinstance(one, ToolMessage) for one in messages)
+
+
+def check_ledger(results: list[ToolResult], ledger: Path) -> None:
+    """Each write has one line, or none and a result that says that it was interrupted."""
+    lines = ledger.read_text().splitlines() if ledger.exists() else []
+    writes = [result for result in results if result.tool == "dying.note"]
+    noted = [line.split()[0] for line in lines]
+    assert len(noted) == len(set(noted))
+    assert {one.call_id for one in writes if one.status == "ok"} <= set(noted)
+    assert {one.status for one in writes} <= {"ok", "interrupted"}
+    assert sum(one.status == "interrupted" for one in results) <= 2
+
+
+def check_long(blocks: list[Block], summary: str) -> None:
+    """One summary, each question answered once, and its answer used."""
+    kept = [block.body for block in blocks]
+    texts = [body.text for body in kept if isinstance(body, RangeSummary)]
+    assert texts == [summary]
+    asked = [body.call_id for body in kept if isinstance(body, ToolPending)]
+    answered = [body.call_id for body in kept if isinstance(body, UserAnswer)]
+    assert asked == answered
+    used = {body.call_id: body.status for body in kept if isinstance(body, ToolResult)}
+    assert len([one for one in asked if used[one] == "interrupted"]) <= 1
