@@ -64,6 +64,20 @@ async def test_a_carried_on_turn_that_is_stopped_while_it_waits_is_a_result_and_
         assert (await talk.resume()).answer == "Done."
 
 
+async def test_prompts_that_are_stopped_before_their_turns_take_a_step_are_results() -> None:
+    """Their callers met a `CancelledError` once, as if they were cancelled themselves."""
+    async with talking(ScriptedModel([], strict=False)) as talk:
+        waiting = [asyncio.create_task(talk.say(f"go {number}")) for number in range(3)]
+        await asyncio.sleep(0)
+        assert await talk.stop()
+        ends = [await one for one in waiting]
+        assert await talk.interrupts.pending() == []
+        blocks = await talk.blocks()
+    assert [end.exit_reason for end in ends] == ["stopped"] * 3
+    assert [end.turn_id for end in ends] == ["turn_1", "turn_2", "turn_3"]
+    assert [block.type for block in blocks] == ["user.prompt"] * 3 + ["user.recalled"] * 3
+
+
 async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_here() -> None:
     log, here = MemoryLog(FakeClock()), Conversation(name="c")
     async with Harness.open(playground, store=log, model=ScriptedModel([])) as harness:

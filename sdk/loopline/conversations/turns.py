@@ -162,6 +162,9 @@ class Turns:
                 raise LooplineError(
                     "the harness closed before this turn was begun: it stays pending"
                 ) from None
+            if asked.task.cancelled() and asked.stopping and not _cancelled():
+                # A task that is cancelled before its first step has run nothing that could say so.
+                raise StoppedInQueue("the turn was stopped before it was begun") from None
             asked.task.cancel()
             await asyncio.wait([asked.task])
             if not asked.task.cancelled():
