@@ -1,0 +1,153 @@
+"""Documents that somebody tampered with, imported: each is refused by an error of the tree or does no harm.
+
+What is accepted is read by every ref, exported, and a turn is run on it. A document may take two seconds of the
+processor; the process that imports it is ended by the system when it takes more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from random import Random
+
+from loopline import Harness, Store
+from loopline.errors import BundleError, LooplineError
+from loopline.models import JsonObject
+from loopline.testing import ScriptedModel
+from loopline.timeline import Block
+from tests.bench.attacks.outcome import Outcome, Tally
+from tests.support.cut_turns import processes
+from tests.support.damage import damaged
+from tests.support.documents import lived
+from tests.support.folders import quick_folder
+from tests.support.playground import bundle
+
+MOST_SECONDS = 2.0
+RESIDENT = "resident"
+"""A conversation that is in the store before, and unchanged after."""
+BEFORE = "19,200: 4 errors not of the tree, a hang"
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What came of one document: refused, used, or what broke; and the processor's time it took."""
+
+    seed: int
+    end: str
+    seconds: float
+
+
+async def state(store: Store) -> list[tuple[str, int]]:
+    """The conversations of a store, and their heads."""
+    return [(one.conversation.name, one.head) async for one in store.conversations()]
+
+
+async def use(harness: Harness, store: Store, document: JsonObject, name: str) -> str:
+    """Import the document under a name and use what was accepted; whether it was used or refused, or what broke.
+
+    An error of the tree may refuse an import, and nothing after it may blame the bundle.
+    """
+    before = await state(store)
+    try:
+        talk = await harness.load(document, name=name)
+    except LooplineError:
+        return "refused" if await state(store) == before else "refused and stored"
+    try:
+        await talk.read([block.ref for block in await talk.blocks()])
+        await talk.export()
+        await talk.say("go on")
+    except BundleError as error:
+        return f"BundleError of no bundle: {error}"
+    except LooplineError as error:
+        return f"accepted, then refused as {type(error).__name__}"
+    finally:
+        await store.forget(name, cascade=True)
+    return "used"
+
+
+async def import_each(
+    original: JsonObject, seeds: Sequence[int], folder: Path, output: Connection
+) -> None:
+    """Import the document of each seed into one store; say what came of each."""
+    url = f"sqlite:///{folder}/{seeds[0]}.db"
+    model = ScriptedModel(["Done."] * (len(seeds) + 1), strict=False)
+    async with Harness.open(bundle, store=url, model=model) as harness, Store.open(url) as store:
+        await harness.conversation(RESIDENT).say("hello")
+        before = await store.conversation(RESIDENT).blocks()
+        for seed in seeds:
+            document = damaged(original, Random(seed))
+            signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+            began = time.process_time()
+            (end,) = await asyncio.gather(
+                use(harness, store, document, f"d{seed}"), return_exceptions=True
+            )
+            seconds = time.process_time() - began
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            told = end if isinstance(end, str) else f"error not of the tree: {end!r}"
+            output.send((seed, told, seconds))
+        whole = await unchanged(store, before)
+    output.send((-1, "store unchanged" if whole else "store changed", 0.0))
+
+
+async def unchanged(store: Store, before: Sequence[Block]) -> bool:
+    """Whether the store holds what it held before, and audits clean."""
+    blocks = await store.conversation(RESIDENT).blocks()
+    faults = [fault for audit in await store.audit() for fault in audit.faults]
+    return list(blocks) == list(before) and not faults
+
+
+def run_imports(seeds: Sequence[int], folder: Path, output: Connection) -> None:
+    """Import the documents in this process, which ends by a signal when one takes too long."""
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    asyncio.run(import_each(lived().document, seeds, folder, output))
+
+
+def outcomes_of(seeds: Sequence[int], folder: Path) -> list[Import]:
+    """Import the documents in another process; where one ends it, a new one goes on behind it."""
+    found = list[Import]()
+    left = list(seeds)
+    while left:
+        reader, writer = processes.Pipe(duplex=False)
+        process = processes.Process(target=run_imports, args=(left, folder, writer))
+        process.start()
+        writer.close()
+        try:
+            while True:
+                seed, end, seconds = reader.recv()
+                found.append(Import(seed, end, seconds))
+                left = left[1:] if seed >= 0 else left
+        except EOFError:
+            process.join()
+        if left:
+            hung = process.exitcode == -signal.SIGPROF
+            found.append(Import(left[0], "hang" if hung else "process died", MOST_SECONDS))
+            left = left[1:] if hung else []
+    return found
+
+
+def tamper(documents: int, seed: int, jobs: int) -> Outcome:
+    """Import so many documents, drawn from the seed on."""
+    seeds = range(seed, seed + documents)
+    with quick_folder() as folder, ThreadPoolExecutor(jobs) as pool:
+        parts = [seeds[number::jobs] for number in range(jobs)]
+        whole = pool.map(partial(outcomes_of, folder=folder), parts)
+        found = [one for part in whole for one in part]
+    tally = Tally()
+    for one in found:
+        match one.end:
+            case "refused" | "used":
+                tally.done[one.end] += 1
+            case "store unchanged":
+                pass
+            case _:
+                tally.broken[f"{one.end} (seed {one.seed})"] += 1
+    longest = max(one.seconds for one in found)
+    tally.done["ms the longest"] = round(longest * 1000)
+    return tally.outcome(f"{documents:,} tampered documents are imported", BEFORE)
