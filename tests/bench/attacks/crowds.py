@@ -31,7 +31,7 @@ SHARED = ("s0", "s1", "s2")
 """Conversations in which every process speaks."""
 TASK = "Make two notes."
 ROUNDS = 2
-FORGET_ABOVE = 3
+FORGET_ABOVE = 2
 """A process forgets one of its own conversations once it has more than these."""
 BEFORE = "8 processes, 300 s: nothing lost; a backup beside a forget fails"
 
@@ -76,7 +76,7 @@ class Member:
 
     async def speak(self) -> None:
         """Live a turn, alone in a conversation or where all others speak too."""
-        if self._random.random() < 0.3:
+        if self._random.random() < 0.5:
             self._own.append(f"p{self._number}-{self.tally.done['turns']}")
         name = self._random.choice([*self._own[-FORGET_ABOVE:], *SHARED])
         talk = self._harness.conversation(name)
