@@ -101,6 +101,8 @@ def judge(fate: Fate, acknowledged: int) -> Tally:
     blocks, read_again = asyncio.run(kept(fate))
     tally.expect(blocks[: len(left)] == left, "block changed")
     tally.expect({ref: read_again.get(ref) for ref in read} == read, "ref reads otherwise")
+    faults = asyncio.run(count_faults(fate.path, Conversation(name=fate.conversation)))
+    tally.expect(faults == 0, "fault found by the audit", faults)
     started = [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
     tally.done["calls started"] += len(started)
     tally.expect(len(started) == len(set(started)), "call started twice")
@@ -113,9 +115,10 @@ def judge(fate: Fate, acknowledged: int) -> Tally:
     return tally
 
 
-async def _faults(store: Path) -> int:
+async def count_faults(store: Path, only: Conversation | None = None) -> int:
+    """Audit the store, or one conversation of it."""
     async with Store.open(f"sqlite:///{store}", read_only=True) as opened:
-        return sum(len(audit.faults) for audit in await opened.audit())
+        return sum(len(audit.faults) for audit in await opened.audit(only=only))
 
 
 def _fates(folder: Path) -> Iterator[Fate]:
@@ -148,7 +151,7 @@ def kill_runners(kills: int, seed: int) -> Outcome:
             tally.done["kills"] += killed
             tally.add(judge(fate, acknowledged))
             stores.add(fate.path)
-        faults = sum(asyncio.run(_faults(store)) for store in stores)
+        faults = sum(asyncio.run(count_faults(store)) for store in stores)
     tally.done["stores audited"] = len(stores)
     tally.expect(faults == 0, "fault found by the audit", faults)
     return tally.outcome("a runner is killed at a random moment", BEFORE)
