@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         StoreVersion,
         ToolError,
     )
-    from loopline.events import AgentEvent, Delta, Event
+    from loopline.events import AgentEvent, Delta, Event, PartialOutput
     from loopline.files import Attachment, AttachmentCaps
     from loopline.harness import Harness, Store, model, run_sync
     from loopline.knowledge import Passage
@@ -128,6 +128,7 @@ __all__ = [
     "ModelUnreachable",
     "Nudge",
     "Output",
+    "PartialOutput",
     "Passage",
     "PendingCall",
     "PlanSnapshot",

@@ -5,6 +5,7 @@ from loopline.events.dialects import DIALECTS, AgentEvent, DialectName, dialect,
 from loopline.events.events import Delta, Event, Listen
 from loopline.events.mailbox import HELD_EVENTS, Mailbox
 from loopline.events.observer import Caller, ObservedTurn, Observer
+from loopline.events.partial_output import PartialOutput
 from loopline.events.wire import Dialect, Wire
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Mailbox",
     "ObservedTurn",
     "Observer",
+    "PartialOutput",
     "Wire",
     "dialect",
     "replayed",

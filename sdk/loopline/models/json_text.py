@@ -6,7 +6,7 @@ import re
 
 from loopline.models.output import VALUE
 
-_STRING = re.compile(r'(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_STRING = re.compile(r'(?:[^"\\]++|\\.)*+("?)', re.DOTALL)
 _PLAIN = re.compile(r'[^"{}\[\]\s,:]++')
 _FIRST = re.compile(r'[{\["0-9tfn-]')
 _OPENING = re.compile(r"[{\[]")
@@ -65,7 +65,7 @@ class JsonText:
         found = _STRING.match(text, at)
         end = found.end() if found else at
         pieces.append(text[at:end])
-        if text[end - 1 : end] == '"' and end > at:
+        if found and found[1]:
             self._in_string = False
             self._end_value()
         elif end < len(text):  # a backslash, and nothing yet behind it

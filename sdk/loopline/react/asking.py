@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import (
@@ -46,6 +47,14 @@ class Patience:
             return None
         most = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
         return max(wanted, self.draw() * most)
+
+
+class Unasked(Exception):
+    """No model is asked for this decision or answer."""
+
+    def __init__(self, why: Literal["recalled", "budget"]) -> None:
+        super().__init__(why)
+        self.why = why
 
 
 async def ask(

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from loopline.clock import Clock
 from loopline.errors import ModelError, ModelOverflow
 from loopline.events import Listen
-from loopline.models import Message, Model, Options, OutputType, Prompt, Usage, well_formed
+from loopline.models import Message, Model, Options, OutputType, Prompt, Reply, Usage, well_formed
 from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
     FEW_LEFT,
@@ -31,12 +31,14 @@ from loopline.prompt import (
     cache_points,
     messages_digest,
     placed,
+    protocol,
     tail_limit,
     trace,
     trace_window,
     unseen_sources,
 )
 from loopline.react.offering import Offer, Offers
+from loopline.react.outcomes import sound
 from loopline.react.policies import Policies, chosen_protocol
 from loopline.react.quota import MeteredModel, Quota, recount
 from loopline.react.spawning import Child
@@ -44,6 +46,7 @@ from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer, recorded_answ
 from loopline.react.windows import Windows
 from loopline.timeline import (
     Body,
+    Decision,
     ModelOverflowed,
     Recorder,
     RoundStart,
@@ -126,6 +129,8 @@ class Context:
         if self.output is not None and not self._policies.synthesizes:
             name = self.protocol.name
             self._typed = TypedAnswer.of_decisions(self.output, model.abilities, name)
+            self.protocol = protocol(name, values=True)
+        encodes = protocol(self.protocol.name)
         self._offers = Offers(
             self._recorder, self._every, self._instructions, self.protocol, self._typed
         )
@@ -133,7 +138,7 @@ class Context:
         self.view: View = timeline.folded(
             View,
             f"view.{self.protocol.name}",
-            lambda: View(self.protocol, learned=timeline.base.learned),
+            lambda: View(encodes, learned=timeline.base.learned),
         )
 
     def answer(self, *, traces: bool) -> TypedAnswer | None:
@@ -184,6 +189,23 @@ class Context:
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
         return self.model.abilities.cost(usage)
+
+    def decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
+        """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
+        estimated, estimated_cost = self.quota.unrecorded()
+        cost = self.cost(reply.usage)
+        return Decision(
+            model=self.model.name,
+            stop_reason=reply.stop_reason,
+            calls=calls,
+            raw=raw,
+            usage=reply.usage,
+            cost=None if cost is None else cost + estimated_cost,
+            attempt=reply.attempt,
+            discarded=reply.discarded,
+            echo=sound(reply.echo),
+            estimated=estimated,
+        )
 
     async def begin(self, iteration: Iteration) -> bool:
         """Begin a round; False when there is nothing to answer, for the user took it back.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Generic, Literal
+from typing import Generic
 
 from typing_extensions import TypeVar
 
@@ -26,7 +26,7 @@ from loopline.models import (
     Usage,
     well_formed,
 )
-from loopline.prompt import Calls, Decided, Malformed, protocol
+from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
 from loopline.react.acting import Actor, Hands
 from loopline.react.answering import (
     NOTHING,
@@ -38,10 +38,10 @@ from loopline.react.answering import (
     fallback,
 )
 from loopline.react.arounds import wrapped
-from loopline.react.asking import Patience, ask
+from loopline.react.asking import Patience, Unasked, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.nudges import nudges_of
-from loopline.react.outcomes import acknowledged, noticed, sound, thoughts
+from loopline.react.outcomes import acknowledged, noticed, thoughts
 from loopline.react.policies import Policies
 from loopline.react.quota import OutOfBudget, check_prices
 from loopline.react.replies import Whole, joined_notes, words_of
@@ -67,7 +67,6 @@ from loopline.timeline import (
     AnswerFlag,
     Body,
     Completion,
-    Decision,
     Draft,
     ExitReason,
     ModelSwitched,
@@ -84,18 +83,12 @@ from loopline.timeline.waiting import is_long, settled
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 
+MOST_REPAIRS = 3
+"""So often an answer is written anew where repairs have no limit but that of rounds, which it is none of."""
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
 GivenUp = tuple[SwitchCause, str, Usage]
 """Why a model gave no answer, what it or its error said, and what the attempt used."""
-
-
-class _Unasked(Exception):
-    """No model is asked for this decision or answer."""
-
-    def __init__(self, why: Literal["recalled", "budget"]) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 class React(Generic[T_co]):
@@ -220,7 +213,7 @@ class React(Generic[T_co]):
             return await self._exhausted(stop.reason)
         try:
             reply = await self._strikes.over(partial(self._replied, "decision"))
-        except _Unasked as unasked:
+        except Unasked as unasked:
             if unasked.why == "budget":
                 return await self._exhausted("budget")
             return Ended("stopped", "what the turn was to answer was recalled")
@@ -304,7 +297,7 @@ class React(Generic[T_co]):
         """The reply of the first model of the chain that gives one.
 
         Raises:
-            _Unasked: there is nothing to decide, or too little left to ask.
+            Unasked: there is nothing to decide, or too little left to ask.
             ModelError: no model of the chain can be asked.
         """
         place, shrunk = min(self._recorder.turn.place, len(self._models) - 1), False
@@ -312,12 +305,12 @@ class React(Generic[T_co]):
             self._context.use(self._models[place])
             is_wanted = await self._begin(self.state, purpose, traces)
             if purpose == "decision" and not is_wanted:
-                raise _Unasked("recalled")
+                raise Unasked("recalled")
             is_last = place + 1 == len(self._models)
             try:
                 reply = await self._ask(purpose, traces=traces, falls_back=not is_last)
             except OutOfBudget as error:
-                raise _Unasked("budget") from error
+                raise Unasked("budget") from error
             except ModelError as error:
                 if isinstance(error, ModelOverflow) and not shrunk:
                     await self._context.overflow(error)
@@ -365,7 +358,7 @@ class React(Generic[T_co]):
         timeline, synthesizes = self._recorder.timeline, self._policies.synthesizes
         current = None if traces and synthesizes else timeline.plans.current
         return Reading(
-            protocol=protocol(prompt.options.protocol),
+            protocol=protocol(prompt.options.protocol, values=self._context.output is not None),
             pool=timeline.pool,
             steps=len(current.steps) if current else 0,
             before="" if traces else continued(self._recorder.turn),
@@ -440,11 +433,23 @@ class React(Generic[T_co]):
         return await self._synthesized("complete")
 
     async def _synthesized(self, reason: ExitReason) -> Ended | None:
-        """The answer, written by a request of its own that sees every result of the turn."""
+        """The answer, written by a request of its own; one that is no value of its type is repaired."""
+        repairs = self._policies.repairs
+        left = MOST_REPAIRS if repairs is None else repairs
+        written = await self._write_answer(reason)
+        while isinstance(written, Malformed) and left:
+            left -= 1
+            written = await self._write_answer(reason)
+        if isinstance(written, Malformed):
+            return await self._without_model(ModelError(written.problem))
+        return written
+
+    async def _write_answer(self, reason: ExitReason) -> Ended | Malformed | None:
+        """Ask for an answer that sees every result of the turn."""
         recorder = self._recorder
         try:
             reply = await self._strikes.over(partial(self._replied, "answer", traces=True))
-        except _Unasked:
+        except Unasked:
             return await self._drafted("budget") or await self._collected("budget")
         except ModelError as error:
             told = Notice(code="model_error", text=well_formed(str(error)))
@@ -461,6 +466,14 @@ class React(Generic[T_co]):
             text = brief.text if brief else ""
         if not text:
             return await self._close(reply, await self._fallback(reason), "", answer=True)
+        typed = self._context.answer(traces=True)
+        written = typed.read_text(text) if typed else Answer("", text)
+        if isinstance(written, Malformed):
+            decision = replace(self._context.decision(reply, raw=text), purpose="answer")
+            told = Notice(code="malformed_reply", text=written.problem)
+            await self._record(decision, *thoughts(reply), told)
+            return written
+        reply, text = replace(reply, discarded=written.discarded), written.text
         return await self._close(reply, await self._completion(text, "", reason), "", answer=True)
 
     async def _drafted(self, reason: ExitReason, *before: Body) -> Ended | None:
@@ -505,36 +518,20 @@ class React(Generic[T_co]):
         self, reply: Reply, raw: str, problem: str, notes: str = ""
     ) -> None:
         acks = await self._acks(notes)
-        decision = self._decision(reply, raw=raw if raw.strip() else NOTHING)
+        decision = self._context.decision(reply, raw=raw if raw.strip() else NOTHING)
         notice = Notice(code="malformed_reply", text=problem)
         await self._record(decision, *thoughts(reply), *acks, notice)
 
     async def _record_cut(self, reply: Reply) -> None:
         """Keep what came of a reply that was cut off, and have the model write on."""
-        decision = self._decision(reply, raw=well_formed(reply.text))
+        decision = self._context.decision(reply, raw=well_formed(reply.text))
         told = Notice(code="reply_cut_off", text=CONTINUE)
         bodies: list[Body] = [decision, *thoughts(reply), told]
         await self._texts.settle_cut(bodies, self._recorder.timeline.pool)
         await self._recorder.record(*bodies)
 
-    def _decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
-        estimated, estimated_cost = self._context.quota.unrecorded()
-        cost = self._context.cost(reply.usage)
-        return Decision(
-            model=self._context.model.name,
-            stop_reason=reply.stop_reason,
-            calls=calls,
-            raw=raw,
-            usage=reply.usage,
-            cost=None if cost is None else cost + estimated_cost,
-            attempt=reply.attempt,
-            discarded=reply.discarded,
-            echo=sound(reply.echo),
-            estimated=estimated,
-        )
-
     def _decided(self, reply: Reply, notes: str, calls: int, *, answer: bool = False) -> list[Body]:
-        decision = self._decision(reply, calls=calls)
+        decision = self._context.decision(reply, calls=calls)
         if answer:
             decision = replace(decision, purpose="answer")
         return [decision, *thoughts(reply), *([Notes(text=notes)] if notes else [])]
@@ -568,7 +565,7 @@ class React(Generic[T_co]):
         try:
             ask = partial(self._replied, "answer", traces=traces)
             reply = await self._strikes.over(ask, steerable=reason != "budget")
-        except _Unasked:
+        except Unasked:
             return await (self._collected("budget") if traces else self._exhausted("budget"))
         except ModelError as error:
             return await self._without_model(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -112,13 +113,26 @@ class TypedAnswer:
         discarded = "\n".join(filter(None, (decided.discarded, *given[1:])))
         return self._read_answer(Answer(decided.notes, given[0], decided.thinking, discarded))
 
-    def _read_answer(self, answer: Answer) -> Decided:
+    def read_text(self, text: str) -> Answer | Malformed:
+        """Return the value that a text gives as its JSON, or why that is none."""
+        return self._read_answer(Answer("", text))
+
+    def _read_answer(self, answer: Answer) -> Answer | Malformed:
         try:
-            text, is_all = self.type.find(answer.text)
+            text, is_all = self._find(answer.text)
         except Unfit as error:
             return Malformed(answer.text, self._problem(str(error)), is_text=False)
         said = answer.discarded or ("" if is_all else answer.text)
         return replace(answer, text=text, discarded=said)
+
+    def _find(self, text: str) -> tuple[str, bool]:
+        """Find the value in a text; where values are said as JSON, a string may also be the JSON of one."""
+        if self.protocol == "json" and text.startswith('"'):
+            inner: object = json.loads(text)
+            is_text = not self.type.reads(text)
+            if isinstance(inner, str) and (is_text or self.type.reads(inner)):
+                return self.type.find(inner)
+        return self.type.find(text)
 
     def _read_raw(self, malformed: Malformed, raw: str) -> Decided:
         """Return the value that a text is, where the protocol has found nothing in it."""

@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 
-def protocol(name: ProtocolName) -> DecisionProtocol:
-    """The protocol of that name."""
+def protocol(name: ProtocolName, *, values: bool = False) -> DecisionProtocol:
+    """The protocol of that name; with `values` an answer may be any JSON value where texts are JSON."""
     match name:
         case "native":
             return Native()
         case "json":
-            return JsonAction()
+            return JsonAction(values=values)
         case "tagged":
             return Tagged()
         case "thought_action":

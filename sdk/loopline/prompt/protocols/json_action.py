@@ -22,6 +22,7 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
+from loopline.models.json_text import JsonText
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
@@ -57,14 +58,20 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonAction:
-    """One JSON object a reply, for models without tool calls; several that are written all count."""
+    """One JSON object a reply, for models without tool calls; several that are written all count.
+
+    With `values` the answer is any JSON value, whose JSON is the text of the answer.
+    """
 
     name: Literal["json"] = "json"
     stop: tuple[str, ...] = ()
 
+    def __init__(self, *, values: bool = False) -> None:
+        self._values = values
+
     def splitter(self) -> Splitter:
         """Return what reads `notes` and `answer` off an object that is not whole yet."""
-        return JsonSplitter()
+        return JsonSplitter(values=self._values)
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The forms of a reply, and every tool with its schema."""
@@ -89,7 +96,7 @@ class JsonAction:
 
     def decode(self, reply: Reply) -> Decided:
         """The JSON objects of the reply that say what to do; calls come before an answer."""
-        return decided(well_formed(reply.text))
+        return decided(well_formed(reply.text), values=self._values)
 
 
 def _escaped(text: str) -> str:
@@ -97,17 +104,19 @@ def _escaped(text: str) -> str:
     return _ACTION.sub(r'\\"', text)
 
 
-def decided(raw: str) -> Decided:
+def decided(raw: str, *, values: bool = False) -> Decided:
     """What the JSON objects in a text say is to be done.
 
     An object without an action that has an answer is one. A broken object with a field of an action
-    is never passed over for a sound one in it or behind it.
+    is never passed over for a sound one in it or behind it. With `values` an answer is any JSON value.
     """
     found = scan_json(raw)
     for one in found:
         if isinstance(one, BrokenJson) and _FIELD.search(one.text):
             return Malformed(raw, f"The JSON of the reply is broken: {one.problem}. {_FORMS}")
     objects = [well_formed_object(one) for one in found if not isinstance(one, BrokenJson)]
+    if values:
+        objects = [_with_text(one) for one in objects]
     actions = [one for one in objects if "action" in one]
     if not actions:
         answers = [one for one in objects if isinstance(one.get("answer"), str)]
@@ -115,6 +124,11 @@ def decided(raw: str) -> Decided:
     if not actions:
         return Malformed(raw, f"The reply held no JSON object with an action. {_FORMS}")
     return _done(raw, actions)
+
+
+def _with_text(action: JsonObject) -> JsonObject:
+    """The action with the JSON of its answer as a text."""
+    return {**action, "answer": dumps(action["answer"])} if "answer" in action else action
 
 
 def _done(raw: str, actions: Sequence[JsonObject]) -> Decided:
@@ -168,7 +182,9 @@ class JsonSplitter:
     in an object that is broken further on, is for `decode` to tell.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, values: bool = False) -> None:
+        self._values = values
+        self._value: JsonText | None = None
         self._depth = 0
         self._key = ""
         self._is_value = False
@@ -181,7 +197,7 @@ class JsonSplitter:
 
     def feed(self, text: str) -> list[Piece]:
         """Return what the next piece of the reply adds to which channel."""
-        at = 0
+        at = self._take_value(text, 0)
         while at < len(text):
             passed = (_IN_STRING if self._in_string else _OUTSIDE).match(text, at)
             end = passed.end() if passed and self._escape is None else at
@@ -189,7 +205,7 @@ class JsonSplitter:
                 self._text.append(_ESCAPED.sub(lambda one: _ESCAPES[one[1]], text[at:end]))
             if end < len(text):
                 self._take(text[end])
-            at = end + 1
+            at = self._take_value(text, end + 1)
         self._tell()
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -197,6 +213,30 @@ class JsonSplitter:
     def close(self) -> list[Piece]:
         """Return nothing: what was not finished is no text of a field."""
         return []
+
+    def _take_value(self, text: str, at: int) -> int:
+        """Read on in an answer that is a value and no string, if there is one; where what follows begins."""
+        if self._values and self._value is None and self._is_at_answer:
+            at += len(text[at:]) - len(text[at:].lstrip())
+            if at < len(text) and text[at] != '"':
+                self._value = JsonText()
+                self._said["answer"].begin()
+        if self._value is None or at >= len(text):
+            return at
+        said = self._said["answer"].add(self._value.feed(text[at:]))
+        if said:
+            self._pieces.append(("answer", said))
+        if not self._value.is_over:
+            return len(text)
+        at = len(text) - len(self._value.rest)
+        self._value, self._key = None, ""
+        return at
+
+    @property
+    def _is_at_answer(self) -> bool:
+        """Whether the value of the field `answer` is about to begin."""
+        outside = not self._in_string and self._escape is None
+        return outside and self._is_value and self._depth == 1 and self._key == "answer"
 
     def _take(self, character: str) -> None:
         """Read a character that means something where it stands."""

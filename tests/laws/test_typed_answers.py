@@ -1,0 +1,166 @@
+"""Of a typed answer `output` is the value, its text reads as that, and listeners have heard it, in every way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from loopline import Bundle, Delta, Harness, PartialOutput
+from loopline.models import Abilities, Json, OutputType, Prompt, Reply, TextDelta, ToolCall, dumps
+from loopline.models.json_text import JsonText
+from loopline.prompt import protocol
+from loopline.react import ANSWER_TOOL, result
+from loopline.react.limits import ProtocolChoice
+from loopline.timeline import Completion, Timeline, citations
+from tests.strategies import json_values, numbers
+
+TEXTS = st.text(max_size=12).filter(lambda text: not text.startswith('"')) | st.sampled_from(
+    ["a [[S:1]] b", "`x`", '"', "\\", "```", "[1]", "{"]
+)
+
+
+class Leaf(BaseModel):
+    """A leaf."""
+
+    name: str
+    weight: float | None = None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch, which may hold others."""
+
+    leaves: list[int]
+    tag: Literal["a", "b"] = "a"
+    below: list[Branch] = field(default_factory=list["Branch"])
+
+
+BRANCHES: st.SearchStrategy[Branch] = st.recursive(
+    st.builds(Branch, leaves=st.lists(st.integers(0, 9), max_size=2), tag=st.sampled_from(["a", "b"])),
+    lambda inner: st.builds(Branch, leaves=st.just([1]), below=st.lists(inner, max_size=2)),
+    max_leaves=3,
+)  # fmt: skip
+KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (Leaf, st.builds(Leaf, name=TEXTS, weight=st.none() | numbers)),
+    (Branch, BRANCHES),
+    (list[int], st.lists(st.integers(), max_size=4)),
+    (dict[str, str], st.dictionaries(TEXTS, TEXTS, max_size=3)),
+    (int, st.integers()),
+    (str, TEXTS),
+    (Literal["yes", "no"], st.sampled_from(["yes", "no"])),
+    (bool | None, st.none() | st.booleans()),
+]
+Way = tuple[ProtocolChoice, Abilities]
+SCHEMA = Abilities(json_schema=True, schema_beside_tools=True)
+WAYS: list[Way] = [
+    ("auto", SCHEMA),
+    ("auto", Abilities()),
+    ("json", Abilities()),
+    ("tagged", Abilities()),
+    ("thought_action", Abilities()),
+]
+
+
+@dataclass
+class Writer:
+    """A model that gives one answer, written in some way and in pieces."""
+
+    abilities: Abilities
+    json: str
+    value: Json
+    plain: bool
+    size: int
+    name: str = "writer"
+
+    async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+        """Write the answer as the request wants it."""
+        if any(tool.name == ANSWER_TOOL for tool in prompt.tools):
+            arguments = self.value if isinstance(self.value, dict) else {}
+            wrapped = prompt.tools[-1].parameters.get("required") == ["value"]
+            given = {"value": self.value} if wrapped else arguments
+            yield Reply(calls=(ToolCall(name=ANSWER_TOOL, arguments=given),))
+            return
+        text = protocol(prompt.options.protocol).answered(self.json).text
+        if prompt.options.protocol == "json" and self.plain:
+            text = f'{{"action": "final_answer", "notes": "n", "answer": {self.json}}}'
+        if prompt.options.protocol == "native" and self.plain:
+            text = f"\n```json\n{self.json}\n```"
+        for at in range(0, len(text), self.size):
+            yield TextDelta(text=text[at : at + self.size])
+        yield Reply(text=text)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[Any, Any]:
+    """A type and a value of it."""
+    kind, values = draw(st.sampled_from(KINDS))
+    return kind, draw(values)
+
+
+@settings(deadline=None)
+@given(
+    answers(), st.sampled_from(WAYS), st.booleans(), st.integers(1, 9), st.sampled_from([None, 2])
+)
+async def test_the_output_is_the_value_and_the_text_reads_as_it(
+    answer: tuple[Any, Any], way: Way, plain: bool, size: int, indent: int | None
+) -> None:
+    (kind, value), (spoken, abilities) = answer, way
+    type_ = OutputType[Any](kind)
+    text = type_.dump(value)
+    model = Writer(abilities, _spaced(text, indent), _loaded(text), plain, size)
+    growing = PartialOutput[Any](kind)
+    heard = ""
+    async with Harness.open(Bundle(id="b"), store="memory:", model=model) as harness:
+        talk = harness.conversation("c")
+        async for event in talk.stream("?", output_type=kind, protocol=spoken):
+            growing.feed(event)
+            match event:
+                case Delta(type="delta", channel="answer", text=piece):
+                    heard += piece
+                case Delta(type="reset", channel="answer"):
+                    heard = ""
+                case _:
+                    pass
+        document = await talk.export()
+    async with Harness.open(Bundle(id="b"), store="memory:", model=model) as harness:
+        blocks = await (await harness.load(document)).blocks()
+    [kept] = [block.body for block in blocks if isinstance(block.body, Completion)]
+    read = result(Timeline(blocks), 1, "complete", output=type_)
+    assert (kept.text, kept.schema_sha256) == (text, type_.sha256)
+    assert heard == citations.resolve(text, citations.Marks({}), newest=0)
+    assert (read.output, growing.output) == (value, value)
+    assert read.output == type_.read(kept.text)
+
+
+@given(
+    json_values,
+    st.sampled_from([None, 1]),
+    st.integers(1, 9),
+    st.booleans(),
+    st.sampled_from(["", " ", "\n!"]),
+)
+def test_the_text_of_a_value_is_read_off_what_is_being_written(
+    value: Json, indent: int | None, size: int, wrapped: bool, behind: str
+) -> None:
+    whole = _spaced(dumps({"value": value} if wrapped else value), indent) + (behind or " ")
+    reader = JsonText(wrapped=wrapped)
+    said = "".join(reader.feed(whole[at : at + size]) for at in range(0, len(whole), size))
+    assert (said, reader.is_over) == (dumps(value), True)
+
+
+def _loaded(text: str) -> Json:
+    loaded: Json = OutputType[Any](Any).read(text)
+    return loaded
+
+
+def _spaced(text: str, indent: int | None) -> str:
+    """The same JSON with white space, if any is wanted."""
+    return (
+        text if indent is None else json.dumps(json.loads(text), indent=indent, ensure_ascii=False)
+    )
