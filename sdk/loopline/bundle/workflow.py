@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Unpack, cast
 
+from typing_extensions import TypeForm, TypeVar
+
 from loopline.bundle.loop import Loop
 from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
@@ -59,6 +61,10 @@ from loopline.tools import (
     ToolSet,
     check_deps,
 )
+
+Out = TypeVar("Out", default=Any)
+AS_ASKED: Any = None
+"""No output type of the loop's own: that of the turn, or of the bundle."""
 
 
 class BaseWorkflow(Generic[Deps]):
@@ -131,9 +137,9 @@ class BaseWorkflow(Generic[Deps]):
         preset: PresetName | Preset = "bare",
         model: Model | Sequence[Model] | str | None = None,
         tools: Iterable[str] | None = None,
-        output_type: object = None,
+        output_type: TypeForm[Out] = AS_ASKED,
         **limits: Unpack[Limits],
-    ) -> React[Any]:
+    ) -> React[Out]:
         """Wire a loop for this turn.
 
         `tools_module` and `skills_module` name descriptor modules, `tools` allows only the tools that

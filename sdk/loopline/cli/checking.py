@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -28,7 +28,7 @@ from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
 from loopline.errors import BundleError, LooplineError, PropertyError
 from loopline.knowledge import KnowledgeState
-from loopline.models import Json, JsonObject, dumps
+from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.skills import Skills
 from loopline.tools import Tool, ToolSet, check_deps
 
@@ -46,6 +46,7 @@ class Findings:
     tools: ToolSet = field(default_factory=ToolSet)
     skills: Skills = field(default_factory=Skills)
     knowledge: KnowledgeState | None = None
+    output: OutputSchema | None = None
     problems: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
 
@@ -76,6 +77,8 @@ async def check(bundle: str, choices: Choices, screen: Screen) -> int:
         lambda: merged(configuration, folder=folder, overrides=settings), Properties()
     )
     _descriptors(loaded, found)
+    kind = found.attempt(lambda: output_type_of(loaded.bundle.output_type), None)
+    found.output = kind.schema if kind else None
     try:
         async with opened(bundle, choices, screen) as harness:
             found.knowledge = harness.knowledge_state
@@ -151,6 +154,8 @@ def _lines(found: Findings) -> Iterator[Text]:
             f"    {skill.ref}", (f"  {skill.name}: {_first(skill.description)}", words.QUIET)
         )
     yield from _knowledge(found)
+    if found.output is not None:
+        yield _head("output", f"{found.output.name}({_parameters(found.output.as_object)})")
     yield _head("properties", "" if found.properties.given else "none")
     for name, value in found.properties.flat().items():
         if name.partition(".")[0] in found.properties.given:
@@ -228,6 +233,7 @@ def _document(found: Findings) -> JsonObject:
         "ok": not found.problems,
         "tools": tools,
         "skills": skills,
+        "output": asdict(found.output) if found.output else None,
         "properties": {**found.properties.flat()},
         "problems": list[Json](found.problems),
         "warnings": list[Json](found.warnings),

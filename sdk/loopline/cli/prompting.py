@@ -20,12 +20,14 @@ from loopline.models import (
     Json,
     JsonObject,
     Message,
+    OutputSchema,
     ToolMessage,
     UserMessage,
     dumps,
 )
 from loopline.prompt import Request, request_of, requests
-from loopline.timeline import CachePoint, Timeline
+from loopline.react import form_of
+from loopline.timeline import CachePoint, Timeline, TurnHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,10 @@ async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
     if request.inexact:
         screen.note(Text(f"this may not be what was sent: {request.inexact}", style="yellow"))
     if choices.as_json:
-        screen.raw(dumps(_document(request)))
+        screen.raw(dumps(_document(request, _form(timeline, request))))
         return ANSWERED
     screen.note(_heading(request))
-    shown = Text("\n").join(_pieces(request))
+    shown = Text("\n").join(_pieces(request, _form(timeline, request)))
     screen.answer_whole(shown, shown.plain)
     return ANSWERED
 
@@ -98,12 +100,28 @@ def _heading(request: Request) -> Text:
     return Text(" · ".join(parts), style=QUIET)
 
 
-def _pieces(request: Request) -> Iterator[Text]:
+def _form(timeline: Timeline, request: Request) -> JsonObject | None:
+    """The JSON Schema to which the provider was to hold the answer, if it was."""
+    begun = request.begun
+    for block in timeline.blocks:
+        match block.body:
+            case TurnHeader(output=OutputSchema() as schema) if begun.answer_by == "schema":
+                if schema.sha256 == begun.schema_sha256:
+                    return form_of(schema).schema
+            case _:
+                pass
+    return None
+
+
+def _pieces(request: Request, form: JsonObject | None) -> Iterator[Text]:
     yield _rule("system")
     yield Text(visible(request.system))
     if request.tools:
         yield _rule("tools")
         yield Text(visible(request.tools))
+    if form is not None:
+        yield _rule("form of the answer")
+        yield Text(visible(dumps(form)))
     points = {point.messages: point for point in request.begun.points}
     for place, message in enumerate(request.messages):
         yield _rule(f"{place + 1} {_role(message)}", request.refs[place])
@@ -146,7 +164,7 @@ def _written(message: Message) -> str:
             return text
 
 
-def _document(request: Request) -> JsonObject:
+def _document(request: Request, form: JsonObject | None) -> JsonObject:
     messages: list[Json] = [
         {"role": _role(message), "ref": ref, "text": _written(message)}
         for message, ref in zip(request.messages, request.refs, strict=True)
@@ -167,6 +185,7 @@ def _document(request: Request) -> JsonObject:
         "exact": not request.inexact,
         "system": request.system,
         "tools": request.tools,
+        "form": form,
         "messages": messages,
         "cache_points": points,
         "tail": request.begun.tail,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -62,7 +63,7 @@ class Over:
         return [block for block in self.timeline if block.turn == self.number]
 
     @property
-    def result(self) -> TurnResult:
+    def result(self) -> TurnResult[Any]:
         """What came of it."""
         turn = self.timeline.turn(self.number)
         ended = turn.exit
@@ -228,6 +229,7 @@ def report(over: Over, answer: words.Answered, name: str) -> JsonObject:
         "conversation": name,
         "turn_id": came.turn_id,
         "answer": answer.text,
+        "output": came.output,
         "exit_reason": came.exit_reason,
         "ok": came.ok,
         "error": came.error,

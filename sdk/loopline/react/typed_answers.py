@@ -11,6 +11,7 @@ from loopline.models import (
     Abilities,
     AnswerWay,
     JsonForm,
+    OutputSchema,
     OutputType,
     ProtocolName,
     ToolCall,
@@ -84,7 +85,7 @@ class TypedAnswer:
     @property
     def form(self) -> JsonForm | None:
         """What the provider holds the text to, if it does."""
-        return form(FORM, self.type.schema.as_object) if self.way == "schema" else None
+        return form_of(self.type.schema) if self.way == "schema" else None
 
     def splitter(self) -> JsonText:
         """Return what reads the value off an answer that is being written."""
@@ -158,7 +159,12 @@ def _answers(call: ToolCall) -> bool:
 
 
 def _is_strict(type: OutputType[Any]) -> bool:
-    return form(FORM, type.schema.as_object).strict
+    return form_of(type.schema).strict
+
+
+def form_of(schema: OutputSchema) -> JsonForm:
+    """Return what a provider is given to hold an answer to."""
+    return form(FORM, schema.as_object)
 
 
 def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
