@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import pytest
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from loopline import Block, Bundle, Delta, Harness, LooplineError, Output, tool
+from loopline import (
+    Block,
+    Bundle,
+    Delta,
+    Harness,
+    LooplineError,
+    Output,
+    PartialOutput,
+    Source,
+    ToolContext,
+    tool,
+)
 from loopline.events import Event
+from loopline.models import Prompt, Reply, TextDelta
 from loopline.react import ANSWER_TOOL
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.testing.scripted import AbilityChoices
-from loopline.timeline import Completion, Decision, RoundStart, TurnHeader
+from loopline.timeline import Completion, Decision, Draft, RoundStart, TurnHeader
 
 
 class Advice(BaseModel):
@@ -208,3 +221,134 @@ async def test_a_type_without_a_json_form_is_refused_before_anything_is_said() -
         with pytest.raises(LooplineError, match="has no JSON Schema"):
             await talk.say("?", output_type=Harness)
         assert await talk.blocks() == []
+
+
+async def test_a_synthesized_answer_is_held_to_the_type_and_repaired() -> None:
+    model = ScriptedModel([Say("Green, I think."), Raw(WRONG), Raw(TEXT)], **WAYS["schema"])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice, answer_mode="synthesize")
+        starts = bodies(await talk.blocks(), RoundStart)
+    assert (result.ok, result.output, result.answer) == (True, GREEN, TEXT)
+    assert [one.answer_by for one in starts] == ["", "schema", "schema"]
+    assert "The answer is no Advice: minutes" in str(model.requests[2])
+
+
+async def test_a_synthesized_answer_that_never_fits_ends_the_turn_as_an_error() -> None:
+    model = ScriptedModel([Say("Green."), Raw(WRONG), Raw(WRONG)])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice, answer_mode="synthesize")
+    assert (result.ok, result.output, result.exit_reason) == (False, None, "error")
+    assert "The answer is no Advice: minutes" in result.error
+
+
+@pytest.mark.parametrize(("last", "output"), [(TEXT, GREEN), (WRONG, None)])
+async def test_an_answer_that_was_forced_is_a_value_if_it_fits(
+    last: str, output: Advice | None
+) -> None:
+    model = ScriptedModel([Call("tea.steep", kind="green"), Raw(last)], **WAYS["schema"])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice, max_iterations=1)
+        [answer] = bodies(await talk.blocks(), Completion)
+    assert (result.output, result.exit_reason, result.answer) == (output, "max_iterations", last)
+    assert (answer.flag, bool(answer.schema_sha256)) == ("forced", output is not None)
+
+
+async def test_an_answer_of_a_tool_waits_for_what_the_user_said_meanwhile() -> None:
+    @tool
+    async def decide_late() -> Output:
+        """Decide, while the user says more."""
+        await talk.followup("Black, rather.")
+        return Output("decided", answer=GREEN)
+
+    black = Advice(kind="black", minutes=4)
+    model = ScriptedModel([Call("b.decide_late"), Say(black.model_dump_json())])
+    bundle = Bundle(id="b", tools=[decide_late])
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        result = await talk.say("Green?", output_type=Advice)
+        drafts = bodies(await talk.blocks(), Draft)
+    assert (result.output, [one.text for one in drafts]) == (black, [TEXT])
+
+
+async def test_a_reply_that_was_cut_off_may_begin_its_value_anew() -> None:
+    class Cut(ScriptedModel):
+        """Its first reply ends at the output limit."""
+
+        async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+            async for piece in super().stream(prompt):
+                if isinstance(piece, Reply) and len(self.requests) == 1:
+                    yield replace(piece, stop_reason="length")
+                else:
+                    yield piece
+
+    model = Cut([Raw(TEXT[:20]), Raw(TEXT)], **WAYS["schema"])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        answer, _ = await heard(harness, "Green?", Advice)
+    assert answer == TEXT
+
+
+async def test_fields_are_there_as_they_arrive() -> None:
+    class Slow(ScriptedModel):
+        """It writes a few characters at a time."""
+
+        async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
+            async for piece in super().stream(prompt):
+                if isinstance(piece, Reply):
+                    for at in range(0, len(piece.text), 6):
+                        yield TextDelta(text=piece.text[at : at + 6])
+                        await asyncio.sleep(0.01)  # the listener hears each piece
+                    yield piece
+
+    growing, seen = PartialOutput(Advice), list[object]()
+    model = Slow([Raw(TEXT)], **WAYS["schema"])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        async for event in harness.conversation("c1").stream("Green?", output_type=Advice):
+            if growing.feed(event):
+                seen.append(growing.value)
+    assert seen == [{}, {"kind": "gre"}, {"kind": "green"}, GREEN.model_dump(), GREEN.model_dump()]
+    assert growing.output == GREEN
+
+
+async def test_a_fork_and_an_import_have_the_answer_as_it_was() -> None:
+    model = ScriptedModel([Say(TEXT), Say("Bye.")], **WAYS["schema"])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        talk = harness.conversation("c1")
+        await talk.say("Green?", output_type=Advice)
+        other = await harness.load(await talk.export(), name="c2")
+        fork = await other.fork(seq=len(await other.blocks()))
+        result = await fork.say("Bye?")
+        answers = [one.schema_sha256 for one in bodies(await fork.blocks(), Completion)]
+    assert (result.answer, result.output) == ("Bye.", None)
+    assert [bool(one) for one in answers] == [True, False]
+
+
+async def test_a_citation_in_a_value_is_kept_and_is_heard_resolved() -> None:
+    @tool(effect="read")
+    def find() -> Output:
+        """Find a page."""
+        return Output("found", sources=[Source(url="https://tea.example", title="Tea")])
+
+    text = '{"dish":"soup [[S:1]]","price":4.0}'
+    model = ScriptedModel([Call("b.find"), Say(text)], **WAYS["schema"])
+    async with Harness.open(Bundle(id="b", tools=[find]), store="memory:", model=model) as harness:
+        answer, _ = await heard(harness, "?", Meal)
+        [kept] = bodies(await harness.conversation("c1").blocks(), Completion)
+    assert (answer, kept.text) == (text.replace("[[S:1]]", "[1]"), text)
+    assert kept.sources_used == (1,)
+
+
+async def test_a_child_run_answers_in_text_whatever_its_parents_answer_is() -> None:
+    @tool(effect="meta")
+    async def delegate(context: ToolContext) -> str:
+        """Ask another."""
+        return (await context.spawn("How long?")).answer
+
+    bundle = Bundle(id="b", tools=[delegate], output_type=Advice)
+    model = ScriptedModel([Call("b.delegate"), Say("Three minutes."), Say(TEXT)], **WAYS["schema"])
+    async with Harness.open(bundle, store="memory:", model=model) as harness:
+        result = await harness.conversation("c1").say("Green?")
+    assert result.output == GREEN
+    assert [one.options.json_form is None for one in model.requests] == [False, True, False]

@@ -78,10 +78,9 @@ async def test_a_provider_holds_the_text_to_the_schema_while_tools_are_offered(w
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_tool_takes_the_answer_where_a_provider_does_not_hold_the_text(wire: str) -> None:
-    early = ("Three.", [])
     answer = ("", [Call("react__answer", TEXT, "call_1")])
     async with (
-        serving(wire, early, answer, ("Bye.", [])) as peer,
+        serving(wire, ("Three.", []), answer, ("Bye.", [])) as peer,
         at_work(wired(wire, url(wire, peer))) as talk,
     ):
         result = await talk.say("Green?", output_type=Advice)
