@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     __version__: str
-    from loopline.bundle import BaseWorkflow, Bundle
+    from loopline.bundle import BaseWorkflow, Bundle, ChatCommunicator
     from loopline.conversations import InterruptQueue, Receipt
     from loopline.conversations import Talk as Conversation
     from loopline.errors import (
@@ -96,6 +96,7 @@ __all__ = [
     "Bundle",
     "BundleError",
     "CassetteError",
+    "ChatCommunicator",
     "ConflictError",
     "Conversation",
     "ConversationLimits",

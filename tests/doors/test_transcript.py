@@ -46,6 +46,14 @@ def test_what_is_void_is_taken_back_or_declared_so() -> None:
     assert transcript.partial.plain == ""
 
 
+def test_an_event_of_a_tool_is_a_quiet_line_that_is_cut() -> None:
+    transcript = Transcript(24)
+    event = Delta(type="custom", channel="tool", name="chart", data={"title": "Teas\x1b of 2026"})
+    assert lines(transcript, heard("Green "), event, heard("tea.\n")) == [
+        *("Green ", 'chart {"title":"Teas\\u00', "tea."),
+    ]
+
+
 def test_nothing_that_is_heard_can_steer_the_terminal() -> None:
     assert lines(Transcript(40), heard("a\x1b[2Jb\n")) == ["a\\x1b[2Jb"]
 

@@ -154,8 +154,10 @@ def test_of_blocks_alone_the_newest_are_heard_and_the_others_named_once(
     st.lists(
         st.builds(
             Delta,
-            type=st.sampled_from(["delta", "reset", "progress", "pending", "compaction"]),
+            type=st.sampled_from(["delta", "reset", "progress", "pending", "compaction", "custom"]),
             channel=st.sampled_from("abcdefgh"),
+            name=st.sampled_from(["", "chart"]),
+            call_id=st.sampled_from(["", "c1", "c2"]),
             text=st.text(max_size=2),
             attempt=st.integers(1, 3),
         ),
@@ -218,6 +220,16 @@ async def test_a_sleeper_is_held_no_more_text_than_one_block_stands_for() -> Non
     texts = [event.text for event in held if isinstance(event, Delta) and event.type == "delta"]
     assert len("".join(texts)) <= len("somuch") * 50
     assert held[-2:] == [reset(), block(299)]
+
+
+async def test_of_events_of_a_tool_the_newest_of_each_call_and_name_outlives_a_block() -> None:
+    events: list[Event] = [
+        Delta(type="custom", channel="tool", name=name, data=number, call_id=call_id)
+        for number in range(20)
+        for name, call_id in (("chart", "c1"), ("chart", "c2"), ("mood", "c1"))
+    ]
+    assert await rest(filled([*events, block(1)])) == [*events, block(1)]
+    assert await rest(filled([*events, block(1)], 4)) == [*events[-3:], block(1)]
 
 
 async def test_missed_says_where_to_read_what_was_missed() -> None:

@@ -1,6 +1,7 @@
 """Bundles: what an author writes, and how it is loaded, configured and run."""
 
 from loopline.bundle.bundle import Bundle
+from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.properties import Properties, Setting, Written, merged, written
@@ -15,6 +16,7 @@ __all__ = [
     "Available",
     "BaseWorkflow",
     "Bundle",
+    "ChatCommunicator",
     "LoadedBundle",
     "LoopSettings",
     "Properties",

@@ -15,7 +15,7 @@ from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.errors import LooplineError
-from loopline.events import Listen
+from loopline.events import Delta, Listen
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
 from loopline.react import (
@@ -60,6 +60,7 @@ from loopline.tools import (
     Tool,
     ToolSet,
     check_deps,
+    custom_event,
 )
 
 Out = TypeVar("Out", default=Any)
@@ -310,6 +311,22 @@ class BaseWorkflow(Generic[Deps]):
             return [ArtifactKept(name=name, version=version, text=text, mime=mime)]
 
         return (await recorder.record_made(kept))[-1].ref
+
+    async def emit(self, name: str, data: object = None, *, durable: bool = False) -> None:
+        """Tell whoever listens of an event of your own; a `durable` one is recorded, as `event.custom`.
+
+        `data` is any JSON, pydantic or dataclass value. The model sees nothing of it.
+
+        Raises:
+            LooplineError: the name or the data is wrong, or the turn is over.
+        """
+        event, recorder = custom_event(name, data), self._services.recorder
+        await recorder.record(
+            *([event] if durable else [])
+        )  # whoever listens knows of the turn by then
+        if not durable:
+            passing = Delta(type="custom", channel="workflow", name=name, data=event.data)
+            self._services.listen(passing)
 
     async def feedback(
         self, reaction: Reaction, *, text: str = "", confidence: float | None = None

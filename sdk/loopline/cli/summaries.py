@@ -14,6 +14,7 @@ from loopline.timeline import (
     MARKS,
     ArtifactKept,
     Block,
+    CustomEvent,
     Decision,
     Exit,
     KnowledgeCommit,
@@ -65,6 +66,8 @@ def summary_of(block: Block) -> str:
             return _plan(block)
         case SourceAdded() | TextKept() | ArtifactKept() | UserAttachment():
             return _kept(block)
+        case CustomEvent(name=name, data=data):
+            return f"{name} {dumps(data)}"
         case _:
             return " ".join(text_of(block)[0].split())
 

@@ -20,8 +20,8 @@ from loopline.errors import PropertyError, ToolError
 from loopline.models import Json, JsonObject, dumps
 from loopline.prompt import Native, View
 from loopline.reader import Conversed, Reader
-from loopline.timeline import Moment, Source, Timeline
-from loopline.tools import AskUser, Call, Outcome, Tool, ToolContext, ToolSet, check_deps
+from loopline.timeline import CustomEvent, Moment, Source, Timeline
+from loopline.tools import AskUser, Call, Emission, Outcome, Tool, ToolContext, ToolSet, check_deps
 
 TURN = "turn_1"
 """The turn that a call outside any conversation is told it is in."""
@@ -104,6 +104,11 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
     def progress(text: str) -> None:
         screen.note(Text(visible(text), style=QUIET))
 
+    def emit(event: CustomEvent, durable: bool) -> Emission:
+        del durable  # there is no log
+        screen.note(Text(f"{event.name} {visible(dumps(event.data))}", style=QUIET))
+        return Emission()
+
     context = ToolContext(
         call_id="c1",
         idempotency_key=f"{clock.new_id()}:c1",
@@ -113,6 +118,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
         properties=properties.flat(),
         scratchpad=scratchpad,
         on_progress=progress,
+        on_emit=emit,
     )
     timeline = Timeline()
     return Call(

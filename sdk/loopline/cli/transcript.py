@@ -10,7 +10,7 @@ from rich.text import Text
 from loopline.cli.queue_lines import QueueLines
 from loopline.cli.steps import Steps
 from loopline.cli.watching import over
-from loopline.cli.words import QUIET, step_line, visible
+from loopline.cli.words import QUIET, custom_event, step_line, visible
 from loopline.events import Delta, Event
 from loopline.timeline import Block
 
@@ -47,6 +47,9 @@ class Transcript:
         """Yield the lines that the event completes."""
         yield from self._queue.take(event)
         self._steps.take(event)
+        if emitted := custom_event(event):
+            yield from self._flush()
+            yield Text(chop_cells(emitted.plain, self._width)[0], style=QUIET)
         match event:
             case Delta(type="delta", channel=channel, text=text):
                 yield from self._write(channel, visible(text))

@@ -47,6 +47,8 @@ class Watch:
         self._steps.take(event)
         if isinstance(event, Block):
             self.turn, self.ended = event.turn, isinstance(event.body, Exit)
+        if emitted := words.custom_event(event):
+            self._screen.log(emitted)
         lines = self._steps.lines
         if self._moves:
             self._screen.moving(moving(lines, self._steps.progress, self._steps.preview))

@@ -10,13 +10,26 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from loopline.cli.steps import Step, counted
+from loopline.events import Delta, Event
 from loopline.knowledge import KnowledgeState
+from loopline.models import dumps
 from loopline.react import PendingCall
-from loopline.timeline import MARKS, LimitValue, Source, StepStatus, Timeline, Turn, citations
+from loopline.timeline import (
+    MARKS,
+    Block,
+    CustomEvent,
+    LimitValue,
+    Source,
+    StepStatus,
+    Timeline,
+    Turn,
+    citations,
+)
 
 QUIET = "bright_black"
 REF = "cyan"
 SHORTEST_TITLE = 12
+EVENT_LENGTH = 100
 MARK_STYLES: Mapping[StepStatus, str] = {
     "done": "green",
     "failed": "red",
@@ -59,6 +72,19 @@ def waits(call: PendingCall) -> Text:
     """`? c7 shop.buy asks: which one?`."""
     asked = visible(call.question)
     return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (asked, "bold"))
+
+
+def custom_event(event: Event) -> Text | None:
+    """Return a quiet line for an event that a tool or a workflow emitted, None for every other one."""
+    match event:
+        case Delta(type="custom", name=name, data=data):
+            pass
+        case Block(body=CustomEvent(name=name, data=data)):
+            pass
+        case _:
+            return None
+    said = visible(f"{name} {'' if data is None else dumps(data)}").strip()
+    return Text(said if len(said) <= EVENT_LENGTH else f"{said[:EVENT_LENGTH]}…", style=QUIET)
 
 
 def visible(text: str) -> str:

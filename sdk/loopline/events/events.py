@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from loopline.models import Json
 from loopline.timeline import Block
 
 
@@ -22,17 +23,22 @@ class Delta:
     `reset` says that what this channel showed of the current attempt is void. In the answer channel
     citations are resolved: `[1]` is the first of the sources that the answer cites, `[?]` is none.
     `progress` says how a call or the turn gets on; `total` is of how many, 0 where nothing is counted.
+    `custom` is an event of a tool or a workflow, with its `name` and `data`, in the channel `tool` or `workflow`.
+    `call_id` is the call that a `progress`, `pending` or `custom` comes from, empty where it comes from none.
     `missed` says that a listener was too slow for the blocks behind the seq `after` up to `through`, which
     the log still has.
     """
 
-    type: Literal["delta", "reset", "progress", "compaction", "pending", "missed"]
+    type: Literal["delta", "reset", "progress", "compaction", "pending", "custom", "missed"]
     channel: str
     text: str = ""
     attempt: int = 1
     total: int = 0
     after: int = 0
     through: int = 0
+    call_id: str = ""
+    name: str = ""
+    data: Json = None
 
 
 Event = Block | Delta

@@ -18,6 +18,7 @@ from loopline.events.moments import (
     Compacted,
     Decided,
     Drafted,
+    Emitted,
     Ended,
     InputKind,
     Missed,
@@ -35,6 +36,7 @@ from loopline.events.telling import Telling
 from loopline.timeline import (
     Block,
     Completion,
+    CustomEvent,
     Decision,
     Draft,
     Exit,
@@ -257,7 +259,9 @@ def _passing(delta: Delta) -> Iterator[Moment]:
         case "progress" if delta.channel == "tools" and delta.total:
             yield Selecting(total=delta.total)
         case "progress" | "compaction":
-            yield Progressed(channel=delta.channel, text=delta.text)
+            yield Progressed(channel=delta.channel, text=delta.text, call_id=delta.call_id)
+        case "custom":
+            yield Emitted(name=delta.name, data=delta.data, call_id=delta.call_id)
         case "missed":
             yield Missed(after=delta.after, through=delta.through)
         case "pending":  # the block before it has told
@@ -274,6 +278,8 @@ def _noted(block: Block) -> Iterator[Moment]:
             yield Switched(usage=usage)
         case Draft(reason=reason):
             yield Drafted(reason=reason)
+        case CustomEvent(name=name, data=data, call_id=call_id):
+            yield Emitted(name=name, data=data, call_id=call_id)
         case _:
             pass
 

@@ -12,7 +12,7 @@ from loopline.errors import LooplineError
 from loopline.events.events import Delta, Event
 from loopline.timeline import Block
 
-_Kind = tuple[str, str, int]
+_Kind = tuple[str, str, int, str]
 
 HELD_EVENTS = 1_000
 """What waits for a listener at most."""
@@ -26,7 +26,8 @@ SPARE = 10
 class _Held:
     """An event that waits, and the texts of those that have been joined to it.
 
-    Of a kind are a type, a channel and an attempt of deltas; what tells of blocks is of none.
+    Of a kind are a type, a channel and an attempt of deltas, and the call and the name of custom events; what
+    tells of blocks is of none.
     """
 
     event: Event
@@ -52,7 +53,7 @@ class _Held:
     @property
     def passes(self) -> bool:
         """Whether a later block would stand for it."""
-        return self.kind is not None and self.kind[0] != "reset"
+        return self.kind is not None and self.kind[0] not in ("reset", "custom")
 
 
 class Mailbox:
@@ -60,8 +61,8 @@ class Mailbox:
 
     Neighbouring deltas of text in one channel are joined. When there is no room, a tenth is made. What
     others stand for goes first: deltas before a block, texts before a `reset` of their channel, and of
-    what else is on its way all but the newest of each type and channel; texts of one channel are then
-    joined across others. After these the oldest blocks go, and one `missed` before everything else names
+    what else is on its way all but the newest of each type, channel, call and name; texts of one channel are
+    then joined across others. After these the oldest blocks go, and one `missed` before everything else names
     them; the newest block stays. Without another block the oldest event goes, which takes more channels
     at once than there is room for. Nobody who waits for an event loses one by being cancelled.
     """
@@ -146,8 +147,8 @@ def _kind(event: Event) -> _Kind | None:
     match event:
         case Block() | Delta(type="missed"):
             return None
-        case Delta(type=type, channel=channel, attempt=attempt):
-            return type, channel, attempt
+        case Delta(type=type, channel=channel, attempt=attempt, call_id=call_id, name=name):
+            return type, channel, attempt, f"{call_id} {name}"
 
 
 def _needed(held: deque[_Held]) -> deque[_Held]:
@@ -159,8 +160,8 @@ def _needed(held: deque[_Held]) -> deque[_Held]:
         match one.kind:
             case None:
                 needed.append(one)
-            case ("delta", channel, attempt) as kind:
-                if at < max(completed, newest.get(("reset", channel, attempt), -1)):
+            case ("delta", channel, attempt, about) as kind:
+                if at < max(completed, newest.get(("reset", channel, attempt, about), -1)):
                     continue
                 first = texts.setdefault(kind, one)
                 if first is one:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.models import JsonObject, Usage
+from loopline.models import Json, JsonObject, Usage
 from loopline.timeline import AnswerFlag, ExitReason, ResultStatus, Source, turn_id
 
 UNANSWERED: frozenset[ExitReason] = frozenset({"error", "refused", "stopped", "interrupted"})
@@ -217,6 +217,16 @@ class Progressed:
 
     channel: str
     text: str
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """A tool, by its call, or the workflow has emitted an event of its own."""
+
+    name: str
+    data: Json
+    call_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +310,7 @@ Moment = (
     | Wrote
     | Voided
     | Progressed
+    | Emitted
     | Answered
     | Missed
     | Paused

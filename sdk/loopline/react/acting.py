@@ -20,6 +20,7 @@ from loopline.models import Json, JsonObject, OutputType, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.approving import approved, digest_of
 from loopline.react.judging import Judge, Judged
+from loopline.react.outbox import Outbox
 from loopline.react.outcomes import bounded, recorded
 from loopline.react.policies import Policies
 from loopline.react.quota import Quota
@@ -142,9 +143,10 @@ class Actor:
             return
         arguments = call.arguments if begun.ran_with is None else begun.ran_with
         try:
-            made = self._call(parsed, parsed.tool.effect, self._children(call, None))
+            children = self._children(call, None)
+            made = self._call(parsed, parsed.tool.effect, children)
             check = partial(parsed.tool.reconcile, deepcopy(arguments), made)
-            outcome = await self._strikes.over(check, steerable=False)
+            outcome = await self._strikes.over(lambda: children.over(check()), steerable=False)
         except Struck:
             outcome = None
         except StoreError:
@@ -355,7 +357,8 @@ class Actor:
             elapsed_ms=self._recorder.elapsed_ms,
         )
         await self._recorder.record(pending)
-        self._listen(Delta(type="pending", channel="tool", text=pending.question))
+        asks = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
+        self._listen(asks)
 
     async def _record_cut(
         self, call: ToolCalled, why: Why, *, begun: bool, elapsed_ms: float = 0.0
@@ -398,9 +401,6 @@ class Actor:
             lambda timeline: recorded(call, kept, elapsed_ms, timeline, number, ran_with, answer)
         )
 
-    def _progress(self, text: str) -> None:
-        self._listen(Delta(type="progress", channel="tool", text=well_formed(text)))
-
     def _children(self, call: ToolCalled, spawn: Spawn | None) -> Children:
         return Children(
             call.call_id,
@@ -408,16 +408,12 @@ class Actor:
             spawn=spawn,
             policies=self._hands.policies,
             quota=self._hands.quota,
-            tell=self._progress,
+            outbox=Outbox(call.call_id, recorder=self._recorder, listen=self._listen),
         )
 
     def _call(self, parsed: Judged, effect: Effect, children: Children) -> Call:
         recorder, hands, call = self._recorder, self._hands, parsed.call
         turn_id = f"turn_{recorder.number}"
-        loop = asyncio.get_running_loop()
-
-        def progress(text: str) -> None:  # a sync tool calls it from its thread
-            loop.call_soon_threadsafe(self._progress, text)
 
         def spawn(task: ChildTask) -> Awaitable[TurnResult]:
             if effect != "meta":
@@ -435,8 +431,9 @@ class Actor:
             user=recorder.conversation.user,
             properties=hands.properties,
             scratchpad=hands.scratchpad,
-            on_progress=progress,
+            on_progress=children.outbox.progress,
             on_spawn=spawn,
+            on_emit=children.outbox.emit,
             deps=hands.deps,
         )
         return Call(

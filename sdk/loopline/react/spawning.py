@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -12,11 +12,13 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, Listen
 from loopline.models import Json
 from loopline.react.limits import Limits, checked
+from loopline.react.outbox import Outbox
 from loopline.react.policies import Policies
 from loopline.react.quota import Quota
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.timeline import (
     Block,
+    CustomEvent,
     LimitValue,
     Recorder,
     RunChild,
@@ -81,7 +83,7 @@ class _Heard:
     """A child as its blocks tell of it, and what its parent's listener is told."""
 
     name: str
-    tell: Callable[[str], None]
+    outbox: Outbox
     turn: Turn = field(default_factory=lambda: Turn(1))
     asked: dict[str, Block] = field(default_factory=dict[str, Block])
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
@@ -89,7 +91,9 @@ class _Heard:
     def __call__(self, event: Event) -> None:
         match event:
             case Delta(type="progress", text=text):
-                self.tell(f"{self.name}: {text}")
+                self.outbox.progress(f"{self.name}: {text}")
+            case Delta(type="custom", name=name, data=data):
+                self.outbox.relay(CustomEvent(name=name, data=data))
             case Delta():
                 pass
             case Block(body=body):
@@ -99,7 +103,9 @@ class _Heard:
     def _take(self, block: Block, body: object) -> None:
         match body:
             case ToolCalled(tool=tool):
-                self.tell(f"{self.name}: {tool}")
+                self.outbox.progress(f"{self.name}: {tool}")
+            case CustomEvent():
+                self.outbox.relay(body)
             case ToolPending(call_id=call_id):
                 self.asked[call_id] = block
             case SourceAdded(sid=sid, source=source):
@@ -124,7 +130,7 @@ class _Heard:
 
 
 class Children:
-    """The child runs of one call. None of them is left running when `over` is."""
+    """The child runs of one call, and its outbox. None is left running, nor anything unsent, when `over` is."""
 
     def __init__(
         self,
@@ -134,14 +140,14 @@ class Children:
         spawn: Spawn | None,
         policies: Policies,
         quota: Quota,
-        tell: Callable[[str], None],
+        outbox: Outbox,
     ) -> None:
         self._call_id = call_id
         self._recorder = recorder
         self._run = spawn
         self._policies = policies
         self._quota = quota
-        self._tell = tell
+        self.outbox: Outbox = outbox
         self._begun = list[asyncio.Task[TurnResult]]()
         self._calm = dict[str, asyncio.Event]()
         self._asking = dict[str, AskUser]()
@@ -205,6 +211,7 @@ class Children:
             task.cancel()
         if self._begun:
             await asyncio.gather(*self._begun, return_exceptions=True)
+        await self.outbox.close()
 
     @property
     def _asked(self) -> AskUser | None:
@@ -223,7 +230,7 @@ class Children:
         if name not in recorder.turn.children:
             await recorder.record(RunChild(call_id=self._call_id, conversation=name))
             await recorder.check_lease()
-        heard = _Heard(name, self._tell)
+        heard = _Heard(name, self.outbox)
         try:
             result = await run(child, heard)
         except StoreError:
@@ -251,7 +258,7 @@ class Children:
             estimated=turn.estimated + estimated,
         )
         await self._recorder.record(end)
-        self._tell(f"{heard.name}: {end.reason}")
+        self.outbox.progress(f"{heard.name}: {end.reason}")
 
     async def _rest(self, name: str) -> None:
         """Let the call's other children come to an end or a question before it waits for the user."""

@@ -18,8 +18,6 @@ from loopline.timeline.blocks import (
     Feedback,
     KnowledgeCommit,
     LimitValue,
-    ModelOverflowed,
-    ModelSwitched,
     Notes,
     Notice,
     Plan,
@@ -30,7 +28,6 @@ from loopline.timeline.blocks import (
     Source,
     SourceAdded,
     SourceType,
-    SwitchCause,
     TextKept,
     Thinking,
     ToolCalled,
@@ -54,6 +51,7 @@ from loopline.timeline.blocks import (
 from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching, trimmed
 from loopline.timeline.children import child_name, depth, is_child_of, parent_name
 from loopline.timeline.codec import body_types, decode, encode, encode_whole
+from loopline.timeline.custom_event import CustomEvent
 from loopline.timeline.documents import block_object, iso
 from loopline.timeline.feedback import Given, Reactions, Satisfaction
 from loopline.timeline.imports import (
@@ -76,6 +74,7 @@ from loopline.timeline.log import (
 )
 from loopline.timeline.memory import MemoryLog
 from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
+from loopline.timeline.models import ModelOverflowed, ModelSwitched, SwitchCause
 from loopline.timeline.past import Past
 from loopline.timeline.plan import MARKS, Moment, Plans, PlanSnapshot, StepStatus
 from loopline.timeline.recorder import Listener, Recorder
@@ -121,6 +120,7 @@ __all__ = [
     "Conversation",
     "ConversationLimits",
     "ConversationSummary",
+    "CustomEvent",
     "Decision",
     "Draft",
     "Effect",

@@ -21,7 +21,9 @@ from loopline.refs import (
     SummaryRef,
     parse,
 )
+from loopline.timeline.custom_event import CustomEvent
 from loopline.timeline.imports import Imported
+from loopline.timeline.models import ModelOverflowed, ModelSwitched
 from loopline.timeline.plan import PlanSnapshot, StepStatus
 from loopline.timeline.shown import (
     Checkpoint,
@@ -185,42 +187,6 @@ class Decision:
     estimated: Usage = field(default_factory=Usage)
     discarded: str = ""
     type: Literal["react.decision"] = "react.decision"
-
-
-SwitchCause = Literal["refusal", "unavailable"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSwitched:
-    """A model gave no answer, and the next one of the chain is asked the same.
-
-    After a "refusal" it is asked for the rest of the turn, of one that was "unavailable" for this request.
-    That one stands at the `place` of the chain, from 0. `text` is what the model or its error said;
-    `usage` and `cost` are what the attempt used.
-    """
-
-    model: str
-    to: str
-    why: SwitchCause
-    place: int
-    text: str = ""
-    usage: Usage = field(default_factory=Usage)
-    cost: float | None = None
-    type: Literal["react.model"] = "react.model"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOverflowed:
-    """A model found a request too long, of `tokens` by our estimate; it is taken to have this `window`.
-
-    `text` is what it said.
-    """
-
-    model: str
-    tokens: int
-    window: int
-    text: str = ""
-    type: Literal["react.overflow"] = "react.overflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -514,6 +480,7 @@ Body = (
     | SourceAdded
     | TextKept
     | ArtifactKept
+    | CustomEvent
     | Completion
     | Feedback
     | Exit

@@ -9,7 +9,6 @@ from loopline.timeline.blocks import (
     Block,
     Exit,
     Feedback,
-    ModelOverflowed,
     Plan,
     SourceAdded,
     TextKept,
@@ -27,6 +26,7 @@ from loopline.timeline.blocks import (
 from loopline.timeline.codec import body_types
 from loopline.timeline.imports import Imported
 from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.models import ModelOverflowed
 from loopline.timeline.plan import Plans
 from loopline.timeline.shown import Checkpoint, RoundStart
 from loopline.timeline.timeline import Timeline, plans_begun

@@ -10,11 +10,10 @@ from loopline.models import Usage, facts
 from loopline.timeline.blocks import (
     Block,
     Decision,
-    ModelSwitched,
     RunChild,
-    SwitchCause,
     ToolsSelected,
 )
+from loopline.timeline.models import ModelSwitched, SwitchCause
 from loopline.timeline.shown import RangeSummary
 
 SpentOn = Literal["decision", "answer", "selection", "summary", "child"] | SwitchCause

@@ -29,8 +29,6 @@ from loopline.timeline.blocks import (
     Exit,
     Feedback,
     KnowledgeCommit,
-    ModelOverflowed,
-    ModelSwitched,
     Notice,
     Plan,
     RunChild,
@@ -53,6 +51,7 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.imports import Imported, repository_action
+from loopline.timeline.models import ModelOverflowed, ModelSwitched
 from loopline.timeline.plan import Plans
 from loopline.timeline.shown import Checkpoint, RangeSummary, RoundStart, turn_id
 from loopline.timeline.sources import Pool

@@ -11,7 +11,8 @@ from loopline.tools.builtin import (
     WebSearch,
     WebSearchTool,
 )
-from loopline.tools.call import AskUser, Call, ChildTask, Deps, ToolContext
+from loopline.tools.call import AskUser, Call, ChildTask, Deps, Emission, ToolContext
+from loopline.tools.custom_events import custom_event
 from loopline.tools.dependencies import unmet
 from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
 from loopline.tools.outcome import Outcome, Output, Section
@@ -39,6 +40,7 @@ __all__ = [
     "Call",
     "ChildTask",
     "Deps",
+    "Emission",
     "HideTool",
     "KnowledgeSearch",
     "KnowledgeSearchTool",
@@ -65,6 +67,7 @@ __all__ = [
     "brought",
     "catalogue",
     "check_deps",
+    "custom_event",
     "select",
     "selected",
     "tool",

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
@@ -12,7 +19,9 @@ from loopline.errors import ToolError
 from loopline.models import Json, Model
 from loopline.prompt import View
 from loopline.reader import Reader
-from loopline.timeline import LimitValue, Moment, Timeline, TurnResult
+from loopline.timeline import CustomEvent, LimitValue, Moment, Timeline, TurnResult
+from loopline.timeline.waiting import settled
+from loopline.tools.custom_events import custom_event
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -68,6 +77,23 @@ def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
     raise ToolError("no child run can be begun here: the tool was called outside any conversation")
 
 
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """An event on its way, which need not be awaited; awaited, it raises what kept it from being recorded."""
+
+    recorded: asyncio.Future[None] | None = None
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Wait until the event is recorded, come what may; one that is not durable was heard already."""
+        if self.recorded is not None:
+            yield from settled(self.recorded).__await__()
+
+
+def _unheard(event: CustomEvent, durable: bool) -> Emission:
+    del event, durable
+    return Emission()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(Generic[Deps]):
     """What a tool function that asks for one is given.
@@ -86,11 +112,24 @@ class ToolContext(Generic[Deps]):
     scratchpad: MutableMapping[str, Any]
     on_progress: Callable[[str], None]
     on_spawn: Callable[[ChildTask], Awaitable[TurnResult]] = _no_children
+    on_emit: Callable[[CustomEvent, bool], Emission] = _unheard
     deps: Deps = field(default=cast("Any", None), repr=False, compare=False)
 
     def progress(self, text: str) -> None:
         """Tell whoever watches how far the call has come; nothing is recorded."""
         self.on_progress(text)
+
+    def emit(self, name: str, data: object = None, *, durable: bool = False) -> Emission:
+        """Tell whoever listens of an event of your own, in its order among all that the call tells.
+
+        `data` is any JSON, pydantic or dataclass value. A `durable` event is a block, `event.custom`, which is
+        recorded once this is awaited or, in a thread, where nothing is awaited, once it returns. Others
+        pass by, like progress. The model sees neither.
+
+        Raises:
+            LooplineError: the name or the data is wrong, or the call has ended.
+        """
+        return self.on_emit(custom_event(name, data, self.call_id), durable)
 
     def ask_user(self, question: str) -> NoReturn:
         """Ask the user, and end the call as pending: it never returns.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import os
 import string
 import traceback
@@ -27,22 +26,22 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
-    cast,
     get_args,
     get_type_hints,
     overload,
 )
 
 from loopline.errors import BundleError, ToolError
-from loopline.models import Json, JsonObject, ToolSpec, dumps, well_formed, well_formed_json
+from loopline.models import JsonObject, ToolSpec, dumps, well_formed
 from loopline.timeline import Effect, Source
 from loopline.tools.blocking import WatchedSteps
 from loopline.tools.call import Call, ToolContext
 from loopline.tools.dependencies import is_context, unmet, wanted_types
 from loopline.tools.outcome import Outcome, Output
+from loopline.tools.values import as_json, finite
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, TypeAdapter
+    from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
 P = ParamSpec("P")
@@ -453,7 +452,7 @@ def _schema(model: type[BaseModel]) -> JsonObject:
     del schema["title"]
     for described in schema["properties"].values():
         described.pop("title", None)
-    return {name: _finite(value) for name, value in schema.items()}
+    return {name: finite(value) for name, value in schema.items()}
 
 
 def _complaint(detail: ErrorDetails, known: list[str]) -> str:
@@ -510,7 +509,7 @@ def _outcome(returned: object) -> Outcome:
         return Outcome(text=_text(returned))
     text: object = returned.text
     sources = tuple(_source(source) for source in returned.sources)
-    artifact, answer = _json(returned.artifact), returned.answer
+    artifact, answer = as_json(returned.artifact), returned.answer
     return Outcome(text=_text(text), sources=sources, artifact=artifact, answer=answer)
 
 
@@ -521,46 +520,7 @@ def _text(returned: object) -> str:
         case str():
             return well_formed(returned)
         case _:
-            return dumps(_json(returned))
-
-
-def _json(value: object) -> Json:
-    plain: Json = _anything().dump_python(_sound(value), mode="json")
-    return _finite(well_formed_json(plain))
-
-
-def _sound(value: object) -> object:
-    """The value with plain texts made `well_formed`: pydantic refuses lone surrogates in keys."""
-    match value:
-        case str():
-            return well_formed(value)
-        case dict():
-            items = cast("dict[object, object]", value).items()
-            return {_sound(key): _sound(item) for key, item in items}
-        case list():
-            return [_sound(item) for item in cast("list[object]", value)]
-        case _:
-            return value
-
-
-@cache
-def _anything() -> TypeAdapter[Any]:
-    from pydantic import ConfigDict, TypeAdapter
-
-    return TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="constants"))
-
-
-def _finite(value: Json) -> Json:
-    """The value with what JSON has no number for, such as infinity, written out."""
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case list():
-            return [_finite(item) for item in value]
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case _:
-            return value
+            return dumps(as_json(returned))
 
 
 def _source(source: object) -> Source:

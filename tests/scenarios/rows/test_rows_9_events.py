@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from loopline import Block
+from loopline import Block, Bundle, ChatCommunicator, ToolContext, tool
 from loopline.events import DialectName, Event, Wire
 from loopline.models import Usage
 from loopline.testing import Call, Fail, Raw, Refuse, Say
@@ -96,3 +96,19 @@ async def test_row_150_whatever_fails_the_last_event_is_the_end_of_the_turn(
     assert isinstance(last, Block)
     assert isinstance(last.body, Exit)
     assert last.body.reason == reason
+
+
+@tool(effect="read")
+async def tell(context: ToolContext) -> str:
+    """Tell of the work."""
+    await ChatCommunicator(context).step(step="work", status="running", title="Working")
+    await context.emit("work.done", {"ok": True}, durable=True)
+    return "done"
+
+
+async def test_row_151_a_tool_tells_of_events_of_its_own() -> None:
+    async with at_work([Call("w.tell"), "Done."], Bundle(id="w", tools=[tell])) as talk:
+        records = told("kdcube", await heard(talk, "go"))
+    named = [(one.event, one.data["type"], bool(one.id)) for one in records]
+    own = [("chat_step", "chat.step", False), ("chat_step", "work.done", True)]
+    assert [one for one in named if one in own] == own

@@ -16,6 +16,7 @@ from loopline.events.moments import (
     ChildEnded,
     Compacted,
     Decided,
+    Emitted,
     Ended,
     Moment,
     Paused,
@@ -63,6 +64,9 @@ class Beakr:
                 yield here.puts("llm_response", "replace", text)
             case Wrote() | Voided():
                 yield from self._written(moment)
+            case Emitted(name=name, data=data, call_id=call_id):
+                custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
+                yield Word("custom", {**custom, "turn_id": at.turn_id})
             case Asked() | Paused() | Ended():
                 yield _stopped(at, moment)
             case _:

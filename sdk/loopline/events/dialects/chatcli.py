@@ -19,6 +19,7 @@ from loopline.events.moments import (
     ChildBegan,
     ChildEnded,
     Decided,
+    Emitted,
     Ended,
     Moment,
     Paused,
@@ -195,6 +196,8 @@ def _child(moment: ChildBegan | ChildEnded) -> Word:
 
 def _beside(moment: Moment) -> Iterator[Word]:
     match moment:
+        case Emitted(name=name, data=data, call_id=call_id):
+            yield _log("event", {"name": name, "data": data, "call_id": call_id})
         case Said(text=text, kind=kind):
             yield Word("mailbox", {"content": text, "kind": kind})
         case Asked(call=call, kind=kind, question=question):

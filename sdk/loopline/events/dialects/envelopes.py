@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.events.moments import At
+from loopline.events.moments import At, Emitted
 from loopline.models import JsonObject
 from loopline.timeline import Conversation, iso
 
@@ -31,6 +31,9 @@ _MARKERS: dict[str, Marker] = {
 }
 
 
+_ROUTES: dict[str, Route] = {"chat_delta": "chat_delta", "chat_service": "chat_service"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """What is said, before it is wrapped."""
@@ -38,8 +41,10 @@ class Event:
     type: str
     route: Route
     step: str
-    status: Status
+    status: str
     title: str = ""
+    markdown: str = ""
+    agent: str = ""
     data: JsonObject = field(default_factory=JsonObject)
     delta: JsonObject | None = None
 
@@ -70,17 +75,47 @@ class Envelope:
                 "turn_id": at.turn_id,
             },
             "event": {
-                "agent": agent,
+                "agent": event.agent or agent,
                 "step": event.step,
                 "status": event.status,
                 "title": event.title,
-                "markdown": "",
+                "markdown": event.markdown,
             },
             "data": event.data,
             "delta": event.delta,
             "route": event.route,
             "extra": {},
         }
+
+
+def emitted(moment: Emitted) -> Event:
+    """The event of a tool or a workflow: what a `ChatCommunicator` has sent, else a step by its name.
+
+    It never ends a turn: whatever its type, its route is that of a step, a delta or a service event.
+    """
+    match moment.data:
+        case {"event": dict() as said, "data": dict() as data, "delta": delta, "route": route}:
+            pass
+        case data:
+            said, delta, route = JsonObject(), None, "chat_step"
+    own: JsonObject = data if isinstance(data, dict) else {"value": data}
+    call: JsonObject = {"call_id": moment.call_id} if moment.call_id else {}
+    return Event(
+        type=moment.name,
+        route=_ROUTES.get(str(route), "chat_step"),
+        step=_text(said, "step", moment.name),
+        status=_text(said, "status", "completed"),
+        title=_text(said, "title"),
+        markdown=_text(said, "markdown"),
+        agent=_text(said, "agent"),
+        data={**call, **own},
+        delta=delta if isinstance(delta, dict) else None,
+    )
+
+
+def _text(said: JsonObject, name: str, otherwise: str = "") -> str:
+    value = said.get(name)
+    return value if isinstance(value, str) else otherwise
 
 
 class Deltas:

@@ -16,6 +16,7 @@ from loopline.events.moments import (
     Compacted,
     Decided,
     Drafted,
+    Emitted,
     Ended,
     Moment,
     Paused,
@@ -165,6 +166,9 @@ def _beside(moment: Moment) -> Iterator[Word]:
             yield Word("phase", {"phase": "selecting_tools", "total_tools": total})
         case Said(text=text, said=said):
             yield Word("inject", {"type": "inject", "content": text, "id": said})
+        case Emitted(name=name, data=data, call_id=call_id):
+            custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
+            yield Word("step", {"type": "custom", **custom})
         case Compacted(before=before, after=after):
             yield Word("compact", {"original_messages": before, "kept_messages": after})
         case _:

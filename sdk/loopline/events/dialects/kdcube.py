@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from loopline.events.dialects.envelopes import Deltas, Envelope, Event, Status, marker
+from loopline.events.dialects.envelopes import Deltas, Envelope, Event, Status, emitted, marker
 from loopline.events.dialects.speaking import Word
 from loopline.events.moments import (
     UNANSWERED,
@@ -21,6 +21,7 @@ from loopline.events.moments import (
     Cited,
     Compacted,
     Decided,
+    Emitted,
     Ended,
     Moment,
     Paused,
@@ -93,6 +94,8 @@ class KdCube:
 
 def _said(moment: Moment) -> Iterable[Event]:
     match moment:
+        case Emitted():
+            yield emitted(moment)
         case Began(prompt=prompt, bundle=bundle):
             yield Event(
                 type="chat.start",
@@ -285,7 +288,8 @@ def _beside(moment: Moment) -> Iterator[Event]:
             yield _step("context.compaction", "completed", "", sizes)
         case Selecting(total=total):
             yield _step("tools.selection", "running", "", {"total_tools": total})
-        case Progressed(channel=channel, text=text):
-            yield _step(channel, "running", text, {"text": text})
+        case Progressed(channel=channel, text=text, call_id=call_id):
+            call: JsonObject = {"call_id": call_id} if call_id else {}
+            yield _step(channel, "running", text, {"text": text, **call})
         case _:
             pass

@@ -15,6 +15,7 @@ from loopline.events.moments import (
     CallEnded,
     Compacted,
     Decided,
+    Emitted,
     Ended,
     Moment,
     Paused,
@@ -61,6 +62,9 @@ class Nadoo:
                 yield self._called(moment)
             case Wrote() | Voided() | Answered():
                 yield from self._written(moment)
+            case Emitted(name=name, data=data, call_id=call_id):
+                custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
+                yield Word("custom", {"node_id": self._node, **custom})
             case Paused():
                 yield Word("node_finished", self._finished(moment))
             case Ended(error=error):

@@ -41,10 +41,14 @@ def _delta(delta: Delta) -> Wire:
     match delta.type:
         case "missed":
             return Wire(event="missed", data={"after": delta.after, "through": delta.through})
+        case "custom":
+            custom: JsonObject = {"name": delta.name, "data": delta.data, "call_id": delta.call_id}
+            return Wire(event="custom", data={"channel": delta.channel, **custom})
         case kind:
             data: JsonObject = {"channel": delta.channel, "text": delta.text}
             counted: JsonObject = {"attempt": delta.attempt, "total": delta.total}
-            return Wire(event=kind, data={**data, **counted})
+            call: JsonObject = {"call_id": delta.call_id} if delta.call_id else {}
+            return Wire(event=kind, data={**data, **counted, **call})
 
 
 def _paused(happenings: Sequence[Happening], record_id: str) -> list[Wire]:

@@ -1,0 +1,128 @@
+"""The communicator: events in the form of KDCube, sent by a tool or a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Protocol
+
+from loopline.models import Json
+
+
+class Emitter(Protocol):
+    """What emits events: a tool's context, or a workflow."""
+
+    def emit(self, name: str, data: object = None, *, durable: bool = False) -> Awaitable[None]:
+        """Send an event."""
+        ...
+
+
+class ChatCommunicator:
+    """KDCube's methods over the `emit` of a tool's context or a workflow; the name of an event is its type.
+
+    In the dialect `kdcube` they come out as there. `start`, `complete` and `error` are told as steps: the
+    loop itself says when a turn begins and ends. Each raises what `emit` raises.
+    """
+
+    def __init__(self, emitter: Emitter, *, durable: bool = False) -> None:
+        """Send by this emitter; `durable` events are recorded, all but deltas."""
+        self._emitter = emitter
+        self._durable = durable
+
+    def step(
+        self,
+        *,
+        step: str,
+        status: str,
+        title: str = "",
+        data: Mapping[str, Json] | None = None,
+        markdown: str = "",
+        agent: str = "",
+    ) -> Awaitable[None]:
+        """Tell of a step of the work."""
+        return self.event(
+            type="chat.step",
+            step=step,
+            status=status,
+            title=title,
+            data=data,
+            markdown=markdown,
+            agent=agent,
+        )
+
+    def delta(
+        self,
+        *,
+        text: str,
+        index: int,
+        marker: str = "answer",
+        completed: bool = False,
+        agent: str = "",
+    ) -> Awaitable[None]:
+        """Tell a piece of a text on its way, the `index`-th from 0 of its marker."""
+        status = "completed" if completed else "running"
+        said = _said(agent, marker, status, "", "")
+        delta = {"text": text, "marker": marker, "index": index, "completed": completed}
+        sent = {"event": said, "data": {}, "delta": delta, "route": "chat_delta"}
+        return self._emitter.emit("chat.delta", sent)
+
+    def event(
+        self,
+        *,
+        type: str,
+        step: str = "event",
+        status: str = "completed",
+        title: str = "",
+        data: Mapping[str, Json] | None = None,
+        markdown: str = "",
+        agent: str = "",
+        route: str = "chat_step",
+    ) -> Awaitable[None]:
+        """Tell of anything, by its type."""
+        said = _said(agent, step, status, title, markdown)
+        sent = {"event": said, "data": dict(data or {}), "delta": None, "route": route}
+        return self._emitter.emit(type, sent, durable=self._durable)
+
+    def service_event(
+        self,
+        *,
+        type: str,
+        step: str = "event",
+        status: str = "completed",
+        title: str = "",
+        data: Mapping[str, Json] | None = None,
+        agent: str = "",
+    ) -> Awaitable[None]:
+        """Tell of what the service does beside the conversation."""
+        return self.event(
+            type=type,
+            step=step,
+            status=status,
+            title=title,
+            data=data,
+            agent=agent,
+            route="chat_service",
+        )
+
+    def start(self, *, message: str, data: Mapping[str, Json] | None = None) -> Awaitable[None]:
+        """Tell that work has begun on a message."""
+        told = {"message": message, **(data or {})}
+        return self.event(type="chat.start", step="turn", status="started", data=told)
+
+    def complete(self, *, data: Mapping[str, Json]) -> Awaitable[None]:
+        """Tell that work is done."""
+        return self.event(type="chat.complete", step="turn", status="completed", data=data)
+
+    def error(
+        self, *, message: str, title: str = "", data: Mapping[str, Json] | None = None
+    ) -> Awaitable[None]:
+        """Tell what went wrong; the turn goes on."""
+        told = {"error": message, **(data or {})}
+        return self.event(type="chat.error", step="turn", status="error", title=title, data=told)
+
+    def emit(self, event: str, data: Mapping[str, Json]) -> Awaitable[None]:
+        """Send data under a name, in no envelope but that of the dialect."""
+        return self._emitter.emit(event, data, durable=self._durable)
+
+
+def _said(agent: str, step: str, status: str, title: str, markdown: str) -> dict[str, str]:
+    return {"agent": agent, "step": step, "status": status, "title": title, "markdown": markdown}
