@@ -22,6 +22,7 @@ class PacedServer:
 
         class Answering(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
