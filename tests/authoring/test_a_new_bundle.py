@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from loopline import BundleError, Harness
-from loopline.bundle import load, load_skills, load_tools
+from loopline.bundle import Installation, load, load_skills, load_tools
+from loopline.bundle.installation import recorded
 from loopline.bundle.template import create
 from loopline.testing import Call, Say, ScriptedModel
+
+LOOPLINE = Installation(version="0.1.0")
+URL = "https://example.org/loopline"
 
 
 def python(folder: Path, *arguments: str) -> str:
@@ -29,7 +33,7 @@ def python(folder: Path, *arguments: str) -> str:
 
 
 def test_it_is_a_project_in_a_folder_of_its_name(tmp_path: Path) -> None:
-    project = create("tea_shop", tmp_path)
+    project = create("tea_shop", tmp_path, LOOPLINE)
     assert project == tmp_path / "tea_shop"
     assert sorted(path.relative_to(project).as_posix() for path in project.rglob("*.*")) == [
         "README.md",
@@ -45,13 +49,55 @@ def test_it_is_a_project_in_a_folder_of_its_name(tmp_path: Path) -> None:
 
 
 def test_its_entry_point_is_its_name(tmp_path: Path) -> None:
-    project = create("tea_shop", tmp_path)
+    project = create("tea_shop", tmp_path, LOOPLINE)
     content = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
     assert content["project"]["entry-points"]["loopline.bundles"] == {"tea_shop": "tea_shop:bundle"}
 
 
+@pytest.mark.parametrize(
+    ("record", "source", "arguments"),
+    [
+        (None, None, ""),
+        (
+            '{"url": "file:///in%20here/loopline", "dir_info": {"editable": true}}',
+            {"path": "/in here/loopline", "editable": True},
+            "-e '/in here/loopline' ",
+        ),
+        (
+            '{"url": "file:///here/loopline", "dir_info": {}}',
+            {"path": "/here/loopline"},
+            "/here/loopline ",
+        ),
+        (
+            '{"url": "file:///here/loopline.whl", "archive_info": {}}',
+            {"path": "/here/loopline.whl"},
+            "/here/loopline.whl ",
+        ),
+        (
+            f'{{"url": "{URL}.whl", "archive_info": {{}}}}',
+            {"url": f"{URL}.whl"},
+            f"'loopline @ {URL}.whl' ",
+        ),
+        (
+            f'{{"url": "{URL}.git", "vcs_info": {{"vcs": "git", "commit_id": "f00"}}}}',
+            {"git": f"{URL}.git", "rev": "f00"},
+            f"'loopline @ git+{URL}.git@f00' ",
+        ),
+    ],
+)
+def test_it_takes_loopline_from_where_it_was_installed_from(
+    tmp_path: Path, record: str | None, source: dict[str, str | bool] | None, arguments: str
+) -> None:
+    project = create("tea_shop", tmp_path, recorded("0.1.0", record))
+    content = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
+    assert content["project"]["dependencies"] == ["loopline>=0.1.0"]
+    sources = content.get("tool", {}).get("uv", {}).get("sources", {})
+    assert sources.get("loopline") == source
+    assert f"$ pip install {arguments}-e . pytest\n" in (project / "README.md").read_text("utf-8")
+
+
 def test_it_opens_with_its_tools_and_skills(tmp_path: Path) -> None:
-    loaded = load(create("tea_shop", tmp_path))
+    loaded = load(create("tea_shop", tmp_path, LOOPLINE))
     assert loaded.bundle.workflow.__name__ == "TeaShop"
     tools = load_tools("tea_shop.tools_descriptor", loaded)
     assert {name: tool.effect for name, tool in tools.items()} == {
@@ -65,7 +111,9 @@ def test_it_opens_with_its_tools_and_skills(tmp_path: Path) -> None:
 
 async def test_it_runs_a_turn(tmp_path: Path) -> None:
     model = ScriptedModel([Call("text.statistics", text="One. Two more."), Say("3 words")])
-    async with Harness.open(create("tea_shop", tmp_path), store="memory:", model=model) as harness:
+    async with Harness.open(
+        create("tea_shop", tmp_path, LOOPLINE), store="memory:", model=model
+    ) as harness:
         result = await harness.conversation("c").say("How long is it?")
     assert result.answer == "3 words"
     assert '{"words":3,"sentences":2,"reading_minutes":0.0}' in str(model.requests[-1])
@@ -73,12 +121,14 @@ async def test_it_runs_a_turn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["tea_shop", "bundle"])
 def test_its_own_tests_pass(tmp_path: Path, name: str) -> None:
-    assert "2 passed" in python(create(name, tmp_path), "pytest", "-q", "-p", "no:cacheprovider")
+    assert "2 passed" in python(
+        create(name, tmp_path, LOOPLINE), "pytest", "-q", "-p", "no:cacheprovider"
+    )
 
 
 @pytest.mark.parametrize("name", ["tea_shop", "T", "bundle", "x2"])
 def test_no_name_is_left_open(tmp_path: Path, name: str) -> None:
-    files = [path for path in create(name, tmp_path).rglob("*.*") if path.is_file()]
+    files = [path for path in create(name, tmp_path, LOOPLINE).rglob("*.*") if path.is_file()]
     assert [path for path in files if "$" in path.read_text("utf-8").replace(r"\s|$", "")] == [
         tmp_path / name / "README.md"
     ]
@@ -103,7 +153,7 @@ def test_no_name_is_left_open(tmp_path: Path, name: str) -> None:
 )
 def test_a_name_that_no_package_can_have_is_refused(tmp_path: Path, name: str, said: str) -> None:
     with pytest.raises(BundleError) as raised:
-        create(name, tmp_path / "new")
+        create(name, tmp_path / "new", LOOPLINE)
     assert str(raised.value).endswith(said)
     assert not (tmp_path / "new").exists()
 
@@ -111,5 +161,5 @@ def test_a_name_that_no_package_can_have_is_refused(tmp_path: Path, name: str, s
 def test_what_exists_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "tea").mkdir()
     with pytest.raises(BundleError, match="exists: choose another name or folder"):
-        create("tea", tmp_path)
+        create("tea", tmp_path, LOOPLINE)
     assert list((tmp_path / "tea").iterdir()) == []

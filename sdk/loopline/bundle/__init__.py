@@ -3,6 +3,7 @@
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.descriptors import load_skills, load_tools
+from loopline.bundle.installation import Installation
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
 from loopline.bundle.properties import Properties, Setting, Written, merged, written
 from loopline.bundle.running import begin, make_deps, run
@@ -17,6 +18,7 @@ __all__ = [
     "BaseWorkflow",
     "Bundle",
     "ChatCommunicator",
+    "Installation",
     "LoadedBundle",
     "LoopSettings",
     "Properties",

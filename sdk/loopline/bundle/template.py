@@ -9,6 +9,7 @@ from pathlib import Path
 from string import Template
 from unicodedata import normalize
 
+from loopline.bundle.installation import Installation
 from loopline.errors import BundleError
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -18,8 +19,10 @@ _FOREIGN = re.compile(r"[^A-Za-z0-9]+")
 _TAKEN = {"loopline", "test", "tests"}
 
 
-def create(name: str, parent: Path) -> Path:
+def create(name: str, parent: Path, loopline: Installation) -> Path:
     """Write the project of a new bundle into the folder `<parent>/<name>`, which is returned.
+
+    The project depends on that Loopline, and its README says how its tests are run.
 
     Raises:
         BundleError: the folder exists, or a package cannot have that name; the message says what would
@@ -29,12 +32,23 @@ def create(name: str, parent: Path) -> Path:
     project = parent / name
     if project.exists():
         raise BundleError(f"{project} exists: choose another name or folder, nothing was written")
-    words = {"name": name, "workflow": _class_name(name)}
+    words = {"name": name, "workflow": _class_name(name), **_dependency(loopline)}
     for file in sorted(TEMPLATE.rglob(f"*{SUFFIX}")):
         target = project / _target(file.relative_to(TEMPLATE), name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(Template(file.read_text("utf-8")).substitute(words), "utf-8")
     return project
+
+
+def _dependency(loopline: Installation) -> dict[str, str]:
+    """The words of the template that say where Loopline is taken from."""
+    source = f"\n[tool.uv.sources]\nloopline = {loopline.source}\n" if loopline.source else ""
+    return {
+        "requirement": loopline.requirement,
+        "source": source,
+        "arguments": loopline.words,
+        "place": loopline.place,
+    }
 
 
 def _check(name: str) -> None:

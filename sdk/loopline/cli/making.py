@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from loopline.bundle import Available, available, create
+from loopline.bundle import Available, Installation, available, create
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED
 from loopline.cli.pasting import Started
@@ -25,7 +25,7 @@ EXAMPLE = ("text.statistics", '{"text": "One. Two more words!"}')
 
 async def new(name: str, parent: Path, screen: Screen) -> int:
     """Write a new bundle, and print what to do with it next."""
-    project = create(name, parent)
+    project = create(name, parent, Installation.now())
     files = sorted(path for path in project.rglob("*") if path.is_file())
     for file in files:
         screen.note(Text(str(file), style=QUIET))
