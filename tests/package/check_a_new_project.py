@@ -1,0 +1,46 @@
+"""What `loopline new` writes says how its tests are run, from a wheel and from a checkout, and they run so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loopline import __version__
+from loopline.bundle import Installation
+from loopline.bundle.template import create
+from tests.docs.pages import ROOT, fences
+from tests.package.conftest import Built, with_python
+from tests.package.machine import run, uv
+
+PYTHON = "3.11"
+
+
+def lines(project: Path) -> list[list[str]]:
+    """Read the lines to type off the project's README: those with uv, and those with pip."""
+    typed = [fence.text for fence in fences(project / "README.md") if fence.language == "console"]
+    return [[line.removeprefix("$ ") for line in text.splitlines()] for text in typed]
+
+
+def type_in(project: Path, typed: list[str]) -> str:
+    """Type the lines into a shell, in the project's folder."""
+    return run("bash", "-ec", "\n".join(typed), cwd=project, path=uv().parent)
+
+
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+@pytest.mark.parametrize("source", ["wheel", "checkout"])
+def test_its_lines_work(source: str, tool: str, built: Built, tmp_path: Path) -> None:
+    loopline = [built.wheel] if source == "wheel" else ["--editable", ROOT]
+    made = with_python(PYTHON, tmp_path, *loopline)
+    made("loopline", "new", "tea_shop")
+    with_uv, with_pip = lines(made.desk / "tea_shop")
+    printed = type_in(made.desk / "tea_shop", with_uv if tool == "uv" else with_pip)
+    assert "2 passed" in printed
+    assert "text.statistics" in printed
+
+
+def test_a_checkout_can_be_named_later(tmp_path: Path) -> None:
+    project = create("tea_shop", tmp_path, Installation(version=__version__))
+    assert "uv add --editable FOLDER" in (project / "README.md").read_text("utf-8")
+    with_uv, _ = lines(project)
+    assert "2 passed" in type_in(project, [f"uv add --quiet --editable '{ROOT}'", *with_uv])

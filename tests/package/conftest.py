@@ -1,0 +1,46 @@
+"""The package, built once for the checks of a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.package.machine import Environment, interpreter, make_environment, run, uv
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was built: the archive of sources, the wheel out of it, and one out of the checkout."""
+
+    sdist: Path
+    wheel: Path
+    direct: Path
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build the package both ways."""
+    folder, direct = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("direct")
+    run(uv(), "build", "--quiet", "--out-dir", folder, ROOT, cwd=folder)
+    run(uv(), "build", "--quiet", "--wheel", "--out-dir", direct, ROOT, cwd=direct)
+    [sdist], [wheel], [other] = folder.glob("*.tar.gz"), folder.glob("*.whl"), direct.glob("*.whl")
+    return Built(sdist, wheel, other)
+
+
+@pytest.fixture
+def installed(built: Built, tmp_path: Path) -> Environment:
+    """Install the wheel, with the newest of what it needs, on the oldest Python that this machine has."""
+    return with_python("3.11", tmp_path, built.wheel)
+
+
+def with_python(version: str, folder: Path, *arguments: str | Path) -> Environment:
+    """Make an environment of that Python with what the arguments of an installation name, or skip."""
+    python = interpreter(version, folder)
+    if python is None:
+        pytest.skip(f"Python {version}: this machine has none, and uv cannot fetch one")
+    made = make_environment(python, folder / "made")
+    made.install(*arguments)
+    return made
