@@ -30,12 +30,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(sdist, wheel, other)
 
 
-@pytest.fixture
-def installed(built: Built, tmp_path: Path) -> Environment:
-    """Install the wheel, with the newest of what it needs, on the oldest Python that this machine has."""
-    return with_python("3.11", tmp_path, built.wheel)
-
-
 def with_python(version: str, folder: Path, *arguments: str | Path) -> Environment:
     """Make an environment of that Python with what the arguments of an installation name, or skip."""
     python = interpreter(version, folder)
