@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from itertools import dropwhile
 
 from tests.docs.pages import ROOT
 
@@ -12,9 +13,10 @@ _VERSION = re.compile(r"## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d|not released y
 
 
 def headings() -> list[str]:
-    """The headings of the changelog below that of the versions yet to come."""
-    _, _, versions = (ROOT / "docs/CHANGELOG.md").read_text("utf-8").partition("## [Unreleased]")
-    return [line for line in versions.splitlines() if line.startswith("#")]
+    """The headings of the changelog from its first version on."""
+    lines = (ROOT / "docs/CHANGELOG.md").read_text("utf-8").splitlines()
+    marked = [line for line in lines if line.startswith("#")]
+    return list(dropwhile(lambda line: not line.startswith("## ["), marked))
 
 
 def versions() -> list[str]:

@@ -59,7 +59,7 @@ def runs(made: Environment) -> None:
     assert Path(place).is_relative_to(made.folder)
     assert number == PROJECT["version"]
     stored = ("--store", "sqlite:///talk.db")
-    assert "Three minutes." in made("loopline", "timeline", *stored)
+    assert "teapot.steep" in made("loopline", "timeline", *stored)
     assert "blocks, as written" in made("loopline", "audit", *stored)
     assert "Old leaves are bitter." in made("loopline", "run", "teapot.py", QUESTION)
     made("loopline", "new", "tea_shop")

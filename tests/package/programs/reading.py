@@ -19,7 +19,10 @@ async def main() -> None:
         [summary] = [summary async for summary in store.conversations()]
         talk = store.conversation(summary.conversation.name)
         reading = await talk.read(["ar:turn_1.assistant.completion", "tc:turn_1.c3.result"])
-    assert [item.text for item in reading] == ["Three minutes.", '{"minutes":3,"degrees":80}']
+    answer, steeped = [item.text for item in reading]
+    assert answer is not None
+    assert "80" in answer
+    assert steeped == '{"minutes":3,"degrees":80}'
     for name in LAZY:
         import_module(name)
     sys.stdout.write(f"{loopline.__file__} {loopline.__version__}\n")

@@ -1,4 +1,4 @@
-"""A bundle in one file, and a stored turn of it with everything that Loopline needs other packages for."""
+"""A typed bundle in one file, and a stored turn of it with everything that Loopline needs other packages for."""
 
 from __future__ import annotations
 
@@ -36,13 +36,19 @@ if __name__ == "__main__":
             Call("react.search_knowledge", query="old leaves"),
             Call("teapot.steep", kind="purple"),
             Call("teapot.steep", kind="green"),
-            Say("Three minutes."),
-        ]
+            Say('{"minutes": 3, "degrees": 80}'),
+        ],
+        json_mode=True,
     )
     result = run_sync(
-        bundle, "How long?", store="sqlite:///talk.db", model=model, attachments=["leaf.pdf"]
+        bundle,
+        "How long?",
+        store="sqlite:///talk.db",
+        model=model,
+        attachments=["leaf.pdf"],
+        output_type=Steeping,
     )
-    assert result.answer == "Three minutes.", result
+    assert result.output == Steeping(minutes=3, degrees=80), result
     last = str(model.requests[-1])
     for seen in ("A leaf of sencha.", "Old leaves are bitter.", "'purple'", '"degrees":80'):
         assert seen in last, (seen, last)
