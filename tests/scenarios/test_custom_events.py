@@ -20,6 +20,7 @@ from loopline import (
     Harness,
     LooplineError,
     Store,
+    StoreError,
     ToolContext,
     TurnPayload,
     TurnResult,
@@ -30,7 +31,17 @@ from loopline.events import Event
 from loopline.models import Json
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import CustomEvent, Exit, ToolCalled, ToolResult
+from loopline.timeline import (
+    Conversation,
+    CustomEvent,
+    Exit,
+    MemoryLog,
+    ToolCalled,
+    ToolResult,
+)
+from loopline.timeline import (
+    Entry as LogEntry,
+)
 from loopline.tools import ToolFunction
 from loopline.tools.custom_events import EVENT_BYTES
 
@@ -299,6 +310,31 @@ async def test_a_wrong_name_in_a_workflow_ends_the_turn() -> None:
     ) as harness:
         with pytest.raises(LooplineError, match="which 'no name' has not"):
             await harness.conversation("c").say("Hello.")
+
+
+class Full(MemoryLog):
+    """A log that keeps no custom event."""
+
+    async def append(
+        self,
+        conversation: Conversation,
+        entries: Sequence[LogEntry],
+        *,
+        seen: int,
+        term: int | None = None,
+        key: str = "",
+    ) -> Sequence[Block]:
+        if any(isinstance(entry.body, CustomEvent) for entry in entries):
+            raise StoreError("there is no room")
+        return await super().append(conversation, entries, seen=seen, key=key, term=term)
+
+
+@pytest.mark.parametrize("name", [one.name for one in TOOLS])
+async def test_an_event_that_cannot_be_recorded_is_never_passed_over(name: str) -> None:
+    model = ScriptedModel([Call(f"plotter.{name}")], strict=False)
+    async with Harness.open(PLOTTER, store=Full(FakeClock()), model=model) as harness:
+        with pytest.raises(LooplineError, match="there is no room"):
+            await harness.conversation("c").say("Draw.")
 
 
 # Calls that are cut off, child runs
