@@ -1,0 +1,211 @@
+"""`python -m tests.bench.peers` runs the same tasks in six libraries, each in an environment of its own.
+
+It needs `uv` and a package registry, takes some minutes, and prints a table for docs/comparison.md. `--environments`
+keeps the environments in a folder; `--only` runs the programs of one library. Every program asks a model on
+this machine, so no key is needed; what it prints and writes is checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.peers.model import ANSWER, MINUTES, TeaModel
+from tests.bench.peers.programs import HERE, LIBRARIES, TASKS, Program, killed_inside, programs
+from tests.docs.pages import ROOT
+from tests.support.peers.wire import Peer, serving
+
+LIMIT_SECONDS = 300
+SHOWN = {
+    "loopline": ("loopline",),
+    "pydantic_ai": ("pydantic-ai-slim", "dbos"),
+    "langgraph": ("langgraph", "langchain"),
+    "agno": ("agno",),
+    "adk": ("google-adk", "litellm"),
+    "openai_agents": ("openai-agents",),
+}
+"""The packages whose versions the table names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a program: why it did not do its task (empty if it did), its orders, and all it printed."""
+
+    program: Program
+    problem: str
+    orders: int
+    printed: str
+
+    @property
+    def cell(self) -> str:
+        """Return lines / names, or that it failed."""
+        return f"{self.program.lines} / {len(self.program.names)}" if not self.problem else "fails"
+
+    @property
+    def end(self) -> str:
+        """Return the last lines that it printed."""
+        return "\n".join(self.printed.splitlines()[-20:])
+
+
+async def make(library: str, folder: Path) -> Path:
+    """Return the folder of programs of the library's environment, made if it is not there."""
+    commands = folder / library / "bin"
+    if not commands.exists():
+        uv = shutil.which("uv")
+        if uv is None:
+            raise RuntimeError("there is no uv on the PATH: the README has a line that installs it")
+        wanted = ["-r", str(HERE / library / "requirements.txt")]
+        if library == "loopline":
+            wanted = [str(ROOT)]
+        await check_call(uv, "venv", "-q", "-p", sys.executable, str(folder / library))
+        await check_call(uv, "pip", "install", "-q", "-p", str(commands / "python"), *wanted)
+    return commands
+
+
+async def check_call(*command: str) -> None:
+    """Run the command.
+
+    Raises:
+        RuntimeError: it failed; the message is what it printed.
+    """
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=STDOUT)
+    printed, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {printed.decode(errors='replace')}")
+
+
+async def run(program: Program, commands: Path, peer: Peer) -> Outcome:
+    """Run the program in an empty folder, with the model's server as OpenAI."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / f"{program.task}.py").write_text(program.text, "utf-8")
+        codes, printed = list[int](), list[str]()
+        for command in filter(None, [f"python {program.task}.py", program.then]):
+            code, told = await started(command, folder, environment(commands, folder, peer))
+            codes.append(code)
+            printed.append(told)
+        book = folder / "orders.txt"
+        made = len(book.read_text("utf-8").splitlines()) if book.exists() else 0
+    problem = "; ".join(problems(program, codes, printed, made))
+    return Outcome(program=program, problem=problem, orders=made, printed="\n".join(printed))
+
+
+async def started(command: str, folder: Path, variables: dict[str, str]) -> tuple[int, str]:
+    """Run the command, answer its question with yes, and return its exit code with what it printed."""
+    arguments = shlex.split(command)
+    found = shutil.which(arguments[0], path=variables["PATH"]) or arguments[0]
+    process = await asyncio.create_subprocess_exec(
+        found, *arguments[1:], cwd=folder, env=variables, stdin=PIPE, stdout=PIPE, stderr=STDOUT
+    )
+    try:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            told, _ = await process.communicate(b"y\n")
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return 1, f"{command}: no end within {LIMIT_SECONDS} seconds"
+    return process.returncode or 0, told.decode(errors="replace")
+
+
+def environment(commands: Path, folder: Path, peer: Peer) -> dict[str, str]:
+    """Return the variables of a program: the model's server, a home of its own, and no telemetry."""
+    return {
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(folder),
+        "OPENAI_API_KEY": "none",
+        "OPENAI_BASE_URL": f"{peer.url}/v1",
+        "OPENAI_API_BASE": f"{peer.url}/v1",
+        "NO_PROXY": "127.0.0.1",
+        "PYTHONUTF8": "1",
+        "AGNO_TELEMETRY": "false",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    }
+
+
+def problems(
+    program: Program, codes: Sequence[int], printed: Sequence[str], orders: int
+) -> Iterator[str]:
+    """Say what the program did not do."""
+    expected = [-signal.SIGKILL, 0] if program.task == "resume" else [0] * len(codes)
+    if codes != expected:
+        yield f"exit codes {codes}"
+    wanted = {
+        "hello": [ANSWER],
+        "typed": [str(MINUTES)],
+        "approval": ["order", ANSWER],
+        "resume": [ANSWER],
+        "sent": ["You run a tea shop.", "What does sencha cost?", "sencha costs 7 euros"],
+    }[program.task]
+    for text in wanted:
+        if text not in printed[-1]:
+            yield f"{text!r} is not printed"
+    if program.task in ("approval", "resume") and not program.dies_inside and orders != 1:
+        yield f"{orders} orders"
+
+
+async def version(commands: Path, library: str) -> str:
+    """Return the versions of what the table names."""
+    code = "import sys; from importlib.metadata import version; print(*(f'{p} {version(p)}' for p in sys.argv[1:]), sep=', ')"
+    process = await asyncio.create_subprocess_exec(
+        commands / "python", "-c", code, *SHOWN[library], stdout=PIPE
+    )
+    printed, _ = await process.communicate()
+    return printed.decode().strip()
+
+
+def table(outcomes: Sequence[Outcome], killed: Sequence[Outcome]) -> Iterator[str]:
+    """Make the table: a row a task, a column a library, lines / imported names in each cell.
+
+    The last row is the orders that each has made when the process died inside the call that makes one.
+    """
+    cells = {(one.program.task, one.program.library): one.cell for one in outcomes}
+    libraries = [library for library in LIBRARIES if any(library == key for _, key in cells)]
+    yield " | ".join(["| task", *(LIBRARIES[library] for library in libraries)]) + " |"
+    yield "|---" * (len(libraries) + 1) + "|"
+    for task, text in TASKS.items():
+        row = [cells.get((task, library), "–") for library in libraries]
+        yield " | ".join([f"| {text}", *row]) + " |"
+    orders = {one.program.library: "fails" if one.problem else str(one.orders) for one in killed}
+    row = [orders.get(library, "–") for library in libraries]
+    yield " | ".join(["| orders after a kill inside the call", *row]) + " |"
+
+
+async def main() -> None:
+    """Make the environments, run the programs, and print the table and what went wrong."""
+    options = argparse.ArgumentParser(prog="python -m tests.bench.peers")
+    options.add_argument("--environments", type=Path)
+    options.add_argument("--only", choices=LIBRARIES)
+    given = options.parse_args()
+    chosen = [one for one in programs() if given.only in (None, one.library)]
+    with tempfile.TemporaryDirectory() as made:
+        folder = (given.environments or Path(made)).resolve()
+        commands = {name: await make(name, folder) for name in {one.library for one in chosen}}
+        async with serving(Peer(), TeaModel().respond) as peer:
+            outcomes = [await run(one, commands[one.library], peer) for one in chosen]
+            killed = [
+                await run(killed_inside(one), commands[one.library], peer)
+                for one in chosen
+                if one.task == "resume"
+            ]
+        lines = [f"{LIBRARIES[name]}: {await version(commands[name], name)}" for name in commands]
+    sys.stdout.write("\n".join([*table(outcomes, killed), "", *sorted(lines), ""]))
+    for one in [*outcomes, *killed]:
+        if one.problem:
+            sys.stdout.write(
+                f"\n{one.program.library} {one.program.task}: {one.problem}\n{one.end}\n"
+            )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

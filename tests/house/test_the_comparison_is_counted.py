@@ -1,0 +1,53 @@
+"""The page of the comparison has what its programs count to, and every program can be read."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests.bench.peers.programs import HERE, LIBRARIES, TASKS, Program, killed_inside, programs
+from tests.docs.pages import ROOT
+
+PAGE = ROOT / "docs" / "comparison.md"
+
+
+def cells() -> dict[tuple[str, str], str]:
+    """The cells of the page's table by task and library."""
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text("utf-8").splitlines()]
+    table = {row[0]: row[1:] for row in rows if len(row) == 1 + len(LIBRARIES)}
+    columns = table["task"]
+    return {
+        (task, library): table[text][columns.index(title)]
+        for task, text in TASKS.items()
+        for library, title in LIBRARIES.items()
+    }
+
+
+def test_the_page_has_what_the_programs_count_to() -> None:
+    counted = {(one.task, one.library): f"{one.lines} / {len(one.names)}" for one in programs()}
+    assert cells() == counted
+
+
+def test_every_library_does_every_task() -> None:
+    assert len(programs()) == len(TASKS) * len(LIBRARIES)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_program_can_be_made_to_die_in_the_call_that_writes(library: str) -> None:
+    [program] = [one for one in programs() if (one.library, one.task) == (library, "resume")]
+    killed = killed_inside(program)
+    assert killed.dies_inside
+    assert killed.text.count("os.kill") == program.text.count("os.kill") + 1
+    ast.parse(killed.text)
+
+
+def test_lines_and_names_are_those_of_the_code() -> None:
+    text = "# then: ls\nimport os\nfrom a import b, c\n\n# why\nfrom d.e import b\n"
+    program = Program(library="agno", task="hello", text=text)
+    assert (program.lines, program.names, program.then) == (4, ["b", "c"], "ls")
+
+
+def test_a_library_that_is_installed_from_a_registry_names_its_packages() -> None:
+    named = {path.parent.name for path in HERE.glob("*/requirements.txt")}
+    assert named == set(LIBRARIES) - {"loopline"}
