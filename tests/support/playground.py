@@ -26,7 +26,7 @@ async def look(text: str = "") -> str:
 
 
 @tool(effect="read")
-def find(url: str) -> Output:
+async def find(url: str) -> Output:
     """Find a page."""
     return Output(f"one page: {url}", sources=[Source(url=url, title="A page")])
 
