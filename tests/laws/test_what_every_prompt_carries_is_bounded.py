@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from loopline import Harness
 from loopline.models.tokens import estimate
-from loopline.prompt.announce import announce, tail_limit, unseen_sources
+from loopline.prompt.announce import (
+    FEEDBACK_SHARE,
+    PLANS_SHARE,
+    announce,
+    tail_limit,
+    unseen_sources,
+)
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
     Block,
@@ -111,6 +117,18 @@ def test_sources_and_reactions_are_announced_in_a_room_of_their_own() -> None:
     assert "so:sources_pool[1-" in tail
     assert "turn_899 not_ok" in tail
     assert "more: artifact:conv:feedback" in tail
+
+
+@pytest.mark.parametrize("room", [100, 400, 800])
+def test_sources_are_named_in_what_plans_and_reactions_leave_of_the_room(room: int) -> None:
+    sources = {n: Source(url=f"https://a.b/{n}", title="word " * 500) for n in range(1, 10)}
+    unseen = unseen_sources(sources, ())
+    tail = announce(
+        iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=[], unseen=unseen, room=room
+    )
+    named = [line for line in tail.splitlines() if line.startswith("[[S:")]
+    left = room - int(room * PLANS_SHARE) - int(room * FEEDBACK_SHARE)
+    assert estimate("\n".join(named)) <= left
 
 
 def test_the_newest_sources_are_named_and_the_others_by_their_numbers() -> None:
