@@ -23,6 +23,7 @@ from loopline.react.nudges import (
     self_check,
     stagnation,
 )
+from loopline.react.state import repeated
 from loopline.testing import Call
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
 from tests.support import playground
@@ -41,6 +42,11 @@ def batch(number: int, calls: Round) -> Batch:
             call_id=call_id, tool="shop.find", text="", status=status
         )
     return found
+
+
+def test_a_round_without_calls_repeats_nothing() -> None:
+    rounds: list[Round] = [[("tea", "ok")], [("tea", "ok")], [], [("tea", "ok")]]
+    assert list(repeated(batch(n, calls) for n, calls in enumerate(rounds))) == [1, 2, 0, 1]
 
 
 def state(
