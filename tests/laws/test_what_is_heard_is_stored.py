@@ -177,7 +177,17 @@ class Rambling:
         yield Reply(text=reply.text, calls=calls, thinking=reply.thinking, stop_reason=reply.stop)
 
 
-async def streamed(model: Rambling, limits: Limits) -> list[Event]:
+@dataclass(frozen=True)
+class Advice:
+    answer: str
+    minutes: int
+
+
+OUTPUTS: Sequence[type | None] = [None, None, str, int, Advice]
+"""What the answer is to be, of which a rambling model knows nothing."""
+
+
+async def streamed(model: Rambling, limits: Limits, output: type | None) -> list[Event]:
     async with Harness.open(bundle, store="memory:", model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("c")
         stops = set[asyncio.Future[bool]]()
@@ -188,7 +198,7 @@ async def streamed(model: Rambling, limits: Limits) -> list[Event]:
             await asyncio.Event().wait()
 
         model.stop = stop
-        events = [event async for event in talk.stream("go", **limits)]
+        events = [event async for event in talk.stream("go", output_type=output, **limits)]
         assert all(await asyncio.gather(*stops))
         return events
 
@@ -255,12 +265,18 @@ def goes_on(block: Block) -> bool:
             return False
 
 
-def check(name: ProtocolName, replies: list[Drawn], plans: bool, synthesizes: bool) -> None:
+def check(
+    name: ProtocolName,
+    replies: list[Drawn],
+    plans: bool,
+    synthesizes: bool,
+    output: type | None = None,
+) -> None:
     limits: Limits = {"protocol": name, "max_iterations": 7}
     if synthesizes:
         limits["answer_mode"] = "synthesize"
     model = Rambling(name, list(replies), plans)
-    events = asyncio.run(streamed(model, limits))
+    events = asyncio.run(streamed(model, limits, output))
     blocks = [event for event in events if isinstance(event, Block)]
     screen = Screen(Timeline(blocks))
     for event in events:
@@ -278,4 +294,5 @@ def test_what_a_listener_has_of_a_channel_when_it_closes_is_the_text_of_its_bloc
     name: ProtocolName, data: st.DataObject
 ) -> None:
     replies = data.draw(st.lists(drawn(name), max_size=4))
-    check(name, replies, data.draw(st.booleans()), data.draw(st.sampled_from([False, False, True])))
+    plans, synthesizes = data.draw(st.booleans()), data.draw(st.sampled_from([False, False, True]))
+    check(name, replies, plans, synthesizes, data.draw(st.sampled_from(OUTPUTS)))

@@ -25,10 +25,23 @@ from loopline import (
 )
 from loopline.events import Event
 from loopline.models import Prompt, Reply, TextDelta
-from loopline.react import ANSWER_TOOL
-from loopline.testing import Call, Raw, Say, ScriptedModel
+from loopline.react import ANSWER_TOOL, result
+from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import AbilityChoices
-from loopline.timeline import Completion, Decision, Draft, RoundStart, TurnHeader
+from loopline.timeline import (
+    Body,
+    Completion,
+    Conversation,
+    Decision,
+    Draft,
+    MemoryLog,
+    RoundStart,
+    Timeline,
+    ToolResult,
+    TurnHeader,
+    UserPrompt,
+)
+from tests.support.mortal import Died, MortalLog
 
 
 class Advice(BaseModel):
@@ -65,6 +78,8 @@ def decide(minutes: int) -> Output:
 
 
 T = TypeVar("T")
+
+C1 = Conversation(name="c1")
 
 GREEN = Advice(kind="green", minutes=3)
 TEXT = '{"kind":"green","minutes":3}'
@@ -195,6 +210,36 @@ async def test_a_tool_ends_the_turn_with_its_answer() -> None:
     assert answer.text == TEXT
 
 
+async def test_an_answer_of_a_tool_stands_wherever_its_runner_dies_and_is_not_asked_for_again() -> (
+    None
+):
+    appends, given = 0, 0
+    while True:
+        log = MortalLog(MemoryLog(FakeClock()))
+        log.left = appends
+        model = ScriptedModel([Call("tea.decide", minutes=3)] * 2, strict=False)
+        async with Harness.open(BUNDLE, store=log, model=model) as harness:
+            try:
+                await harness.conversation("c1").say("Green?", output_type=Advice)
+            except Died:
+                pass
+            else:
+                break
+        log.left = None
+        blocks = await log.read(C1)
+        begun = any(block.type == "user.prompt" for block in blocks)
+        kept = any(one.answer for one in bodies(blocks, ToolResult))
+        later = ScriptedModel([Call("tea.decide", minutes=3)], strict=False)
+        async with Harness.open(BUNDLE, store=log, model=later) as harness:
+            talk = harness.conversation("c1")
+            if begun:
+                assert (await talk.resume(output_type=Advice)).output == GREEN
+                assert not (kept and later.requests)
+                given += kept
+        appends += 1
+    assert given > 0
+
+
 async def test_an_answer_of_a_tool_that_does_not_fit_is_an_error_for_the_model() -> None:
     model = ScriptedModel([Call("tea.decide", minutes=3), Say("Three minutes.")])
     async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
@@ -310,6 +355,40 @@ async def test_fields_are_there_as_they_arrive() -> None:
                 seen.append(growing.value)
     assert seen == [{}, {"kind": "gre"}, {"kind": "green"}, GREEN.model_dump(), GREEN.model_dump()]
     assert growing.output == GREEN
+
+
+async def test_an_answer_of_another_type_than_is_listened_for_has_a_value_and_no_output() -> None:
+    growing, model = PartialOutput(list[int]), ScriptedModel([Say(TEXT)])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        async for event in harness.conversation("c1").stream("Green?", output_type=Advice):
+            growing.feed(event)
+    assert (growing.value, growing.output) == (GREEN.model_dump(), None)
+
+
+async def test_of_several_answers_in_a_reply_none_is_the_value() -> None:
+    several = Raw(
+        '{"action": "final_answer", "answer": "a"} {"action": "final_answer", "answer": "b"}'
+    )
+    script = [several, Raw('{"action": "final_answer", "answer": "b"}')]
+    model = ScriptedModel(script, **WAYS["words, json"])
+    async with Harness.open(BUNDLE, store="memory:", model=model) as harness:
+        result = await harness.conversation("c1").say("Green?", output_type=str)
+    assert (result.ok, result.output) == (True, "b")
+    assert "The reply gave 2 answers: give one." in str(model.requests[1])
+
+
+def test_a_stored_answer_that_is_said_to_be_a_value_and_is_none_is_a_clear_error() -> None:
+    said: list[Body] = [
+        UserPrompt(text="Green?"),
+        Completion(text="Three minutes.", schema_sha256="0" * 64),
+    ]
+    noon = FakeClock().now()
+    timeline = Timeline(
+        Block(seq=seq, turn=1, round=0, n=1, ts=noon, term=0, body=body)
+        for seq, body in enumerate(said, 1)
+    )
+    with pytest.raises(LooplineError, match=r"turn_1 is said to be a value .* and is no JSON"):
+        result(timeline, 1, "complete")
 
 
 async def test_a_fork_and_an_import_have_the_answer_as_it_was() -> None:

@@ -168,6 +168,17 @@ async def test_a_turn_that_was_left_is_told_of_by_who_ends_it() -> None:
     assert by_id(watching.spans) == by_id(await rebuilt(log, C))
 
 
+async def test_a_child_that_waits_is_told_of_when_it_ends_with_its_stopped_parent() -> None:
+    first, second, log = Watching(), Watching(), MemoryLog(FakeClock())
+    async with opened(ASKING, log, first) as harness:
+        assert (await harness.conversation("c").say("go")).exit_reason == "paused"
+    async with opened(ASKING, log, second) as harness:
+        assert await harness.conversation("c").stop()
+    ended = [span for span in second.spans if span.name == "invoke_agent kin"]
+    assert [span.attributes[genai.EXIT_REASON] for span in ended] == ["stopped", "stopped"]
+    assert by_id([*first.spans, *second.spans]) == by_id(await rebuilt(log, C))
+
+
 async def test_a_turn_that_is_stopped_is_told_of_with_its_call() -> None:
     watching, desk = Watching(), Desk()
     model = ScriptedModel([Call("w.hang")])

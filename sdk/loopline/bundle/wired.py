@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -16,12 +17,6 @@ if TYPE_CHECKING:
     import ast
 
 Kind = Literal["tools", "skills"]
-_OWN = {
-    parameter.name
-    for parameter in inspect.signature(BaseWorkflow.build_react).parameters.values()
-    if parameter.kind is parameter.KEYWORD_ONLY
-}
-"""What `build_react` takes beside limits."""
 
 
 def wired(bundle: LoadedBundle, kind: Kind) -> list[str]:
@@ -54,19 +49,26 @@ def _check(given: ast.keyword) -> None:
     """
     import ast
 
-    name = given.arg
-    if name is None or (name in _OWN and name != "preset"):
+    name, own = given.arg, _keywords_beside_limits()
+    if name is None or (name in own and name != "preset"):
         return
     try:
         value: object = ast.literal_eval(given.value)
     except ValueError:  # it is known only when it runs
-        if name not in _OWN and name not in Limits.__annotations__:
+        if name not in own and name not in Limits.__annotations__:
             checked(cast("Limits", {name: None}))
         return
     if name != "preset":
         checked(cast("Limits", {name: value}))
     elif isinstance(value, str):
         named_preset(value)
+
+
+@cache
+def _keywords_beside_limits() -> frozenset[str]:
+    """Return the names of what `build_react` takes beside limits."""
+    parameters = inspect.signature(BaseWorkflow.build_react).parameters.values()
+    return frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
 
 
 def _named(bundle: LoadedBundle, keyword: str) -> Iterator[str]:

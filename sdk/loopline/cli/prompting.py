@@ -26,7 +26,6 @@ from loopline.models import (
     dumps,
 )
 from loopline.prompt import Request, request_of, requests
-from loopline.react import form_of
 from loopline.timeline import CachePoint, Timeline, TurnHeader
 
 
@@ -107,7 +106,7 @@ def _form(timeline: Timeline, request: Request) -> JsonObject | None:
         match block.body:
             case TurnHeader(output=OutputSchema() as schema) if begun.answer_by == "schema":
                 if schema.sha256 == begun.schema_sha256:
-                    return form_of(schema).schema
+                    return schema.form.schema
             case _:
                 pass
     return None

@@ -83,7 +83,7 @@ class TerminalChat:
                 break
             else:
                 # The session's own echo would leave the line that is still being written there too.
-                self._screen.note(Text.assemble((PROMPT, "bold"), line))
+                self._screen.note(Text.assemble((PROMPT, "bold"), visible(line)))
                 await self._enter(line)
         if self._running:
             await self._stop()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from loopline.clock import Clock
-from loopline.errors import ConflictError
 from loopline.models import well_formed
 from loopline.timeline import (
     Block,
@@ -18,12 +15,9 @@ from loopline.timeline import (
     ExitReason,
     Recorder,
     ResultStatus,
-    RunChild,
     Timeline,
     TimelineLog,
     ToolResult,
-    opened,
-    parent_name,
 )
 
 _CUT: dict[ResultStatus, str] = {
@@ -56,10 +50,12 @@ class Leading:
         uid: str,
         timeline: Timeline,
         term: int,
+        end_children: EndChildren,
     ) -> None:
         self._log = log
         self._clock = clock
         self._term = term
+        self._end_children = end_children
         self.conversation = conversation
         self.uid = uid
         self.timeline = timeline
@@ -101,9 +97,7 @@ class Leading:
         that it was the bundle's own code that failed.
         """
         recorder.round = recorder.turn.rounds
-        for child in list(recorder.turn.children.values()):
-            if not child.reason and parent_name(child.conversation) == self.conversation.name:
-                await self._end_child(child, recorder, status)
+        await self._end_children(self, recorder, status)
         cut = [
             ToolResult(call_id=call.call_id, tool=call.tool, text=_CUT[status], status=status)
             for call in recorder.turn.open_calls.values()
@@ -121,29 +115,7 @@ class Leading:
             )
         )
 
-    async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
-        """End the turn of a child, and record in its parent what it used."""
-        conversation = replace(self.conversation, name=child.conversation)
-        with suppress(ConflictError):  # a runner is still at it, and ends it
-            async with self._log.lease(conversation, wait=False) as term:
-                timeline = await opened(self._log, conversation)
-                summary = await self._log.find(conversation)
-                uid = summary.uid if summary else ""
-                lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
-                for turn in [*timeline.unended, *timeline.unbegun]:
-                    reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
-                    await lead.end(lead.recorder(turn.number, _ignore), reason, status=status)
-            for turn in timeline.turns.values():
-                if turn.exit is not None:
-                    ended = replace(
-                        child,
-                        reason=turn.exit.reason,
-                        usage=turn.usage,
-                        cost=turn.cost,
-                        estimated=turn.estimated,
-                    )
-                    await recorder.record(ended)
 
-
-def _ignore(block: Block) -> None:
-    """Hear a block that nobody listens for: the child's listener is its parent's call, which is over."""
+EndChildren = Callable[[Leading, Recorder, ResultStatus], Awaitable[None]]
+"""Ends the child runs of a turn that have not ended, such as one that waits for the user, and records in the turn
+what each of them used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,11 +37,14 @@ from loopline.timeline import (
     ConversationSummary,
     ExitReason,
     Recorder,
+    ResultStatus,
+    RunChild,
     Timeline,
     TimelineLog,
     UserAttachment,
     UserPrompt,
     opened,
+    parent_name,
     reaching,
     trimmed,
     turn_id,
@@ -229,7 +232,7 @@ class Turns:
             timeline = await opened(self._log, conversation)
             summary = await self._log.find(conversation)
             uid = summary.uid if summary else ""
-            lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
+            lead = self._leading(conversation, uid, timeline, term)
             hear = self._ears.telling(conversation)
             for turn in [one for one in (*timeline.cut, *timeline.unbegun) if one.stopped]:
                 recorder = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
@@ -264,7 +267,7 @@ class Turns:
                 if known.summary is None:
                     known.summary = await self._log.find(conversation)
                 uid = known.summary.uid if known.summary else ""
-                lead = Leading(self._log, self._clock, conversation, uid, timeline, term)
+                lead = self._leading(conversation, uid, timeline, term)
                 return await self._lead(asked, lead, number)
         except asyncio.CancelledError:
             if not asked.stopping:
@@ -344,6 +347,52 @@ class Turns:
             return heard
         turn = observed_turn(lead.conversation, lead.uid, number, self._recorders)
         return observed(self._observer, turn, lead.timeline, heard)
+
+    def _leading(
+        self, conversation: Conversation, uid: str, timeline: Timeline, term: int
+    ) -> Leading:
+        return Leading(
+            self._log, self._clock, conversation, uid, timeline, term, self._end_children
+        )
+
+    async def _end_children(self, lead: Leading, recorder: Recorder, status: ResultStatus) -> None:
+        """End the child runs of a turn that have not ended, and record in it what each of them used."""
+        children = [
+            child
+            for child in recorder.turn.children.values()
+            if not child.reason and parent_name(child.conversation) == lead.conversation.name
+        ]
+        if not children:
+            return
+        self._recorders[lead.conversation] = recorder  # an observer asks who began the child
+        try:
+            for child in children:
+                with suppress(ConflictError):  # a runner is still at it, and ends it
+                    await self._end_child(child, recorder, status)
+        finally:
+            self._recorders.pop(lead.conversation, None)
+
+    async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
+        conversation = replace(recorder.conversation, name=child.conversation)
+        reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
+        hear = self._ears.telling(conversation)
+        async with self._log.lease(conversation, wait=False) as term:
+            timeline = await opened(self._log, conversation)
+            summary = await self._log.find(conversation)
+            lead = self._leading(conversation, summary.uid if summary else "", timeline, term)
+            for turn in [*timeline.unended, *timeline.unbegun]:
+                of_child = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
+                await lead.end(of_child, reason, status=status)
+        for turn in timeline.turns.values():
+            if turn.exit is not None:
+                ended = replace(
+                    child,
+                    reason=turn.exit.reason,
+                    usage=turn.usage,
+                    cost=turn.cost,
+                    estimated=turn.estimated,
+                )
+                await recorder.record(ended)
 
     async def _run_for_another(self, asked: _Asked, lead: Leading, number: int) -> None:
         """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Generic, cast
 
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.events.events import Delta, Event
-from loopline.models import Json, OutputType
+from loopline.models import Json, OutputType, Unfit
 from loopline.timeline import Block, Completion
 
 T_co = TypeVar("T_co", covariant=True, default=None)
@@ -52,8 +53,9 @@ class PartialOutput(Generic[T_co]):
         if not self._text:  # it was not heard while it was written
             self._text = [answer.text]
         if self._type is not None:
-            self.output = self._type.read(answer.text)
-        return self._parse() or self._type is not None
+            with suppress(Unfit):
+                self.output = self._type.read(answer.text)
+        return self._parse() or self.output is not None
 
     def _parse(self) -> bool:
         from pydantic_core import from_json

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 from typing_extensions import TypeForm, TypeVar
 
+from loopline.models.forms import form
 from loopline.models.json import (
+    MOST_VALUES,
     NO_JSON,
     BrokenJson,
     Json,
     JsonObject,
     dumps,
     extract_value,
+    has_many_values,
     well_formed_json,
 )
+from loopline.models.prompt import JsonForm
 from loopline.models.shape import (
     Unfit,
     adapter_of,
@@ -54,6 +58,11 @@ class OutputSchema:
     def is_wrapped(self) -> bool:
         """Whether its values are no objects, so that one stands for them where an object is asked for."""
         return resolved(self.schema).get("type") != "object"
+
+    @property
+    def form(self) -> JsonForm:
+        """What a provider is given to hold an answer to."""
+        return form("answer", self.as_object)
 
     @property
     def as_object(self) -> JsonObject:
@@ -108,6 +117,11 @@ class OutputType(Generic[T_co]):
         """The digest of the schema, in hexadecimal."""
         return self.schema.sha256
 
+    @cached_property
+    def form(self) -> JsonForm:
+        """What a provider is given to hold an answer to."""
+        return self.schema.form
+
     @property
     def is_typed(self) -> bool:
         """Whether its values are those of a type, and not any JSON that fits a schema."""
@@ -122,6 +136,8 @@ class OutputType(Generic[T_co]):
         Raises:
             Unfit: the text is no JSON, or its value does not fit; the message names the fields.
         """
+        if has_many_values(text):
+            raise Unfit(f"it has more than {MOST_VALUES:,} values")
         try:
             value = cast("Json", json.loads(text))
         except (ValueError, RecursionError) as error:

@@ -44,7 +44,7 @@ from loopline.react.spawning import Child, ChildAnswer
 from loopline.react.state import ReactStateV2
 from loopline.react.streaming import Resolved
 from loopline.react.turn import TurnPayload, late_input, result, waiting
-from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer, form_of
+from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer
 from loopline.timeline import PendingCall, TurnResult
 
 __all__ = [
@@ -94,7 +94,6 @@ __all__ = [
     "chosen_protocol",
     "completion",
     "fallback",
-    "form_of",
     "late_input",
     "named_preset",
     "nodes",

@@ -79,7 +79,13 @@ def _value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> ob
     if not answer.schema_sha256:
         return None
     if output is None:
-        return json.loads(answer.text)
+        try:
+            return json.loads(answer.text)
+        except (ValueError, RecursionError) as error:
+            raise LooplineError(
+                f"the answer of {turn_id(turn.number)} is said to be a value (schema "
+                f"{answer.schema_sha256[:12]}…), and is no JSON: {error}"
+            ) from error
     try:
         return output.read(answer.text)
     except Unfit as error:

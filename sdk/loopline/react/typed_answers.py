@@ -11,7 +11,6 @@ from loopline.models import (
     Abilities,
     AnswerWay,
     JsonForm,
-    OutputSchema,
     OutputType,
     ProtocolName,
     ToolCall,
@@ -20,13 +19,11 @@ from loopline.models import (
     dumps,
     well_formed,
 )
-from loopline.models.forms import form
 from loopline.models.json_text import JsonText
 from loopline.prompt import NATIVE, Answer, Calls, Decided, Malformed
 
 ANSWER_TOOL = "react.answer"
 """The tool whose arguments are the answer; it is never run."""
-FORM = "answer"
 
 _BY_TOOL = f"""Give the final answer by calling {ANSWER_TOOL}, alone: its arguments are the answer, and the turn ends \
 with it. What you write as text is not the answer."""
@@ -49,7 +46,7 @@ class TypedAnswer:
     ) -> TypedAnswer:
         """Return how the answer of a decision is asked for, which may call tools instead."""
         way: AnswerWay = "words"
-        if protocol == NATIVE and abilities.schema_beside_tools and _is_strict(type):
+        if protocol == NATIVE and abilities.schema_beside_tools and type.form.strict:
             way = "schema"
         elif protocol == NATIVE and abilities.tool_call:
             way = "tool"
@@ -58,7 +55,7 @@ class TypedAnswer:
     @classmethod
     def of_trace(cls, type: OutputType[Any], abilities: Abilities) -> TypedAnswer:
         """Return how an answer is asked for that is written without tools."""
-        way: AnswerWay = "schema" if abilities.json_schema and _is_strict(type) else "words"
+        way: AnswerWay = "schema" if abilities.json_schema and type.form.strict else "words"
         return cls(type=type, way=way, protocol=NATIVE)
 
     @property
@@ -85,7 +82,7 @@ class TypedAnswer:
     @property
     def form(self) -> JsonForm | None:
         """What the provider holds the text to, if it does."""
-        return form_of(self.type.schema) if self.way == "schema" else None
+        return self.type.form if self.way == "schema" else None
 
     def splitter(self) -> JsonText:
         """Return what reads the value off an answer that is being written."""
@@ -156,15 +153,6 @@ class TypedAnswer:
 
 def _answers(call: ToolCall) -> bool:
     return call.name == ANSWER_TOOL
-
-
-def _is_strict(type: OutputType[Any]) -> bool:
-    return form_of(type.schema).strict
-
-
-def form_of(schema: OutputSchema) -> JsonForm:
-    """Return what a provider is given to hold an answer to."""
-    return form(FORM, schema.as_object)
 
 
 def answer_text(value: object, type: OutputType[Any] | None) -> str | None:

@@ -13,7 +13,9 @@ from collections.abc import (
 )
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, cast
+from typing import Any, Generic, Literal, NoReturn, cast
+
+from typing_extensions import TypeVar
 
 from loopline.errors import ToolError
 from loopline.models import Json, Model
@@ -23,14 +25,7 @@ from loopline.timeline import CustomEvent, LimitValue, Moment, Timeline, TurnRes
 from loopline.timeline.waiting import settled
 from loopline.tools.custom_events import custom_event
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    Deps = TypeVar("Deps", covariant=True, default=None)
-else:  # only type checkers need the default, and typing_extensions is slow to import
-    from typing import TypeVar
-
-    Deps = TypeVar("Deps", covariant=True)
+Deps = TypeVar("Deps", covariant=True, default=None)
 
 
 class AskUser(BaseException):

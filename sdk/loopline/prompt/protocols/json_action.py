@@ -123,7 +123,7 @@ def decided(raw: str, *, values: bool = False) -> Decided:
         actions = [{**one, "action": "final_answer"} for one in answers[:1]]
     if not actions:
         return Malformed(raw, f"The reply held no JSON object with an action. {_FORMS}")
-    return _done(raw, actions)
+    return _done(raw, actions, values=values)
 
 
 def _with_text(action: JsonObject) -> JsonObject:
@@ -131,7 +131,7 @@ def _with_text(action: JsonObject) -> JsonObject:
     return {**action, "answer": dumps(action["answer"])} if "answer" in action else action
 
 
-def _done(raw: str, actions: Sequence[JsonObject]) -> Decided:
+def _done(raw: str, actions: Sequence[JsonObject], *, values: bool) -> Decided:
     notes = "\n".join(filter(None, (str(one.get("notes") or "").strip() for one in actions)))
     calls, answers = list[ToolCall](), list[str]()
     for one in actions:
@@ -148,6 +148,8 @@ def _done(raw: str, actions: Sequence[JsonObject]) -> Decided:
     discarded = "" if _is_all(raw, actions) and not (calls and answers) else raw
     if calls:
         return Calls(notes, tuple(calls), discarded=discarded)
+    if values and len(answers) > 1:  # together they would be the JSON of nothing
+        return Malformed(raw, f"The reply gave {len(answers)} answers: give one.")
     return Answer(notes, "\n\n".join(answers), discarded=discarded)
 
 
