@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.doors.bundles import QUESTION
-from tests.doors.command import ESCAPE, Loopline
+from tests.doors.command import ESCAPE, Loopline, write
 from tests.doors.terminal import Terminal
 
 GREEN_TICK = "\x1b[32m✓"
@@ -50,3 +52,25 @@ def test_a_command_to_paste_is_never_broken(tea: Loopline) -> None:
     with Terminal(tea, "run", "guide", QUESTION, columns=40) as terminal:
         assert terminal.end() == 0
         assert f"  loopline run guide '{QUESTION}' --prop knowledge.repo=." in terminal.text
+
+
+COUNTING = """import gc
+
+from loopline import BaseWorkflow, Bundle, TurnPayload, TurnResult
+
+
+class Counting(BaseWorkflow):
+    async def process(self, payload: TurnPayload) -> TurnResult:
+        return await self.answer(str(gc.get_freeze_count()))
+
+
+bundle = Bundle(id="counting", workflow=Counting)
+"""
+
+
+def test_what_is_loaded_when_a_bundle_is_open_is_not_looked_through_for_garbage(
+    tmp_path: Path,
+) -> None:
+    """A full collection would hold a streamed answer up for a tenth of a second."""
+    write(tmp_path, {"counting.py": COUNTING})
+    assert int(Loopline(tmp_path)("run", "counting.py", "How many?").out) > 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -50,6 +51,8 @@ async def opened(
             raise UsageError(str(error)) from error
         finally:
             screen.calm()
+        # What is loaded by now stays: looking through it for garbage would hold the screen still for a tenth of a second.
+        gc.freeze()
         yield harness
 
 
