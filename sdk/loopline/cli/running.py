@@ -165,7 +165,7 @@ async def watched(
     attached: Sequence[Path] = (),
 ) -> Over:
     """Run the turn to its end or until it waits; one that ended by an error is over too."""
-    name = words.visible(talk.conversation.name)
+    name = shlex.quote(words.visible(talk.conversation.name))
     hint = f"Ctrl-C takes yours back · loopline stop -c {name} ends both"
     watch = Watch(screen, moves=moves, busy_hint=hint)
     if text is None:

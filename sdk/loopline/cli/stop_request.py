@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -66,7 +67,7 @@ def _show(
         if turn.exit is None:
             screen.error(
                 f"{turn_id(turn.number)} still runs after {seconds:g} s: it ends as soon as its process "
-                f"looks again; loopline timeline {name} shows when"
+                f"looks again; loopline timeline {shlex.quote(visible(name))} shows when"
             )
         elif not choices.as_json:
             screen.answer(Text(f"{turn_id(turn.number)}: {turn.exit.reason}"))
