@@ -14,7 +14,7 @@ from loopline.models import Json, JsonObject
 from loopline.timeline import (
     NEW_TURN,
     Body,
-    Conversation,
+    ConversationKey,
     Entry,
     Feedback,
     Unknown,
@@ -84,10 +84,10 @@ def entries(of: SearchStrategy[Body], *, turns: int = 3) -> SearchStrategy[Entry
     )
 
 
-def conversations() -> SearchStrategy[Conversation]:
+def conversations() -> SearchStrategy[ConversationKey]:
     """Conversations whose names, users, tenants and projects often coincide."""
     few = st.sampled_from(["a", "b", "ü"])
-    return st.builds(Conversation, name=few, user=few, tenant=few, project=few)
+    return st.builds(ConversationKey, name=few, user=few, tenant=few, project=few)
 
 
 def _records(kind: type[Any]) -> SearchStrategy[Any]:

@@ -16,13 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from loopline import Store, StoreError
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Head
 from tests.bench.rounds import Row, tell
 from tests.bench.workload import Instant, opened
 
 TRIALS = 1_000
-HERE = Conversation(name="c")
+HERE = ConversationKey(name="c")
 _COLUMNS = ("turn", "round", "n", "ts", "term", "type", "version", "body", "digest")
 _GUARDS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
 

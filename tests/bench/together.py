@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy
-from loopline.timeline import NEW_TURN, Conversation, Entry, Notes, ToolResult, UserPrompt
+from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, ToolResult, UserPrompt
 from tests.bench.rounds import Row, tell
 from tests.bench.workload import REPLY, RESULT, Instant, opened
 
@@ -59,7 +59,7 @@ def floor(folder: Path) -> float:
 async def append(store: str, process: int) -> tuple[list[float], int]:
     """Milliseconds that each append of a process waits, and how many met a lock."""
     waits, locked = list[float](), 0
-    conversation = Conversation(name=f"p{process}")
+    conversation = ConversationKey(name=f"p{process}")
     bodies = (Notes(text=REPLY), ToolResult(call_id="c1", tool="bench.part", text=RESULT))
     async with await SqlLog.open(store) as log, log.lease(conversation) as term:
         prompt = Entry(body=UserPrompt(text="go"), turn=NEW_TURN)

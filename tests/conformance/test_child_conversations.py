@@ -12,7 +12,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError
 from loopline.timeline import (
     NEW_TURN,
-    Conversation,
+    ConversationKey,
     Entry,
     MemoryLog,
     UserPrompt,
@@ -50,12 +50,12 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[T
 async def begin(log: TimelineLog, names: Sequence[str], user: str = "ann") -> None:
     for name in names:
         entry = Entry(body=UserPrompt(text=name), turn=NEW_TURN)
-        await log.append(Conversation(name=name, user=user), [entry], seen=0)
+        await log.append(ConversationKey(name=name, user=user), [entry], seen=0)
 
 
 async def left(log: TimelineLog, names: Sequence[str], user: str = "ann") -> list[str]:
     """Those of the conversations that still hold something."""
-    return [name for name in names if await log.read(Conversation(name=name, user=user))]
+    return [name for name in names if await log.read(ConversationKey(name=name, user=user))]
 
 
 def test_a_childs_name_tells_its_parent_and_its_depth() -> None:
@@ -83,7 +83,7 @@ async def test_what_is_forgotten_takes_its_children_and_nobody_elses(log: Timeli
     own, others = ["c", "c~c1", "c~c1~c2", "c~c1~c2~c1", "c~c3.2"], ["c~", "c~~c1", "d~c1", "c~d1"]
     await begin(log, [*own, *others])
     await begin(log, own, user="bob")
-    await log.forget(Conversation(name="c", user="ann"))
+    await log.forget(ConversationKey(name="c", user="ann"))
     assert await left(log, own) == []
     assert await left(log, others) == others
     assert await left(log, own, user="bob") == own
@@ -91,15 +91,15 @@ async def test_what_is_forgotten_takes_its_children_and_nobody_elses(log: Timeli
 
 async def test_a_child_may_be_forgotten_before_its_parent(log: TimelineLog) -> None:
     await begin(log, ["c", "c~c1", "c~c2"])
-    await log.forget(Conversation(name="c~c1", user="ann"))
+    await log.forget(ConversationKey(name="c~c1", user="ann"))
     assert await left(log, ["c", "c~c1", "c~c2"]) == ["c", "c~c2"]
-    await log.forget(Conversation(name="c", user="ann"))
+    await log.forget(ConversationKey(name="c", user="ann"))
     assert await left(log, ["c", "c~c1", "c~c2"]) == []
 
 
 async def test_a_fork_of_a_child_keeps_the_parent_unless_it_goes_too(log: TimelineLog) -> None:
     await begin(log, ["c", "c~c1"])
-    here = Conversation(name="c", user="ann")
+    here = ConversationKey(name="c", user="ann")
     await log.fork(replace(here, name="c~c1"), replace(here, name="f"), 1)
     await begin(log, ["f~c1"])
     with pytest.raises(ConflictError, match="forks f"):

@@ -14,7 +14,7 @@ from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.timeline import (
     NEW_TURN,
     Block,
-    Conversation,
+    ConversationKey,
     Entry,
     MemoryLog,
     Notes,
@@ -23,9 +23,9 @@ from loopline.timeline import (
 )
 from loopline.timeline.log import TimelineLog
 
-HERE = Conversation(name="here")
-FORK = Conversation(name="fork")
-AGAIN = Conversation(name="again")
+HERE = ConversationKey(name="here")
+FORK = ConversationKey(name="fork")
+AGAIN = ConversationKey(name="again")
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -52,7 +52,7 @@ def texts(blocks: Sequence[Block]) -> list[str]:
     ]
 
 
-async def tell(log: TimelineLog, conversation: Conversation, *said: str) -> None:
+async def tell(log: TimelineLog, conversation: ConversationKey, *said: str) -> None:
     """Say each in a turn of its own."""
     for text in said:
         found = await log.find(conversation)
@@ -113,7 +113,7 @@ async def test_a_fork_of_a_fork_shows_what_that_shows(log: TimelineLog) -> None:
     await tell(log, AGAIN, "6")
     await tell(log, FORK, "7")
     assert texts(await log.read(AGAIN)) == ["1", "2", "4", "6"]
-    short = Conversation(name="short")
+    short = ConversationKey(name="short")
     await log.fork(AGAIN, short, 1)
     await tell(log, short, "8")
     assert texts(await log.read(short)) == ["1", "8"]
@@ -169,12 +169,12 @@ async def test_a_fork_begins_only_once(log: TimelineLog) -> None:
 async def test_a_fork_stays_with_its_owner(log: TimelineLog) -> None:
     await tell(log, HERE, "one")
     with pytest.raises(StoreError, match="stays with its owner"):
-        await log.fork(HERE, Conversation(name="fork", user="other"), 1)
+        await log.fork(HERE, ConversationKey(name="fork", user="other"), 1)
 
 
 async def test_a_fork_while_others_append_shows_a_whole_beginning(log: TimelineLog) -> None:
     await tell(log, HERE, "0")
-    forks = [Conversation(name=f"f{number}") for number in range(5)]
+    forks = [ConversationKey(name=f"f{number}") for number in range(5)]
 
     async def produce() -> None:
         for number in range(1, 30):
@@ -275,7 +275,7 @@ async def test_a_fork_is_forgotten_without_its_parent(log: TimelineLog) -> None:
 
 
 async def test_with_cascade_every_fork_goes_too(log: TimelineLog) -> None:
-    other = Conversation(name="other")
+    other = ConversationKey(name="other")
     await tell(log, other, "other")
     await tell(log, HERE, "one", "two")
     await log.fork(HERE, FORK, 1)

@@ -13,7 +13,7 @@ from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,
     Block,
-    Conversation,
+    ConversationKey,
     Entry,
     MemoryLog,
     Notes,
@@ -24,7 +24,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 
-HERE = Conversation(name="here")
+HERE = ConversationKey(name="here")
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -20,7 +20,7 @@ from loopline.timeline import (
     Block,
     Body,
     Completion,
-    Conversation,
+    ConversationKey,
     ConversationLimits,
     ConversationSummary,
     Entry,
@@ -37,8 +37,8 @@ from loopline.timeline import (
     UserPrompt,
 )
 
-HERE = Conversation(name="here")
-THERE = Conversation(name="there")
+HERE = ConversationKey(name="here")
+THERE = ConversationKey(name="there")
 
 
 Opening = Callable[[ConversationLimits], Awaitable[TimelineLog]]
@@ -85,7 +85,7 @@ def seqs(blocks: Sequence[Block]) -> list[int]:
     return [block.seq for block in blocks]
 
 
-async def run_once(log: TimelineLog, conversation: Conversation) -> int:
+async def run_once(log: TimelineLog, conversation: ConversationKey) -> int:
     """A runner comes and goes."""
     async with log.lease(conversation) as term:
         return term
@@ -432,14 +432,14 @@ async def test_nothing_is_read_of_a_conversation_that_never_began(log: TimelineL
 @pytest.mark.parametrize(
     "other",
     [
-        Conversation(name="other"),
-        Conversation(name="here", user="other"),
-        Conversation(name="here", project="other"),
-        Conversation(name="here", tenant="other"),
+        ConversationKey(name="other"),
+        ConversationKey(name="here", user="other"),
+        ConversationKey(name="here", project="other"),
+        ConversationKey(name="here", tenant="other"),
     ],
 )
 async def test_conversations_of_other_names_users_projects_and_tenants_are_apart(
-    log: TimelineLog, other: Conversation
+    log: TimelineLog, other: ConversationKey
 ) -> None:
     await log.append(HERE, [prompt("here")], seen=0)
     await log.append(other, [prompt("other")], seen=0)
@@ -502,7 +502,7 @@ async def test_conversations_are_listed_the_one_active_last_first(log: TimelineL
 
 
 async def test_the_conversations_of_one_user_can_be_listed(log: TimelineLog) -> None:
-    mine, theirs = Conversation(name="a", user="me"), Conversation(name="a", user="they")
+    mine, theirs = ConversationKey(name="a", user="me"), ConversationKey(name="a", user="they")
     await log.append(mine, [prompt("mine")], seen=0)
     await log.append(theirs, [prompt("theirs")], seen=0)
     assert [found.conversation for found in await log.conversations(user="me")] == [mine]
@@ -510,9 +510,9 @@ async def test_the_conversations_of_one_user_can_be_listed(log: TimelineLog) -> 
 
 
 async def test_conversations_are_listed_by_user_project_and_tenant(log: TimelineLog) -> None:
-    a = Conversation(name="a", user="me", project="p", tenant="t")
-    b = Conversation(name="b", user="me", project="p")
-    c = Conversation(name="c", user="they", tenant="t")
+    a = ConversationKey(name="a", user="me", project="p", tenant="t")
+    b = ConversationKey(name="b", user="me", project="p")
+    c = ConversationKey(name="c", user="they", tenant="t")
     for conversation in (a, b, c):
         await log.append(conversation, [prompt("hello")], seen=0)
 
@@ -526,7 +526,7 @@ async def test_conversations_are_listed_by_user_project_and_tenant(log: Timeline
 
 
 async def test_conversations_are_listed_by_when_they_were_active_last(log: TimelineLog) -> None:
-    names = [Conversation(name=name) for name in "abcd"]
+    names = [ConversationKey(name=name) for name in "abcd"]
     for conversation in names:
         await asyncio.sleep(0.002)
         await log.append(conversation, [prompt("hello")], seen=0)
@@ -589,14 +589,14 @@ async def test_a_key_used_twice_at_the_same_time_is_kept_once(log: TimelineLog) 
 
 
 async def test_a_text_that_no_database_holds_fails_only_its_own_append(log: TimelineLog) -> None:
-    odd = log.append(Conversation(name="\ud800"), [prompt("odd")], seen=0)
+    odd = log.append(ConversationKey(name="\ud800"), [prompt("odd")], seen=0)
     fine = log.append(HERE, [prompt("fine")], seen=0)
     await asyncio.gather(odd, fine, return_exceptions=True)
     assert texts(await log.read(HERE)) == ["fine"]
 
 
 async def test_conversations_that_begin_at_the_same_time_are_apart(log: TimelineLog) -> None:
-    many = [Conversation(name=f"c{number}") for number in range(40)]
+    many = [ConversationKey(name=f"c{number}") for number in range(40)]
     for step in range(3):
         await asyncio.gather(*(log.append(c, [prompt(c.name)], seen=step) for c in many))
     for conversation in many:

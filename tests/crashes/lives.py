@@ -18,7 +18,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.harness import Harness
 from loopline.testing import Call, ScriptedModel
-from loopline.timeline import Block, Conversation, Entry, ToolStarted, encode
+from loopline.timeline import Block, ConversationKey, Entry, ToolStarted, encode
 from tests.crashes.processes import (
     HERE,
     THERE,
@@ -31,7 +31,7 @@ from tests.crashes.processes import (
 )
 from tests.support.playground import bundle
 
-FORK = Conversation(name="fork")
+FORK = ConversationKey(name="fork")
 LARGE = prompt("é" * 50_000)
 SECRET = prompt("secret " * 10_000)
 
@@ -69,7 +69,7 @@ async def tell_everything(folder: str, point: int) -> None:
         say(point, "copied")
 
 
-async def found(store: Path) -> dict[Conversation, list[Block]]:
+async def found(store: Path) -> dict[ConversationKey, list[Block]]:
     """All blocks that a store holds, each of them read."""
     async with await opened(store) as log:
         return {
@@ -128,7 +128,7 @@ class StoppedAtAStart(SqlLog):
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,

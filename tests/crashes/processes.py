@@ -22,11 +22,11 @@ from sqlalchemy import Engine, event
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
 from loopline.errors import LeaseLost, StoreError, StoreFull
-from loopline.timeline import NEW_TURN, Conversation, Entry, Notes, TimelineLog, UserPrompt, encode
+from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, TimelineLog, UserPrompt, encode
 
 ROOT = Path(__file__).resolve().parents[2]
-HERE = Conversation(name="here")
-THERE = Conversation(name="there")
+HERE = ConversationKey(name="here")
+THERE = ConversationKey(name="there")
 PRODUCERS = "abc"
 
 
@@ -87,7 +87,7 @@ async def produce(store: str, process: int, appends: int) -> None:
     """Append to two conversations from three producers at once."""
     async with await SqlLog.open(url(store)) as log:
 
-        async def one(conversation: Conversation, producer: str) -> None:
+        async def one(conversation: ConversationKey, producer: str) -> None:
             seen = 0
             for number in range(appends):
                 text = f"{process}{producer} {number}"

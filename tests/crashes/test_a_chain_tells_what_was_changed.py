@@ -23,14 +23,14 @@ from loopline.reader import (
     read_document,
     read_heads,
 )
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Head, digests
 from tests.bench.tampering import KINDS, make, trial, unguarded
 from tests.crashes.processes import HERE, prompt, url
 from tests.support.documents import lived
 
 SEEDS = range(0, 400, 9)
-C = Conversation(name="c")
+C = ConversationKey(name="c")
 
 
 async def audited(store: Path, head: Head | None = None) -> Audit:
@@ -124,7 +124,7 @@ async def test_what_was_cut_off_at_the_end_and_a_new_chain_show_by_a_head(
     assert (fault.kind, fault.seq) == ("cut", head.seq - 1)
     (fault,) = (await audited(store, Head(seq=3, digest=bytes(32)))).faults
     assert (fault.kind, fault.seq) == ("rewritten", 3)
-    missing = Conversation(name="gone")
+    missing = ConversationKey(name="gone")
     async with Store.open(url(store), read_only=True) as kept:
         (_, gone) = await kept.audit({missing: head})
     assert [fault.kind for fault in gone.faults] == ["removed"]

@@ -13,7 +13,7 @@ from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
 from loopline.clock import SystemClock
 from loopline.errors import StoreError
-from loopline.timeline import NEW_TURN, Conversation, Entry, ToolResult, UserPrompt
+from loopline.timeline import NEW_TURN, ConversationKey, Entry, ToolResult, UserPrompt
 from loopline.timeline.blobs import LARGE_BYTES
 from tests.crashes.processes import HERE, THERE, prompt, url
 
@@ -176,7 +176,7 @@ async def test_nothing_of_what_was_forgotten_is_in_the_files(store: Path) -> Non
 
 
 async def test_a_fork_shows_a_blob_of_its_parent(store: Path) -> None:
-    fork = Conversation(name="fork")
+    fork = ConversationKey(name="fork")
     async with await opened(store) as log:
         await log.append(HERE, [LARGE, prompt("small")], seen=0)
         await log.fork(HERE, fork, 1)

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from tests.crashes.lives import opened
 from tests.crashes.processes import HERE, kill, prompt, start, url
 
@@ -149,7 +149,7 @@ async def test_who_reads_slowly_does_not_let_the_write_ahead_log_grow(tmp_path: 
                 sizes.append(await asyncio.to_thread(size, Path(f"{store}-wal")))
 
         async def write(name: str) -> None:
-            conversation = Conversation(name=name)
+            conversation = ConversationKey(name=name)
             for number in range(100):
                 await log.append(conversation, [prompt("x" * 20_000)], seen=number)
 

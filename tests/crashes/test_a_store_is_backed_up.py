@@ -13,7 +13,7 @@ from loopline import Store
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError
-from loopline.timeline import Block, Conversation
+from loopline.timeline import Block, ConversationKey
 from tests.crashes.processes import HERE, THERE, prompt, url
 
 LARGE = prompt("é" * 30_000)
@@ -23,7 +23,7 @@ async def opened(store: Path) -> SqlLog:
     return await SqlLog.open(url(store), blobs=FileBlobs.beside(store))
 
 
-async def everything(store: Path) -> dict[Conversation, list[Block]]:
+async def everything(store: Path) -> dict[ConversationKey, list[Block]]:
     async with await opened(store) as log:
         found = await log.conversations()
         return {c.conversation: list(await log.read(c.conversation)) for c in found}
@@ -34,7 +34,7 @@ async def store(tmp_path: Path) -> Path:
     async with await opened(tmp_path / "talk.db") as log:
         await log.append(HERE, [LARGE, prompt("small")], seen=0)
         await log.append(THERE, [prompt("there")], seen=0)
-        await log.fork(HERE, Conversation(name="fork"), 1)
+        await log.fork(HERE, ConversationKey(name="fork"), 1)
     return tmp_path / "talk.db"
 
 

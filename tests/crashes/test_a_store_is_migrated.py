@@ -10,7 +10,7 @@ import pytest
 
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
 
 SCHEMA_1 = Path(__file__).parent / "stores" / "schema_1.sql"
@@ -66,7 +66,7 @@ async def test_an_old_store_gains_what_is_new_with_its_first_write(old: Path) ->
         kept = await log.append(HERE, [LARGE], seen=3)
         assert [(block.seq, block.turn, block.n) for block in kept] == [(4, 3, 1)]
         assert list(await log.read(HERE)) == [*before, *kept]
-        await log.fork(HERE, Conversation(name="fork"), 2)
+        await log.fork(HERE, ConversationKey(name="fork"), 2)
         await log.forget(THERE)
     assert version(old) == "3"
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 from loopline import Store
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from tests.crashes.processes import HERE, prompt, url
 from tests.crashes.test_a_large_body_is_a_blob import LARGE, LaterClock, files
 
@@ -114,7 +114,7 @@ async def test_what_is_forgotten_takes_its_blobs_with_it_at_once(
     store: Path, clock: LaterClock
 ) -> None:
     async with Store.open(url(store), clock=clock) as kept:
-        await kept.log.append(Conversation(name="other"), [prompt("ü" * 30_000)], seen=0)
+        await kept.log.append(ConversationKey(name="other"), [prompt("ü" * 30_000)], seen=0)
         assert len(files(store)) == 2
         await kept.forget(HERE.name)
         assert len(files(store)) == 1

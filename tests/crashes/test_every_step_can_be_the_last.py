@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
-from loopline.timeline import Block, Conversation
+from loopline.timeline import Block, ConversationKey
 from tests.crashes.lives import FORK, LARGE, copy_of, found, store_of, tell_everything
 from tests.crashes.processes import HERE, THERE, finish, prompt, start
 
@@ -23,7 +23,7 @@ def named_blobs(store: Path) -> list[str]:
     return [path.name for path in folder.glob("??/*") if not path.name.endswith(".unfinished")]
 
 
-def check(kept: dict[Conversation, list[Block]], acknowledged: set[str]) -> None:
+def check(kept: dict[ConversationKey, list[Block]], acknowledged: set[str]) -> None:
     """Everything acknowledged is there, and nothing by halves."""
     here, fork = kept.get(HERE, []), kept.get(FORK, [])
     assert bodies(here) in ([], [ONE, LARGE.body])

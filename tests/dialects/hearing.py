@@ -7,7 +7,7 @@ from pathlib import Path
 
 from loopline.events import DIALECTS, DialectName, Event, Wire, dialect
 from loopline.models import JsonObject, dumps
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from tests.dialects.told import TALK
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -15,7 +15,7 @@ NAMES: Sequence[DialectName] = list(DIALECTS)
 
 
 def heard(
-    name: DialectName, events: Iterable[Event], conversation: Conversation = TALK
+    name: DialectName, events: Iterable[Event], conversation: ConversationKey = TALK
 ) -> list[Wire]:
     """What a listener of the dialect is sent of a stream, to its end."""
     speaking = dialect(name, conversation)

@@ -8,18 +8,18 @@ from contextlib import asynccontextmanager
 import pytest
 
 from loopline import Harness
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.events import DialectName, Event, Wire, replayed
 from loopline.models import Json, Usage
 from loopline.react import channels
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from loopline.timeline import Conversation, Exit, Timeline
+from loopline.timeline import ConversationKey, Exit, Timeline
 from tests.dialects.hearing import NAMES, heard, lasting, lines
 from tests.dialects.test_how_a_stream_ends import is_last
 from tests.support.workbench import Desk, workbench
 
-TALK = Conversation(name="c")
+TALK = ConversationKey(name="c")
 EACH = Usage(input_tokens=10, output_tokens=5)
 SCRIPT: Sequence[Entry] = [
     Say("Two at once.", Call("w.look", text="tea"), Call("w.look", text="milk"), usage=EACH),
@@ -32,7 +32,7 @@ STOPS = {"stop": "natural stop", "tool_use": "tool use", "": ""}
 @asynccontextmanager
 async def talking(
     script: Sequence[Entry], desk: Desk | None = None, *, refusing: Sequence[Entry] = ()
-) -> AsyncGenerator[Talk, None]:
+) -> AsyncGenerator[Conversation, None]:
     """A conversation whose model follows the script, once the one before it has refused."""
     model, clock = [ScriptedModel(one) for one in (refusing, script) if one], FakeClock()
     opened = Harness.open(workbench(desk), store="memory:", model=model, clock=clock)
@@ -40,7 +40,7 @@ async def talking(
         yield harness.conversation("c")
 
 
-async def stream_of(talk: Talk, text: str = "go") -> list[Event]:
+async def stream_of(talk: Conversation, text: str = "go") -> list[Event]:
     return [event async for event in talk.stream(text)]
 
 

@@ -11,7 +11,7 @@ from loopline.timeline import (
     Block,
     Body,
     Completion,
-    Conversation,
+    ConversationKey,
     CustomEvent,
     Decision,
     Draft,
@@ -37,7 +37,7 @@ from loopline.timeline import (
 Told = Body | Delta
 """What happens: a body that is recorded, or a delta."""
 
-TALK = Conversation(name="tea", user="ann", tenant="acme", project="shop")
+TALK = ConversationKey(name="tea", user="ann", tenant="acme", project="shop")
 START = datetime(2026, 4, 11, 10, 0, tzinfo=UTC)
 HEADER = TurnHeader(bundle="guide", model="m", protocol="native")
 NO_MODEL = "There is no answer: the model could not be asked (down)."

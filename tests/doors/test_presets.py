@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from loopline.react import PRESETS, Policies
+from loopline.react import PRESETS, LoopOptions
 from tests.doors.command import Loopline
 from tests.doors.conftest import Talked
 from tests.doors.terminal import Terminal
@@ -20,7 +20,7 @@ def rows(out: str) -> list[list[str]]:
 def test_every_policy_of_every_preset_is_shown(tea: Loopline) -> None:
     shown = rows(tea("presets").out)
     assert shown[0] == ["policy", *PRESETS]
-    assert sorted(row[0] for row in shown[1:]) == sorted(Policies().values)
+    assert sorted(row[0] for row in shown[1:]) == sorted(LoopOptions().values)
     assert ["on_exhausted", "force", "force", "summary", "force", "partial", "force"] in shown
 
 

@@ -24,7 +24,7 @@ from loopline.timeline import (
     Block,
     Body,
     Checkpoint,
-    Conversation,
+    ConversationKey,
     Entry,
     MemoryLog,
     Past,
@@ -40,7 +40,7 @@ from loopline.timeline import (
 from tests.support.resumed import HERE, LONG, Acting, Life, Step, lived, lives, timeless
 from tests.support.resumed import bundle as desk
 
-FORK = Conversation(name="fork")
+FORK = ConversationKey(name="fork")
 LOOK = Step("", [Call("desk.look", text=LONG)], "", 0.0)
 CITE = Step(
     "✓ [1] seen", [Call("react.read", paths=["so:sources_pool[1]", "tc:turn_1.c1.call"])], "", 1.5
@@ -114,11 +114,11 @@ def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(life: Life, share: f
 class Hiding(MemoryLog):
     """A log that has no checkpoints of some conversations, so that the whole of them is read."""
 
-    whole: Conversation = Conversation(name="whole")
+    whole: ConversationKey = ConversationKey(name="whole")
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -147,14 +147,14 @@ def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_w
         place = max(int(share * len(blocks)), 1)
         asked = list[Sequence[Prompt]]()
         for name in ("part", log.whole.name):
-            fork = Conversation(name=name)
+            fork = ConversationKey(name=name)
             await log.fork(HERE, fork, place)
             model = Acting(log, [LOOK, CITE], conversation=fork)
             harness = Harness.open(desk, store=log, model=model, clock=FakeClock())
             async with harness:
                 await harness.conversation(name).say("and now?")
             asked.append([replace(one, cache_key="") for one in model.requests])
-        part, whole = [timeless(await log.read(Conversation(name=n))) for n in ("part", "whole")]
+        part, whole = [timeless(await log.read(ConversationKey(name=n))) for n in ("part", "whole")]
         assert part == whole
         assert asked[0] == asked[1]
 
@@ -195,7 +195,7 @@ class Counting(MemoryLog):
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -224,7 +224,7 @@ async def test_what_is_read_to_open_does_not_depend_on_what_was_before_the_check
     blocks = await log.read(HERE)
     read = dict[int, int]()
     for end in [block.seq for block in blocks if block.type == "react.exit"]:
-        fork = Conversation(name=f"up to {end}")
+        fork = ConversationKey(name=f"up to {end}")
         await log.fork(HERE, fork, end)
         log.rows = 0
         timeline = await opened(log, fork)

@@ -20,7 +20,7 @@ from loopline.errors import LeaseLost
 from loopline.timeline import (
     NEW_TURN,
     Block,
-    Conversation,
+    ConversationKey,
     Entry,
     Notes,
     TimelineLog,
@@ -29,9 +29,9 @@ from loopline.timeline import (
     encode,
 )
 
-HERE = Conversation(name="here")
-THERE = Conversation(name="there")
-FORK = Conversation(name="fork")
+HERE = ConversationKey(name="here")
+THERE = ConversationKey(name="there")
+FORK = ConversationKey(name="fork")
 PROMPT = Entry(body=UserPrompt(text="hello"), turn=NEW_TURN)
 
 COLUMNS = "conversation, seq, turn, round, n, ts, term, type, version, body, digest, bytes"

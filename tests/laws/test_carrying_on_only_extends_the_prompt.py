@@ -24,7 +24,7 @@ from loopline.prompt import (
 from loopline.reader import read_document
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     Hide,
     MemoryLog,
     RoundStart,
@@ -209,7 +209,7 @@ def test_an_export_and_a_fork_make_the_same_requests(life: Life, part: float) ->
 
 
 async def fork(lived: Lived, until: int) -> list[Block]:
-    here, there = Conversation(name="c"), Conversation(name="d")
+    here, there = ConversationKey(name="c"), ConversationKey(name="d")
     log = MemoryLog()
     await log.restore(here, lived.blocks)
     await log.fork(here, there, until)

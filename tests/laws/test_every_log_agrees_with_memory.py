@@ -19,7 +19,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     ConversationLimits,
     ConversationSummary,
     Entry,
@@ -32,11 +32,11 @@ from tests.strategies import bodies, entries, user_bodies
 T = TypeVar("T")
 
 NAMES = [
-    Conversation(name="a"),
-    Conversation(name="a", user="other"),
-    Conversation(name="b", tenant="t", project="p"),
-    Conversation(name="c"),
-    Conversation(name="d"),
+    ConversationKey(name="a"),
+    ConversationKey(name="a", user="other"),
+    ConversationKey(name="b", tenant="t", project="p"),
+    ConversationKey(name="c"),
+    ConversationKey(name="d"),
 ]
 LIMITS = ConversationLimits(blocks=40, bytes=4_000)
 conversations = st.sampled_from(NAMES)
@@ -62,7 +62,7 @@ class LogsSideBySide(RuleBasedStateMachine):
         self.memory = MemoryLog(LeapingClock(), LIMITS)
         self.kept = [self.open(), self.open()]
         self.terms = dict.fromkeys(NAMES, 0)
-        self.read = dict[Conversation, Sequence[Block]]()
+        self.read = dict[ConversationKey, Sequence[Block]]()
 
     def open(self) -> SqlLog:
         path = Path(self.folder.name) / "talk.db"
@@ -82,7 +82,7 @@ class LogsSideBySide(RuleBasedStateMachine):
         key=keys,
     )
     def the_user_speaks(
-        self, which: int, conversation: Conversation, said: list[Entry], seen: int, key: str
+        self, which: int, conversation: ConversationKey, said: list[Entry], seen: int, key: str
     ) -> None:
         self.both(which, lambda log: log.append(conversation, said, seen=seen, key=key))
 
@@ -97,7 +97,7 @@ class LogsSideBySide(RuleBasedStateMachine):
     def a_runner_works(
         self,
         which: int,
-        conversation: Conversation,
+        conversation: ConversationKey,
         done: list[Entry],
         seen: int,
         late: int,
@@ -107,7 +107,7 @@ class LogsSideBySide(RuleBasedStateMachine):
         self.both(which, lambda log: log.append(conversation, done, seen=seen, term=term, key=key))
 
     @rule(which=st.integers(0, 1), conversation=conversations)
-    def a_runner_takes_over(self, which: int, conversation: Conversation) -> None:
+    def a_runner_takes_over(self, which: int, conversation: ConversationKey) -> None:
         async def take(log: TimelineLog) -> int:
             async with log.lease(conversation, wait=False) as term:
                 return term
@@ -126,7 +126,7 @@ class LogsSideBySide(RuleBasedStateMachine):
     def somebody_reads(
         self,
         which: int,
-        conversation: Conversation,
+        conversation: ConversationKey,
         after: int,
         limit: int | None,
         types: list[str],
@@ -174,7 +174,7 @@ class LogsSideBySide(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), conversation=conversations, late=st.integers(-1, 1))
     def a_runner_looks_at_its_lease(
-        self, which: int, conversation: Conversation, late: int
+        self, which: int, conversation: ConversationKey, late: int
     ) -> None:
         term = self.terms[conversation] - late
         self.both(which, lambda log: log.holds(conversation, term))
@@ -186,19 +186,19 @@ class LogsSideBySide(RuleBasedStateMachine):
         seq=st.integers(0, 6),
     )
     def somebody_forks(
-        self, which: int, conversation: Conversation, fork: Conversation, seq: int
+        self, which: int, conversation: ConversationKey, fork: ConversationKey, seq: int
     ) -> None:
         self.both(which, lambda log: log.fork(conversation, fork, seq))
 
     @rule(which=st.integers(0, 1), conversation=conversations, cascade=st.booleans())
-    def somebody_forgets(self, which: int, conversation: Conversation, cascade: bool) -> None:
+    def somebody_forgets(self, which: int, conversation: ConversationKey, cascade: bool) -> None:
         self.both(which, lambda log: log.forget(conversation, cascade=cascade))
         for name in [name for name in NAMES if name in self.read]:
             if self.was_forgotten(which, name):
                 del self.read[name]
                 self.terms[name] += 1
 
-    def was_forgotten(self, which: int, conversation: Conversation) -> bool:
+    def was_forgotten(self, which: int, conversation: ConversationKey) -> bool:
         return self.both(which, lambda log: log.forgotten(conversation)) is not None
 
     @rule(which=st.integers(0, 1))

@@ -6,7 +6,7 @@ import asyncio
 
 from hypothesis import given, settings
 
-from loopline.timeline import Conversation, MemoryLog
+from loopline.timeline import ConversationKey, MemoryLog
 from tests.support.drawn_lives import lives
 from tests.support.lives import Life, World, live_in
 from tests.support.watching import Watching, by_id, rebuilt
@@ -21,6 +21,6 @@ def test_whatever_happens_every_span_is_told_once_and_the_log_gives_it_again(lif
         world = World(life, watching)
         log = MemoryLog(world.clock)
         await live_in(world, log)
-        assert by_id(watching.spans) == by_id(await rebuilt(log, Conversation(name="c")))
+        assert by_id(watching.spans) == by_id(await rebuilt(log, ConversationKey(name="c")))
 
     asyncio.run(run())

@@ -22,7 +22,7 @@ from loopline.prompt.announce import (
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     LedgerLine,
     MemoryLog,
     Moment,
@@ -231,8 +231,8 @@ def swollen(block: Block) -> Block:
 async def test_a_conversation_that_carries_too_much_from_before_goes_on() -> None:
     log = MemoryLog()
     await keep(Diary(30), log)
-    lived = await log.read(Conversation(name="c"))
-    await log.restore(Conversation(name="old"), [*map(swollen, lived)])
+    lived = await log.read(ConversationKey(name="c"))
+    await log.restore(ConversationKey(name="old"), [*map(swollen, lived)])
     model = ScriptedModel(["One.", "Two.", "Three."], window=8_000, output_limit=2_000)
     async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("old")

@@ -15,7 +15,7 @@ import pytest
 import loopline
 from loopline import Harness, TurnResult
 from loopline.clock import SystemClock
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import ModelOverflow, ModelStreamBroken, ModelTimedOut, ModelUnreachable
 from loopline.models import (
     ClosingModel,
@@ -69,7 +69,7 @@ async def told(served: Llama, *prompts: Prompt) -> list[Reply]:
         return [await ask(model, prompt, lambda _: None, patience) for prompt in prompts]
 
 
-async def until(talk: Talk, kind: type[T], text: str) -> tuple[TurnResult, list[T]]:
+async def until(talk: Conversation, kind: type[T], text: str) -> tuple[TurnResult, list[T]]:
     """Say it until the conversation has such a block: the last result, and these blocks."""
     while True:
         result = await talk.say(text, max_iterations=3)

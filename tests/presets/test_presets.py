@@ -13,7 +13,7 @@ from loopline import BaseWorkflow, Bundle, Harness, LooplineError
 from loopline.bundle import Setting, Written
 from loopline.errors import PropertyError
 from loopline.models import JsonObject, Usage
-from loopline.react import GROUPS, PRESETS, Limits, Policies, PresetName, named_preset, presets_diff
+from loopline.react import GROUPS, PRESETS, Limits, LoopOptions, PresetName, named_preset, presets_diff
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Completion, LimitValue, RoundStart, TurnHeader
 from tests.support.workbench import at_work, bodies, heard, workbench
@@ -35,23 +35,23 @@ async def header(
 
 def test_the_presets_are_the_engines_own_and_the_five_seeds() -> None:
     assert list(PRESETS) == ["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
-    assert PRESETS["bare"].policies == Policies()
+    assert PRESETS["bare"].policies == LoopOptions()
 
 
 def test_every_policy_is_in_one_group() -> None:
     grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == sorted(Policies().values)
+    assert sorted(grouped) == sorted(LoopOptions().values)
 
 
 def test_every_limit_is_a_policy() -> None:
-    assert Limits.__annotations__.keys() == Policies().values.keys()
+    assert Limits.__annotations__.keys() == LoopOptions().values.keys()
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_a_value_within_the_ranges_of_its_policies(name: str) -> None:
     one = PRESETS[name]
     limits: Any = one.policies.values
-    assert Policies().under(limits) == one.policies
+    assert LoopOptions().under(limits) == one.policies
     assert hash(one) == hash(replace(one))
     odd: Any = one
     with pytest.raises(FrozenInstanceError):

@@ -22,7 +22,7 @@ from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     Entry,
     MemoryLog,
     RangeSummary,
@@ -33,7 +33,7 @@ from loopline.timeline import (
 )
 from tests.support.talking import talking
 
-HERE = Conversation(name="c")
+HERE = ConversationKey(name="c")
 
 
 @pytest.fixture

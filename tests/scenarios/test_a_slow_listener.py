@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from loopline import Block, Harness
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.events import HELD_EVENTS, Delta, Event
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
-from loopline.timeline import Conversation, Exit, MemoryLog
+from loopline.timeline import ConversationKey, Exit, MemoryLog
 from tests.support.playground import bundle as playground
 from tests.support.talking import talking
 
@@ -27,7 +27,7 @@ async def ending(events: AsyncIterator[Event], into: list[Event]) -> None:
             return
 
 
-async def listened(talk: Talk, into: list[Event]) -> None:
+async def listened(talk: Conversation, into: list[Event]) -> None:
     async with aclosing(talk.listen()) as heard:
         await ending(heard, into)
 
@@ -115,7 +115,7 @@ class LateLog(MemoryLog):
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,

@@ -11,7 +11,7 @@ from loopline import LooplineError, Store
 from loopline.adapters.sql import SqlLog
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import Conversation, Entry, Unknown
+from loopline.timeline import ConversationKey, Entry, Unknown
 from tests.support.talking import talking
 
 NO_ZONE = datetime.fromisoformat("2026-01-01")
@@ -64,7 +64,7 @@ async def test_a_type_that_there_is_not_names_the_nearest(url: str, kind: str, n
 
 
 async def test_a_type_of_a_newer_loopline_can_be_asked_for(url: str) -> None:
-    here = Conversation(name="c")
+    here = ConversationKey(name="c")
     later = Entry(body=Unknown(stored_type="react.dream", version=3, stored="{}"), turn=1)
     async with await SqlLog.open(url) as log, log.lease(here) as term:
         *_, dreamt = await log.append(here, [later], seen=0, term=term)

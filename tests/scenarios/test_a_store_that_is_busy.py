@@ -12,7 +12,7 @@ from loopline.errors import LooplineError, StoreBusy
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     Entry,
     Exit,
     MemoryLog,
@@ -37,7 +37,7 @@ class BusyLog(DyingLog):
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,
@@ -53,7 +53,7 @@ class BusyLog(DyingLog):
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,

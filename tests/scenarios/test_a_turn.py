@@ -17,7 +17,7 @@ from loopline import (
     TurnPayload,
     TurnResult,
 )
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.models import ToolMessage, UserMessage
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel, ScriptError
 from loopline.testing.scripted import Entry
@@ -38,7 +38,7 @@ from tests.support.talking import talking
 T = TypeVar("T")
 
 
-async def left(talk: Talk, kind: type[T]) -> list[T]:
+async def left(talk: Conversation, kind: type[T]) -> list[T]:
     return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
 
 

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from loopline import Bundle, Delta, Harness, tool
-from loopline.conversations import QUEUE_CHANNEL, Talk
+from loopline.conversations import QUEUE_CHANNEL, Conversation
 from loopline.conversations.queue_notice import BUSY_SECONDS
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 
 
 @asynccontextmanager
-async def busy(clock: FakeClock) -> AsyncGenerator[tuple[Talk, asyncio.Event], None]:
+async def busy(clock: FakeClock) -> AsyncGenerator[tuple[Conversation, asyncio.Event], None]:
     """A conversation whose first turn runs until the event is set."""
     begun, free = asyncio.Event(), asyncio.Event()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry
 from loopline.timeline import ToolResult, ToolStarted
@@ -16,12 +16,12 @@ ALONE = Call("life.alone", size=5)
 LOOK = Call("life.look", size=5)
 
 
-async def begun(talk: Talk) -> list[str]:
+async def begun(talk: Conversation) -> list[str]:
     blocks = await talk.blocks(types="react.tool.start")
     return [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
 
 
-async def ended(talk: Talk) -> list[tuple[str, str]]:
+async def ended(talk: Conversation) -> list[tuple[str, str]]:
     blocks = await talk.blocks(types="react.tool.result")
     return [(b.body.call_id, b.body.status) for b in blocks if isinstance(b.body, ToolResult)]
 

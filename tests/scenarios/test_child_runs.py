@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Delta, Harness, LooplineError, Store
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.events import Event
 from loopline.models import Prompt, Usage
 from loopline.testing import Call, FakeClock
@@ -26,19 +26,19 @@ from loopline.timeline import (
 from tests.support.kin import Cast, Line, bundle, kin
 
 
-async def results(talk: Talk) -> list[tuple[str, str]]:
+async def results(talk: Conversation) -> list[tuple[str, str]]:
     """The status and text of each result."""
     bodies = [block.body for block in await talk.blocks() if isinstance(block.body, ToolResult)]
     return [(body.status, body.text) for body in bodies]
 
 
-async def begun(talk: Talk) -> list[str]:
+async def begun(talk: Conversation) -> list[str]:
     """The names of the children, as they were begun."""
     bodies = [block.body for block in await talk.blocks() if isinstance(block.body, RunChild)]
     return [body.conversation for body in bodies if not body.reason]
 
 
-async def exits(talk: Talk) -> list[str]:
+async def exits(talk: Conversation) -> list[str]:
     return [block.body.reason for block in await talk.blocks() if isinstance(block.body, Exit)]
 
 

@@ -26,13 +26,13 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.events import Event
 from loopline.models import Json
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import (
-    Conversation,
+    ConversationKey,
     CustomEvent,
     Exit,
     MemoryLog,
@@ -152,7 +152,7 @@ async def test_a_durable_event_is_read_by_its_ref_exported_imported_and_forked()
     assert not any("chart.done" in str(request) for request in model.requests)
 
 
-async def of_type(talk: Talk) -> list[Block]:
+async def of_type(talk: Conversation) -> list[Block]:
     return [block for block in await talk.blocks() if isinstance(block.body, CustomEvent)]
 
 
@@ -317,7 +317,7 @@ class Full(MemoryLog):
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[LogEntry],
         *,
         seen: int,

@@ -12,7 +12,7 @@ from loopline.conversations import Recovery
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.timeline import (
     NEW_TURN,
-    Conversation,
+    ConversationKey,
     Entry,
     Exit,
     MemoryLog,
@@ -59,7 +59,7 @@ async def carried_on(
 
 
 async def reasons(log: TimelineLog, name: str) -> list[tuple[int, str]]:
-    blocks = await log.read(Conversation(name=name), types=["react.exit"])
+    blocks = await log.read(ConversationKey(name=name), types=["react.exit"])
     return [(block.turn, block.body.reason) for block in blocks if isinstance(block.body, Exit)]
 
 
@@ -80,7 +80,7 @@ async def test_a_prompt_that_nobody_began_is_run_behind_the_cut_turn() -> None:
     log = MemoryLog(FakeClock())
     await cut(log, "c")
     said = Entry(body=UserPrompt(text="And then?"), turn=NEW_TURN)
-    await log.append(Conversation(name="c"), [said], seen=0)
+    await log.append(ConversationKey(name="c"), [said], seen=0)
     assert await carried_on(log) == [("c", "turn_1", "resumed"), ("c", "turn_2", "resumed")]
     assert await reasons(log, "c") == [(1, "complete"), (2, "complete")]
 
@@ -95,7 +95,7 @@ async def test_a_turn_that_cuts_off_its_second_process_too_is_left_to_a_person()
     assert await reasons(log, "c") == []
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         assert (await harness.conversation("c").resume()).ok
-    headers = await log.read(Conversation(name="c"), types=["turn.header"])
+    headers = await log.read(ConversationKey(name="c"), types=["turn.header"])
     counts = [block.body.recoveries for block in headers if isinstance(block.body, TurnHeader)]
     assert counts == [0, 1]
 
@@ -122,7 +122,7 @@ async def test_a_paused_turn_is_listed_with_what_it_waits_for_and_an_answered_on
     assert outcome.result is not None
     assert [call.question for call in outcome.result.pending] == ["Which?"]
     answer = UserAnswer(call_id=outcome.result.pending[0].call_id, value="this")
-    await log.append(Conversation(name="c"), [Entry(body=answer, turn=1)], seen=0)
+    await log.append(ConversationKey(name="c"), [Entry(body=answer, turn=1)], seen=0)
     assert await carried_on(log, bundle=workbench()) == [("c", "turn_1", "resumed")]
 
 
@@ -182,10 +182,10 @@ async def test_what_was_copied_out_of_a_cut_turn_is_not_taken_up(
     if store == "sqlite":
         log = await SqlLog.open(f"sqlite:///{tmp_path}/talk.db")
     await cut(log, "c")
-    here = Conversation(name="c")
+    here = ConversationKey(name="c")
     blocks = await log.read(here)
-    await log.fork(here, Conversation(name="fork"), blocks[-1].seq)
-    await log.restore(Conversation(name="import"), blocks)
+    await log.fork(here, ConversationKey(name="fork"), blocks[-1].seq)
+    await log.restore(ConversationKey(name="import"), blocks)
     found = [summary.conversation.name for summary in await log.unfinished()]
     outcomes = await carried_on(log)
     assert (found, outcomes) == (["c"], [("c", "turn_1", "resumed")])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, ToolContext, TurnPayload, TurnResult, tool
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import ModelError
 from loopline.testing import Call, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -36,7 +36,7 @@ def bundle(role: str | None = None) -> Bundle:
     return Bundle(id="desk", workflow=Desk)
 
 
-async def chains(talk: Talk) -> list[list[str]]:
+async def chains(talk: Conversation) -> list[list[str]]:
     """The chain of each turn, as its header names it."""
     return [[header.model, *header.then] for header in await bodies(talk, TurnHeader)]
 

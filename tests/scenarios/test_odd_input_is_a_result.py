@@ -29,7 +29,7 @@ from loopline.timeline import (
     NEW_TURN,
     Block,
     Completion,
-    Conversation,
+    ConversationKey,
     Draft,
     Entry,
     Exit,
@@ -45,7 +45,7 @@ from tests.support.playground import bundle as playground
 from tests.support.repository import commit
 from tests.support.talking import talking
 
-HERE = Conversation(name="c")
+HERE = ConversationKey(name="c")
 
 
 @tool(effect="read")

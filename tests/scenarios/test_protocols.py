@@ -10,7 +10,7 @@ import pytest
 from loopline.errors import LooplineError
 from loopline.models import Abilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
 from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
-from loopline.react import Policies, checked, chosen_protocol
+from loopline.react import LoopOptions, checked, chosen_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.timeline import (
     Body,
@@ -302,7 +302,7 @@ def test_the_protocol_goes_by_what_was_asked_for_and_what_the_model_can_do(
     asked: ProtocolName, abilities: Abilities, chosen: ProtocolName
 ) -> None:
     model = ScriptedModel([], tool_call=abilities.tool_call, json_mode=abilities.json_mode)
-    assert chosen_protocol(Policies(protocol=asked), model).name == chosen
+    assert chosen_protocol(LoopOptions(protocol=asked), model).name == chosen
 
 
 def test_a_protocol_that_is_none_is_refused_with_those_there_are() -> None:

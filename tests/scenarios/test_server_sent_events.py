@@ -16,7 +16,7 @@ import pytest
 
 from loopline import Block
 from loopline.clock import SystemClock
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.events import Delta, Event, Wire, sse
 from loopline.testing import Call, Say
 from loopline.timeline import Completion, UserPrompt
@@ -58,7 +58,7 @@ def records(blocks: Sequence[Block]) -> list[Wire]:
 class Streams:
     """What a server does: live to whoever is new, and from the log to whoever comes back."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self._talk = talk
         self.quiet = asyncio.Event()
 

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 from loopline import Block, Harness
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.conversations.hearing import Ear, Ears
 from loopline.events import Event
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
@@ -16,7 +16,7 @@ from loopline.testing.scripted import Entry as Scripted
 from loopline.timeline import (
     NEW_TURN,
     Checkpoint,
-    Conversation,
+    ConversationKey,
     Entry,
     Exit,
     MemoryLog,
@@ -31,7 +31,7 @@ from tests.support.workbench import workbench
 ASKS: Sequence[Scripted] = [Say("", Call("w.ask")), "Fine."]
 
 
-async def heard(talk: Talk, turns: int, begun: asyncio.Event) -> list[Event]:
+async def heard(talk: Conversation, turns: int, begun: asyncio.Event) -> list[Event]:
     """Everything up to the end of so many turns."""
     events = list[Event]()
     begun.set()
@@ -66,7 +66,7 @@ async def test_who_leaves_is_told_no_more_and_the_turn_goes_on() -> None:
 
 
 @asynccontextmanager
-async def listened(talk: Talk) -> AsyncGenerator[list[Event], None]:
+async def listened(talk: Conversation) -> AsyncGenerator[list[Event], None]:
     """What is heard from here on until the context is left."""
     events = list[Event]()
 
@@ -131,7 +131,7 @@ async def test_a_turn_that_was_begun_elsewhere_is_heard_from_its_first_block(
 async def test_a_sender_hears_what_was_said_while_a_turn_before_theirs_was_run_for_another() -> (
     None
 ):
-    log, here = MemoryLog(FakeClock()), Conversation(name="c")
+    log, here = MemoryLog(FakeClock()), ConversationKey(name="c")
     left = UserPrompt(text="left", limits={"max_iterations": 1})
     await log.append(here, [Entry(body=left, turn=NEW_TURN)], seen=0)
     model = ScriptedModel(["To the first.", "To the second."])
@@ -154,7 +154,7 @@ async def test_a_sender_hears_what_was_said_while_a_turn_before_theirs_was_run_f
 
 
 async def test_what_the_timeline_was_not_opened_with_is_heard_from_the_log() -> None:
-    log, talk, events = MemoryLog(), Conversation(name="c"), list[Event]()
+    log, talk, events = MemoryLog(), ConversationKey(name="c"), list[Event]()
     for text in ("first", "second", "third"):
         entry = Entry(body=UserPrompt(text=text), turn=NEW_TURN)
         await log.append(talk, [entry], seen=0)

@@ -12,13 +12,13 @@ from loopline.errors import ModelError
 from loopline.models import Reply, StopReason, Usage
 from loopline.prompt import Answer, Decided, Malformed
 from loopline.react import Hold, Nudged, ReactStateV2, Stop
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.router import Accept, Continue, End, Held, Repair, Table, Unusable, route
 from loopline.react.strikes import LOOK_SECONDS, Strikes, Struck, Why
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,
-    Conversation,
+    ConversationKey,
     Entry,
     MemoryLog,
     Recorder,
@@ -32,7 +32,7 @@ async def watched(
     deadline: float | None = None,
 ) -> AsyncGenerator[tuple[Strikes, FakeClock, list[Why]], None]:
     """Strikes over a turn, its clock, and the strikes that went to calls."""
-    clock, cut, here = FakeClock(), list[Why](), Conversation(name="c")
+    clock, cut, here = FakeClock(), list[Why](), ConversationKey(name="c")
     log = MemoryLog(clock)
     await log.append(here, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
     async with log.lease(here) as term:
@@ -188,7 +188,7 @@ def table(
         cost=None,
         elapsed_seconds=0.0,
     )
-    return Table(state=state, waiting=waiting, policies=Policies(), nudges=[lambda _: nudge])
+    return Table(state=state, waiting=waiting, policies=LoopOptions(), nudges=[lambda _: nudge])
 
 
 def routed(decided: Decided, rows: Table, stop: StopReason = "stop") -> object:

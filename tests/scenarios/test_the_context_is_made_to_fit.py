@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from loopline import Harness
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import StoreError
 from loopline.models import AssistantMessage, Prompt, ToolMessage, UserMessage
 from loopline.prompt import clipping
@@ -36,7 +36,7 @@ REF = "tc:turn_1.c1.result"
 @asynccontextmanager
 async def talking(
     model: ScriptedModel, clock: FakeClock | None = None, log: TimelineLog | None = None
-) -> AsyncGenerator[Talk, None]:
+) -> AsyncGenerator[Conversation, None]:
     """A conversation in a small window."""
     clock = clock or FakeClock()
     store = log or MemoryLog(clock)
@@ -51,7 +51,7 @@ def small(script: Sequence[Entry], summaries: Sequence[Entry] = ()) -> ScriptedM
     )
 
 
-async def of_kind(talk: Talk, kind: type[T]) -> list[T]:
+async def of_kind(talk: Conversation, kind: type[T]) -> list[T]:
     """The bodies of that kind, in order."""
     return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
 
@@ -140,7 +140,7 @@ async def test_a_plan_that_began_between_call_and_result_stays_on_the_tail() -> 
         assert made == [one.call_id for one in request.messages if isinstance(one, ToolMessage)]
 
 
-async def six_turns(talk: Talk) -> None:
+async def six_turns(talk: Conversation) -> None:
     """Turns whose answers alone are more than there is room for."""
     for number in range(1, 7):
         await talk.say(f"question {number} about depot_{number}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loopline import BaseWorkflow, Bundle, ToolContext, TurnPayload, TurnResult, tool
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.testing import Call, FakeClock, Say
 from loopline.testing.scripted import Entry
 from loopline.timeline import ToolResult
@@ -49,7 +49,7 @@ TOOLS_SPECS = [{"module": __name__, "alias": "t"}]
 @asynccontextmanager
 async def writing(
     door: Door, clock: FakeClock, script: list[Entry], seconds: float | None = None
-) -> AsyncGenerator[Talk, None]:
+) -> AsyncGenerator[Conversation, None]:
     limits: dict[str, Any] = {} if seconds is None else {"tool_timeout_seconds": seconds}
 
     class Writing(BaseWorkflow):

@@ -25,13 +25,13 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
     NEW_TURN,
     Block,
     Completion,
-    Conversation,
+    ConversationKey,
     Entry,
     Exit,
     MemoryLog,
@@ -44,7 +44,7 @@ from tests.support.playground import bundle as playground
 from tests.support.talking import talking
 
 
-async def waiting_at_the_lease(talk: Talk, said: Coroutine[None, None, TurnResult]) -> TurnResult:
+async def waiting_at_the_lease(talk: Conversation, said: Coroutine[None, None, TurnResult]) -> TurnResult:
     """What comes of it when it is stopped while somebody else has the conversation."""
     task = asyncio.create_task(said)
     await asyncio.sleep(0.05)
@@ -55,10 +55,10 @@ async def waiting_at_the_lease(talk: Talk, said: Coroutine[None, None, TurnResul
 async def test_a_carried_on_turn_that_is_stopped_while_it_waits_is_a_result_and_stays_cut() -> None:
     log = MemoryLog(FakeClock())
     left = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
-    await log.append(Conversation(name="c"), [left], seen=0)
+    await log.append(ConversationKey(name="c"), [left], seen=0)
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         talk = harness.conversation("c")
-        async with log.lease(Conversation(name="c")):
+        async with log.lease(ConversationKey(name="c")):
             stopped = await waiting_at_the_lease(talk, talk.resume())
         assert (stopped.exit_reason, stopped.ok, stopped.turn_id) == ("stopped", False, "turn_1")
         assert (await talk.resume()).answer == "Done."
@@ -79,7 +79,7 @@ async def test_prompts_that_are_stopped_before_their_turns_take_a_step_are_resul
 
 
 async def test_a_prompt_that_another_runner_took_is_a_result_when_it_is_stopped_here() -> None:
-    log, here = MemoryLog(FakeClock()), Conversation(name="c")
+    log, here = MemoryLog(FakeClock()), ConversationKey(name="c")
     async with Harness.open(playground, store=log, model=ScriptedModel([])) as harness:
         talk = harness.conversation("c")
         async with log.lease(here) as term:
@@ -132,7 +132,7 @@ async def test_turns_run_in_the_order_in_which_they_were_asked_for(
 async def test_a_prompt_whose_sender_died_is_run_before_the_next_one() -> None:
     log = MemoryLog(FakeClock())
     left = Entry(body=UserPrompt(text="left behind"), turn=NEW_TURN)
-    await log.append(Conversation(name="c"), [left], seen=0)
+    await log.append(ConversationKey(name="c"), [left], seen=0)
     model = ScriptedModel(["To the first.", "To the second."])
     async with Harness.open(playground, store=log, model=model) as harness:
         result = await harness.conversation("c").say("second")
@@ -144,7 +144,7 @@ async def test_a_prompt_whose_sender_died_is_run_before_the_next_one() -> None:
 async def test_a_prompt_that_nobody_ran_is_begun_by_carrying_on() -> None:
     log = MemoryLog(FakeClock())
     left = Entry(body=UserPrompt(text="left behind", limits={"max_iterations": 1}), turn=NEW_TURN)
-    await log.append(Conversation(name="c"), [left], seen=0)
+    await log.append(ConversationKey(name="c"), [left], seen=0)
     async with Harness.open(playground, store=log, model=ScriptedModel(["Done."])) as harness:
         result = await harness.conversation("c").resume()
         blocks = await harness.conversation("c").blocks()
@@ -178,10 +178,10 @@ async def test_closing_the_harness_stops_a_turn_that_nobody_waits_for() -> None:
         async for event in stream:
             if isinstance(event, Block) and isinstance(event.body, ToolStarted):
                 break
-    assert exits(await log.read(Conversation(name="c"))) == [(1, "stopped")]
+    assert exits(await log.read(ConversationKey(name="c"))) == [(1, "stopped")]
 
 
-HELD: list[Talk] = []
+HELD: list[Conversation] = []
 
 
 @tool(effect="read")
@@ -365,5 +365,5 @@ async def test_a_prompt_that_ends_every_process_which_begins_it_is_passed_over_i
         with pytest.raises(Fatal):
             await say(text)
     assert (await say("still there?")).answer == "Done."
-    blocks = await log.read(Conversation(name="c"))
+    blocks = await log.read(ConversationKey(name="c"))
     assert exits(blocks) == [(1, "interrupted"), (2, "complete"), (3, "complete")]

@@ -31,7 +31,7 @@ from loopline.testing.scripted import AbilityChoices
 from loopline.timeline import (
     Body,
     Completion,
-    Conversation,
+    ConversationKey,
     Decision,
     Draft,
     MemoryLog,
@@ -79,7 +79,7 @@ def decide(minutes: int) -> Output:
 
 T = TypeVar("T")
 
-C1 = Conversation(name="c1")
+C1 = ConversationKey(name="c1")
 
 GREEN = Advice(kind="green", minutes=3)
 TEXT = '{"kind":"green","minutes":3}'

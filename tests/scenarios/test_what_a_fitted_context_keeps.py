@@ -13,7 +13,7 @@ from loopline.prompt import JsonAction, Native, View, requests, tools_text
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
 from loopline.timeline import (
-    Conversation,
+    ConversationKey,
     Entry,
     Hide,
     MemoryLog,
@@ -194,7 +194,7 @@ async def test_a_name_for_a_cleared_result_is_the_same_whenever_it_is_made(until
 
 async def test_what_the_user_steered_with_is_shown_where_it_was_taken() -> None:
     log = MemoryLog()
-    here = Conversation(name="c")
+    here = ConversationKey(name="c")
     async with Harness.open(
         bundle, store=log, model=ScriptedModel(["One.", "Two."]), clock=FakeClock()
     ) as harness:
@@ -220,7 +220,7 @@ async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact()
             for block in await talk.blocks()
         ]
     log, model = MemoryLog(), ScriptedModel(["Two."])
-    await log.restore(Conversation(name="c"), blocks)
+    await log.restore(ConversationKey(name="c"), blocks)
     async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("c")
         await talk.say("on")

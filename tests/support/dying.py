@@ -28,12 +28,12 @@ from loopline import (
 )
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     ConversationSummary,
     Entry,
     Timeline,
@@ -71,7 +71,7 @@ class DyingLog:
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,
@@ -87,7 +87,7 @@ class DyingLog:
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -108,12 +108,12 @@ class DyingLog:
         )
 
     def lease(
-        self, conversation: Conversation, *, wait: bool = True
+        self, conversation: ConversationKey, *, wait: bool = True
     ) -> AbstractAsyncContextManager[int]:
         """Lease."""
         return self._log.lease(conversation, wait=wait)
 
-    async def find(self, conversation: Conversation) -> ConversationSummary | None:
+    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """Find."""
         return await self._log.find(conversation)
 
@@ -136,23 +136,23 @@ class DyingLog:
         """What may be unfinished."""
         return await self._log.unfinished()
 
-    async def holds(self, conversation: Conversation, term: int) -> bool:
+    async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Whether the lease stands."""
         return await self._log.holds(conversation, term)
 
-    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Restore."""
         await self._log.restore(conversation, blocks)
 
-    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Fork."""
         await self._log.fork(conversation, fork, seq)
 
-    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Forget."""
         await self._log.forget(conversation, cascade=cascade)
 
-    async def forgotten(self, conversation: Conversation) -> datetime | None:
+    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """Whether it was forgotten."""
         return await self._log.forgotten(conversation)
 
@@ -256,7 +256,7 @@ class Repeatable:
     abilities = Abilities(window=20_000, output_limit=1_000)
 
     def __init__(self, length: Length, ledger: str, summary: str) -> None:
-        self.talk: Talk | None = None
+        self.talk: Conversation | None = None
         self._replies = replies(length, ledger)
         self._summary = summary
 

@@ -27,14 +27,14 @@ from loopline import (
 )
 from loopline.adapters.sql import SqlLog
 from loopline.clock import SystemClock
-from loopline.conversations import Receipt, Talk
+from loopline.conversations import Receipt, Conversation
 from loopline.errors import ModelTimedOut
 from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
 from loopline.react import Allow, Ask, GuardedCall, Limits, Verdict
 from loopline.testing import FakeClock
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     Entry,
     ExitReason,
     MemoryLog,
@@ -157,7 +157,7 @@ class StepLog(DyingLog):
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,
@@ -318,7 +318,7 @@ async def told(
     async with there as other:
         elsewhere = other.conversation("c")
 
-        async def interrupt(now: Interruption, talk: Talk) -> Receipt | None:
+        async def interrupt(now: Interruption, talk: Conversation) -> Receipt | None:
             return await interrupted(now, elsewhere if now.elsewhere else talk, scene)
 
         return await play(scene, whole, interrupt, limits)
@@ -328,7 +328,7 @@ async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
     """Tell the story in a store, interrupted by another process."""
     scene = Scene(clock=OwnClock(), due=[now])
 
-    async def interrupt(now: Interruption, talk: Talk) -> Receipt | None:
+    async def interrupt(now: Interruption, talk: Conversation) -> Receipt | None:
         del talk
         return await other.interrupt(now, store)
 
@@ -336,7 +336,7 @@ async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
 
         async def landed() -> None:
             """Come back once it is in the log."""
-            while not await log.read(Conversation(name="c"), types=[f"user.{now.kind}"]):
+            while not await log.read(ConversationKey(name="c"), types=[f"user.{now.kind}"]):
                 await scene.clock.sleep(0.01)
 
         return await play(scene, log, interrupt, landed=landed)
@@ -345,7 +345,7 @@ async def told_outside(now: Interruption, store: str, other: Outside) -> Told:
 async def play(
     scene: Scene,
     whole: TimelineLog,
-    interrupt: Callable[[Interruption, Talk], Coroutine[None, None, Receipt | None]],
+    interrupt: Callable[[Interruption, Conversation], Coroutine[None, None, Receipt | None]],
     limits: Limits | None = None,
     *,
     landed: Callable[[], Awaitable[None]] | None = None,
@@ -386,13 +386,13 @@ async def play(
         )
 
 
-async def _wanted(talk: Talk) -> dict[str, Json]:
+async def _wanted(talk: Conversation) -> dict[str, Json]:
     """What the user answers to every call that waits."""
     waiting = [one for turn in Timeline(await talk.blocks()).cut for one in turn.waiting.values()]
     return {one.call_id: ANSWERS[one.kind] for one in waiting}
 
 
-async def interrupted(now: Interruption, talk: Talk, scene: Scene) -> Receipt | None:
+async def interrupted(now: Interruption, talk: Conversation, scene: Scene) -> Receipt | None:
     """Do what the user does."""
     match now.kind:
         case "steer":

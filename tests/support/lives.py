@@ -16,7 +16,7 @@ from loopline import (
     ModelError,
 )
 from loopline.adapters.sql import SqlLog
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import ModelTimedOut
 from loopline.events import Event, Observer
 from loopline.models import (
@@ -248,7 +248,7 @@ class World:
         self.lived = Lived(life)
         self.observer = observer
         self.acts: list[Act] = []
-        self.talk: Talk | None = None
+        self.talk: Conversation | None = None
         self.clock = FakeClock()
         self._number = 0
 
@@ -421,7 +421,7 @@ def is_pinned(text: str) -> bool:
             return False
 
 
-async def read(talk: Talk, refs: Sequence[str]) -> dict[str, tuple[str, str]]:
+async def read(talk: Conversation, refs: Sequence[str]) -> dict[str, tuple[str, str]]:
     """The status and the digest of what each ref gives."""
     if not refs:
         return {}
@@ -496,7 +496,7 @@ async def _session(world: World, log: TimelineLog, left: list[Said]) -> None:
             await _hear(world, talk, talk.stream_resume(**world.lived.life.limits))
 
 
-async def _before(world: World, talk: Talk, said: Said) -> None:
+async def _before(world: World, talk: Conversation, said: Said) -> None:
     world.clock.advance(said.pause)
     blocks = await talk.blocks()
     if not blocks:
@@ -508,7 +508,7 @@ async def _before(world: World, talk: Talk, said: Said) -> None:
         await talk.followup(said.between, attachments=said.files[:1])
 
 
-async def _turn(world: World, talk: Talk, said: Said, log: TimelineLog) -> None:
+async def _turn(world: World, talk: Conversation, said: Said, log: TimelineLog) -> None:
     limits: Limits = {**world.lived.life.limits}
     if said.protocol != "native":
         limits["protocol"] = said.protocol
@@ -525,7 +525,7 @@ async def _turn(world: World, talk: Talk, said: Said, log: TimelineLog) -> None:
         world.talk = talk
 
 
-async def _meanwhile(world: World, talk: Talk, said: Said) -> None:
+async def _meanwhile(world: World, talk: Conversation, said: Said) -> None:
     """Let the time pass that a turn waits for the user, and what they say in it."""
     world.clock.advance(said.rests)
     if said.meanwhile:
@@ -534,13 +534,13 @@ async def _meanwhile(world: World, talk: Talk, said: Said) -> None:
         await talk.steer(said.rather)
 
 
-async def _given(talk: Talk, said: Said) -> dict[str, Json]:
+async def _given(talk: Conversation, said: Said) -> dict[str, Json]:
     """What the user gives to each call that waits."""
     waiting = [one for turn in Timeline(await talk.blocks()).cut for one in turn.waiting.values()]
     return {one.call_id: said.approves if one.kind == "approval" else "blue" for one in waiting}
 
 
-async def _hear(world: World, talk: Talk, events: AsyncIterator[Event]) -> None:
+async def _hear(world: World, talk: Conversation, events: AsyncIterator[Event]) -> None:
     """Hear a turn to its end, and stop it where it stalls."""
     stalled = set[str]()
     heard = list[Event]()

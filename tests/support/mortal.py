@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loopline.errors import StoreError
-from loopline.timeline import Block, Conversation, Entry, TimelineLog
+from loopline.timeline import Block, ConversationKey, Entry, TimelineLog
 from tests.support.dying import Doom, DyingLog
 
 
@@ -22,7 +22,7 @@ class MortalLog(DyingLog):
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,

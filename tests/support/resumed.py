@@ -26,7 +26,7 @@ from loopline.timeline import (
     NEW_TURN,
     Block,
     Body,
-    Conversation,
+    ConversationKey,
     Entry,
     Exit,
     Feedback,
@@ -39,7 +39,7 @@ from loopline.timeline import (
     UserSteer,
 )
 
-HERE = Conversation(name="c")
+HERE = ConversationKey(name="c")
 SMALL = Abilities(window=8_000, output_limit=1_500)
 LONG = "seven words that say nothing at all " * 90
 
@@ -144,7 +144,7 @@ class Acting:
     log: TimelineLog
     steps: list[Step] = field(default_factory=list[Step])
     requests: list[Prompt] = field(default_factory=list[Prompt])
-    conversation: Conversation = HERE
+    conversation: ConversationKey = HERE
     name: str = "acting"
     abilities: Abilities = SMALL
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from loopline import Bundle, Harness
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support.playground import bundle as playground
@@ -19,7 +19,7 @@ async def talking(
     bundle: Bundle = playground,
     store: str = "memory:",
     name: str = "c",
-) -> AsyncGenerator[Talk, None]:
+) -> AsyncGenerator[Conversation, None]:
     """A conversation of the bundle whose model follows the script."""
     model = script if isinstance(script, ScriptedModel) else ScriptedModel(script)
     async with Harness.open(bundle, store=store, model=model, clock=FakeClock()) as harness:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from loopline.events import Caller, ObservedTurn, genai
 from loopline.events.spans import SpanMade, TurnSpans, spans_of
-from loopline.timeline import Block, Conversation, RunChild, TimelineLog
+from loopline.timeline import Block, ConversationKey, RunChild, TimelineLog
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Watching:
 
 
 async def rebuilt(
-    log: TimelineLog, conversation: Conversation, caller: Caller | None = None
+    log: TimelineLog, conversation: ConversationKey, caller: Caller | None = None
 ) -> list[SpanMade]:
     """The spans of all turns of a conversation and of the child runs below them, from the log alone."""
     found, blocks = await log.find(conversation), await log.read(conversation)

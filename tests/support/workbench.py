@@ -23,7 +23,7 @@ from loopline import (
     tool,
 )
 from loopline.bundle import Setting
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.events import Event
 from loopline.models import Abilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
 from loopline.react import Around, Guard, Limits, Nudge, Preset, PresetName
@@ -201,7 +201,7 @@ async def at_work(
     clock: FakeClock | None = None,
     store: str | TimelineLog = "memory:",
     properties: Mapping[str, Setting] | None = None,
-) -> AsyncGenerator[Talk, None]:
+) -> AsyncGenerator[Conversation, None]:
     """A conversation at the workbench, with a model, a chain of them or a script."""
     asked = ScriptedModel(model) if isinstance(model, list) else model
     opened = Harness.open(
@@ -221,12 +221,12 @@ def in_json(script: Sequence[Entry], **abilities: Unpack[AbilityChoices]) -> Scr
     return ScriptedModel(script, **chosen)
 
 
-async def bodies(talk: Talk, kind: type[T]) -> list[T]:
+async def bodies(talk: Conversation, kind: type[T]) -> list[T]:
     """The bodies of that kind, in order."""
     return [block.body for block in await talk.blocks() if isinstance(block.body, kind)]
 
 
-async def begun(talk: Talk, kind: str = "react.round.start") -> None:
+async def begun(talk: Conversation, kind: str = "react.round.start") -> None:
     """Wait until the conversation has a block of that type."""
     for _ in range(10_000):
         if kind in await types(talk):
@@ -235,7 +235,7 @@ async def begun(talk: Talk, kind: str = "react.round.start") -> None:
     raise AssertionError(f"no {kind} came")
 
 
-async def types(talk: Talk) -> list[str]:
+async def types(talk: Conversation) -> list[str]:
     """The types of all blocks, in order."""
     return [block.type for block in await talk.blocks()]
 
@@ -261,7 +261,7 @@ def decisions(model: ScriptedModel) -> list[Prompt]:
 
 
 async def heard(
-    talk: Talk,
+    talk: Conversation,
     text: str,
     act: Callable[[Event], object] | None = None,
     **limits: Unpack[Limits],
@@ -290,7 +290,7 @@ def said(events: Sequence[Event], channel: str = "answer") -> str:
 
 
 async def interrupted(
-    talk: Talk, text: str, *more: str, at: type[Body] = RoundStart, **limits: Unpack[Limits]
+    talk: Conversation, text: str, *more: str, at: type[Body] = RoundStart, **limits: Unpack[Limits]
 ) -> str:
     """The answer of a turn into which more is said as soon as it has a block of that kind."""
     left = list(more)

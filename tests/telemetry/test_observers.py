@@ -14,13 +14,13 @@ from loopline import Harness, LooplineError, ModelError
 from loopline.events import ObservedTurn, genai
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
-from loopline.timeline import Block, Conversation, MemoryLog, TimelineLog
+from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
 from tests.support.kin import Cast, Line, bundle
 from tests.support.mortal import MortalLog
 from tests.support.watching import Watching, by_id, rebuilt, tree
 from tests.support.workbench import Desk, workbench
 
-C = Conversation(name="c")
+C = ConversationKey(name="c")
 FAMILY: dict[str, list[Line]] = {
     "top": [(Call("kin.ask", task="middle"), Call("play.look", text="x")), "Top."],
     "middle": [Call("kin.panel", tasks=["left", "right"]), "Middle."],

@@ -14,7 +14,7 @@ import pytest
 
 from loopline import Harness, LooplineError
 from loopline.testing import Call, FakeClock
-from loopline.timeline import Conversation, MemoryLog
+from loopline.timeline import ConversationKey, MemoryLog
 from tests.doors.command import Loopline
 from tests.support.kin import Cast, Line, bundle
 from tests.support.watching import by_id, rebuilt
@@ -57,7 +57,7 @@ async def test_what_arrives_are_the_spans_of_the_log_with_their_parents(
     received: Received,
 ) -> None:
     log = await said("top secret")
-    made = by_id(await rebuilt(log, Conversation(name="c")))
+    made = by_id(await rebuilt(log, ConversationKey(name="c")))
     sent = sorted(received.spans, key=lambda span: span.span_id)
     assert [(one.trace_id.hex(), one.span_id.hex(), one.parent_span_id.hex()) for one in sent] == [
         (span.trace_id, span.span_id, span.parent_id or "") for span in made

@@ -15,7 +15,7 @@ from loopline.timeline import (
     Block,
     Body,
     Completion,
-    Conversation,
+    ConversationKey,
     Decision,
     Exit,
     ExitReason,
@@ -34,7 +34,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 
-TURN = ObservedTurn(conversation=Conversation(name="talk"), uid="u1", turn=1)
+TURN = ObservedTurn(conversation=ConversationKey(name="talk"), uid="u1", turn=1)
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 PROMPT = UserPrompt(text="the secret question")
 HEADER = TurnHeader(bundle="guide", model="openai:gpt-5", protocol="native")
@@ -287,7 +287,7 @@ def test_a_call_is_told_with_the_arguments_that_a_guard_left_it(
 def test_a_child_run_stands_below_the_call_that_began_it_in_the_same_trace() -> None:
     call = spans(CALLED, SEEN)[0]
     child = ObservedTurn(
-        conversation=Conversation(name="talk~c1"), uid="u2", turn=1, caller=Caller(TURN, "c1")
+        conversation=ConversationKey(name="talk~c1"), uid="u2", turn=1, caller=Caller(TURN, "c1")
     )
     (agent,) = spans(HEADER, DONE, turn=child)
     assert (agent.parent_id, agent.trace_id) == (call.span_id, call.trace_id)

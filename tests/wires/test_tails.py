@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from loopline.adapters.wires.wired import WireModel
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.models import Abilities, JsonObject, ModelFacts, TailKind
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit, RoundStart, ToolCalled, ToolResult
@@ -78,7 +78,7 @@ def replies(drawn: Random, *, thinks: bool) -> list[Behaviour[ant.Says]]:
     return said
 
 
-async def talked(talk: Talk, drawn: Random, clock: FakeClock) -> None:
+async def talked(talk: Conversation, drawn: Random, clock: FakeClock) -> None:
     """Some turns, with more said into them and long pauses between."""
     for turn in range(TURNS):
         more = ["And quickly."] if drawn.random() < 0.5 else []

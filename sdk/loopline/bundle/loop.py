@@ -9,7 +9,7 @@ from typing import Any
 from loopline.bundle.services import Services
 from loopline.knowledge import Passage
 from loopline.models import Chain, ModelRegistry, OutputType
-from loopline.react import Child, Limits, Policies, Preset, chosen_protocol
+from loopline.react import Child, Limits, LoopOptions, Preset, chosen_protocol
 from loopline.timeline import TurnHeader
 from loopline.tools import KnowledgeSearch
 
@@ -34,7 +34,7 @@ class Loop:
     output: OutputType[Any] | None = None
     child_tools: tuple[str, ...] | None = None
 
-    def policies(self, services: Services) -> Policies:
+    def policies(self, services: Services) -> LoopOptions:
         """What is in force: the preset, the environment, the code and the configuration, the turn.
 
         Raises:
@@ -44,7 +44,7 @@ class Loop:
         environment = self.preset.environment(services.environment)
         return self.preset.policies.under(environment, self.limits, services.limits).sound()
 
-    def header(self, services: Services, policies: Policies) -> TurnHeader:
+    def header(self, services: Services, policies: LoopOptions) -> TurnHeader:
         """What the turn says of the loop."""
         first, *others = self.models
         return replace(
@@ -53,7 +53,7 @@ class Loop:
             then=tuple(one.name for one in others),
             protocol=chosen_protocol(policies, first).name,
             preset=self.preset.name,
-            limits=policies.apart_from(Policies()),
+            limits=policies.apart_from(LoopOptions()),
             output=self.output.schema if self.output else None,
         )
 

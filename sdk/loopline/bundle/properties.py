@@ -16,7 +16,7 @@ from typing import cast
 
 from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
-from loopline.react import Policies
+from loopline.react import LoopOptions
 from loopline.skills import Document, DocumentError, read_yaml
 
 FILE = "loopline.yaml"
@@ -33,7 +33,7 @@ KNOWLEDGE: Mapping[str, str | bool] = {
 
 LOOP: Mapping[str, Json] = {
     "agent_mode": "",
-    "react": {"preset": None, **dict.fromkeys(Policies().values)},
+    "react": {"preset": None, **dict.fromkeys(LoopOptions().values)},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }
 """The names by which every bundle's loop is set; nothing is set by default."""

@@ -23,10 +23,10 @@ from loopline.react import (
     Child,
     Context,
     Guard,
-    Hands,
+    ToolRuntime,
     Limits,
     Nudge,
-    Policies,
+    LoopOptions,
     Preset,
     PresetName,
     React,
@@ -42,7 +42,7 @@ from loopline.reader import Reader
 from loopline.timeline import (
     ArtifactKept,
     Body,
-    Conversation,
+    ConversationKey,
     Decision,
     Feedback,
     Reaction,
@@ -229,7 +229,7 @@ class BaseWorkflow(Generic[Deps]):
             recorder=services.recorder,
             models=loop.models,
             context=context,
-            hands=Hands(
+            hands=ToolRuntime(
                 tools=lambda: context.tools,
                 reader=reader,
                 view=lambda: context.view,
@@ -251,9 +251,9 @@ class BaseWorkflow(Generic[Deps]):
     async def _toolset(
         self,
         loop: Loop,
-        policies: Policies,
+        policies: LoopOptions,
         search: KnowledgeSearch | None,
-        conversation: Conversation,
+        conversation: ConversationKey,
     ) -> ToolSet:
         own = await asyncio.to_thread(self._services.toolset, loop.tools_module)
         for patterns in loop.allowed:

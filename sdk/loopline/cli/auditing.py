@@ -18,7 +18,7 @@ from loopline.cli.steps import counted
 from loopline.cli.words import QUIET, visible
 from loopline.models import Json, JsonObject, dumps
 from loopline.reader import audit_document, heads_text, read_heads
-from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, Conversation
+from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationKey
 from loopline.timeline.chain import Audit, Head
 
 
@@ -36,7 +36,7 @@ class Audited:
 async def audit(asked: Audited, choices: Choices, screen: Screen) -> int:
     """Print what is not as it was written; the code says whether there is any."""
     key = b"" if asked.key is None else await asyncio.to_thread(_key, asked.key)
-    heads = dict[Conversation, Head]()
+    heads = dict[ConversationKey, Head]()
     if asked.heads is not None:
         heads = read_heads(await asyncio.to_thread(_text, asked.heads), key)
     if asked.document is not None:
@@ -53,15 +53,15 @@ async def audit(asked: Audited, choices: Choices, screen: Screen) -> int:
 
 
 async def _document(
-    asked: Audited, file: Path, heads: dict[Conversation, Head], choices: Choices
+    asked: Audited, file: Path, heads: dict[ConversationKey, Head], choices: Choices
 ) -> Audit:
     document = await read_object(file)
     name = asked.name or str(document.get("conversation_id") or file)
     return audit_document(document, heads, _conversation(name, choices))
 
 
-def _conversation(name: str, choices: Choices) -> Conversation:
-    return Conversation(
+def _conversation(name: str, choices: Choices) -> ConversationKey:
+    return ConversationKey(
         name=name,
         user=choices.whose,
         project=choices.project or DEFAULT_PROJECT,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps, entered
 from loopline.timeline import Reaction, turn_id
@@ -62,7 +62,7 @@ def refusal(command: str) -> str:
     )
 
 
-async def fork(talk: Talk, name: str) -> Talk:
+async def fork(talk: Conversation, name: str) -> Conversation:
     """Return another conversation that begins with all there is of this one.
 
     Raises:
@@ -74,7 +74,7 @@ async def fork(talk: Talk, name: str) -> Talk:
     return await talk.fork(seq=blocks[-1].seq, name=name)
 
 
-async def judge(talk: Talk, rest: str) -> str:
+async def judge(talk: Conversation, rest: str) -> str:
     """Judge the last turn that has ended by what was typed, and return what was recorded.
 
     Raises:

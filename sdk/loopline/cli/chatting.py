@@ -20,7 +20,7 @@ from loopline.cli.opening import opened
 from loopline.cli.running import introduce, stop, tell, watched
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import AttachmentError, LooplineError
 from loopline.react import result
 from loopline.timeline import Timeline
@@ -48,7 +48,7 @@ async def chat(bundle: str, choices: Choices, screen: Screen) -> int:
 class _LineChat:
     """A conversation whose lines come one after the other, each a turn."""
 
-    talk: Talk
+    talk: Conversation
     keyboard: Keyboard
     choices: Choices
     screen: Screen

@@ -9,7 +9,7 @@ from rich.text import Text
 from loopline.cli.choices import Choices
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.harness import Store
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationSummary, TimelineLog
@@ -53,7 +53,7 @@ async def latest_kept(store: Store, choices: Choices, screen: Screen) -> str:
     return _said(None, choices, screen)
 
 
-def kept(store: Store, name: str, choices: Choices) -> Talk:
+def kept(store: Store, name: str, choices: Choices) -> Conversation:
     """The conversation of that name and of the owner that was chosen."""
     return store.conversation(
         name,

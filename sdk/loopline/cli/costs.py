@@ -17,7 +17,7 @@ from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
 from loopline.cli.timelines import WIDE, unknown
 from loopline.cli.words import QUIET, visible
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.timeline import Block, RunChild, Spending, Spent, spent, turn_id
 
@@ -59,7 +59,7 @@ async def costs(turn: int | None, choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def _lines(blocks: Sequence[Block], talks: Callable[[str], Talk]) -> list[Line]:
+async def _lines(blocks: Sequence[Block], talks: Callable[[str], Conversation]) -> list[Line]:
     """Every request of these blocks, those of a child run at the place where it was begun.
 
     A run whose conversation is no longer there is one line.

@@ -17,7 +17,7 @@ from loopline.cli.steps import counted
 from loopline.cli.words import QUIET, visible
 from loopline.models import JsonObject, dumps
 from loopline.reader import iso
-from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, Conversation, ConversationSummary
+from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationKey, ConversationSummary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def _table(found: Sequence[ConversationSummary]) -> Columns:
     return Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2, 3}))
 
 
-def _owner(conversation: Conversation) -> str:
+def _owner(conversation: ConversationKey) -> str:
     """The user, with project and tenant where they are not the usual ones."""
     project = [conversation.project] if conversation.project != DEFAULT_PROJECT else []
     tenant = [conversation.tenant] if conversation.tenant != DEFAULT_TENANT else []

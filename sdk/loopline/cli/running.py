@@ -21,7 +21,7 @@ from loopline.cli.opening import opened
 from loopline.cli.pasting import Ran, Started, commands
 from loopline.cli.screen import Screen
 from loopline.cli.watching import Watch
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject, dumps
@@ -139,7 +139,7 @@ async def _conversation(harness: Harness, asked: Asked, screen: Screen) -> str:
     return await fresh(harness.log, harness.bundle.id, asked.choices.whose)
 
 
-async def stop(talk: Talk, screen: Screen) -> None:
+async def stop(talk: Conversation, screen: Screen) -> None:
     """End the running turn, and say that it may take a moment."""
     screen.note(Text("stopping; once more to leave at once", style=words.QUIET))
     await talk.stop()
@@ -155,7 +155,7 @@ def introduce(harness: Harness, screen: Screen) -> None:
 
 
 async def watched(
-    talk: Talk,
+    talk: Conversation,
     text: str | None,
     limits: Limits,
     screen: Screen,

@@ -16,7 +16,7 @@ from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
 from loopline.cli.timelines import unknown
 from loopline.cli.words import QUIET, visible
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.harness import Store
 from loopline.models import JsonObject, dumps
 from loopline.timeline import Timeline, Turn, turn_id
@@ -50,7 +50,7 @@ async def stop(seconds: float, choices: Choices, screen: Screen) -> int:
     return ANSWERED if all(turn.exit for turn in turns) else FAILED
 
 
-async def _open_turns(talk: Talk) -> Sequence[int]:
+async def _open_turns(talk: Conversation) -> Sequence[int]:
     """The turns that run, are paused or cut off, or wait to be run."""
     timeline = Timeline(await talk.blocks())
     return [turn.number for turn in (*timeline.cut, *timeline.unbegun)]

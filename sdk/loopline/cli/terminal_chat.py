@@ -29,7 +29,7 @@ from loopline.cli.running import Over, conclude, tell
 from loopline.cli.screen import Screen
 from loopline.cli.transcript import Transcript
 from loopline.cli.words import QUIET, visible, waits
-from loopline.conversations import Receipt, Talk
+from loopline.conversations import Receipt, Conversation
 from loopline.errors import AttachmentError, LooplineError
 from loopline.events import Event
 from loopline.react import PendingCall, result
@@ -44,7 +44,7 @@ _STYLES = {"": "", QUIET: "ansibrightblack", f"{QUIET} italic": "ansibrightblack
 _logger = logging.getLogger("loopline")
 
 
-async def converse(talk: Talk) -> int:
+async def converse(talk: Conversation) -> int:
     """Talk until somebody leaves; 0 unless the last turn failed."""
     with StdoutProxy(sleep_between_writes=WRITE_SECONDS, raw=True) as proxy:
         stream = cast("TextIO", proxy)  # it is one in all that a console asks of it
@@ -55,7 +55,7 @@ async def converse(talk: Talk) -> int:
 class TerminalChat:
     """One conversation at a terminal."""
 
-    def __init__(self, talk: Talk, screen: Screen) -> None:
+    def __init__(self, talk: Conversation, screen: Screen) -> None:
         self._talk = talk
         self._screen = screen
         self._session: PromptSession[str] = PromptSession(

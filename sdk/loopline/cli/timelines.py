@@ -18,7 +18,7 @@ from loopline.cli.screen import Screen
 from loopline.cli.steps import counted
 from loopline.cli.summaries import style_of, summary_of
 from loopline.cli.words import QUIET, visible
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError, StoreError
 from loopline.models import JsonObject, dumps
 from loopline.reader import iso, page_document
@@ -38,7 +38,7 @@ class Wanted:
     after: int = 0
     limit: int | None = None
 
-    async def blocks(self, talk: Talk) -> Sequence[Block]:
+    async def blocks(self, talk: Conversation) -> Sequence[Block]:
         """Those of a conversation.
 
         Raises:
@@ -54,7 +54,7 @@ class Wanted:
         except LooplineError as error:
             raise UsageError(str(error)) from error
 
-    async def page(self, talk: Talk) -> tuple[Sequence[Block], int | None]:
+    async def page(self, talk: Conversation) -> tuple[Sequence[Block], int | None]:
         """Those of a conversation, and after which place there are more; None when there are none."""
         if self.limit is None:
             return await self.blocks(talk), None
@@ -96,14 +96,14 @@ def unknown(name: str, choices: Choices) -> LooplineError:
     )
 
 
-async def _nothing(name: str, talk: Talk, summary: ConversationSummary) -> str:
+async def _nothing(name: str, talk: Conversation, summary: ConversationSummary) -> str:
     """That no block is wanted, and which there would be."""
     kinds = ", ".join(dict.fromkeys(block.type for block in await talk.blocks()))
     has = f"{counted(summary.turns, 'turn')} and {counted(summary.head, 'block')}"
     return f"no such block in {name!r}: it has {has}, with {kinds}"
 
 
-async def _document(wanted: Wanted, talk: Talk, summary: ConversationSummary) -> JsonObject:
+async def _document(wanted: Wanted, talk: Conversation, summary: ConversationSummary) -> JsonObject:
     """The whole document, else the page that is wanted with the place after which there are more."""
     if wanted == Wanted():
         (item,) = await talk.read([DOCUMENT])

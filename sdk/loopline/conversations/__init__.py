@@ -5,7 +5,7 @@ from loopline.conversations.interrupts import InterruptQueue, Receipt
 from loopline.conversations.logs import InTurn
 from loopline.conversations.queue_notice import QUEUE_CHANNEL
 from loopline.conversations.recovery import Recoveries, Recovery, RecoveryStatus
-from loopline.conversations.talk import Attachments, Talk, WhenBusy, check_name
+from loopline.conversations.talk import Attachments, Conversation, WhenBusy, check_name
 from loopline.conversations.turns import Process, Turns
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "Recoveries",
     "Recovery",
     "RecoveryStatus",
-    "Talk",
+    "Conversation",
     "Turns",
     "WhenBusy",
     "check_name",

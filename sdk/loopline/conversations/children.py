@@ -13,7 +13,7 @@ from loopline.react import Child, ChildAnswer, Limits, TurnResult, recorded
 from loopline.timeline import (
     NEW_TURN,
     Body,
-    Conversation,
+    ConversationKey,
     Entry,
     Timeline,
     TimelineLog,
@@ -30,7 +30,7 @@ TURN = 1
 async def run_child(
     turns: Turns,
     log: TimelineLog,
-    parent: Conversation,
+    parent: ConversationKey,
     child: Child,
     process: Process,
     listen: Listen,
@@ -60,7 +60,7 @@ async def run_child(
     return await turns.run(request)
 
 
-def check_own(conversation: Conversation) -> None:
+def check_own(conversation: ConversationKey) -> None:
     """Refuse to say something to a child run, which hears its parent alone.
 
     Raises:

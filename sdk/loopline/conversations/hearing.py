@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loopline.conversations.watching import blocks_of
 from loopline.events import Delta, Event
-from loopline.timeline import Block, Conversation, Exit, RoundStart, Timeline, TimelineLog
+from loopline.timeline import Block, ConversationKey, Exit, RoundStart, Timeline, TimelineLog
 
 Hear = Callable[[Event], None]
 
@@ -45,10 +45,10 @@ class Ears:
 
     def __init__(self, log: TimelineLog) -> None:
         self._log = log
-        self._ears: dict[Conversation, list[Ear]] = {}
+        self._ears: dict[ConversationKey, list[Ear]] = {}
 
     @contextmanager
-    def listening(self, conversation: Conversation, ear: Ear) -> Generator[None, None, None]:
+    def listening(self, conversation: ConversationKey, ear: Ear) -> Generator[None, None, None]:
         """One more, until the context is left."""
         ears = self._ears.setdefault(conversation, [])
         ears.append(ear)
@@ -59,7 +59,7 @@ class Ears:
             if not ears:
                 del self._ears[conversation]
 
-    def telling(self, conversation: Conversation, sender: Ear | None = None) -> Hear:
+    def telling(self, conversation: ConversationKey, sender: Ear | None = None) -> Hear:
         """What tells the sender of a turn and everybody who listens."""
 
         def tell(event: Event) -> None:
@@ -70,7 +70,7 @@ class Ears:
 
         return tell
 
-    async def catch_up(self, conversation: Conversation, timeline: Timeline, number: int) -> None:
+    async def catch_up(self, conversation: ConversationKey, timeline: Timeline, number: int) -> None:
         """Tell those who listen what has been written since they last heard, before that turn is run.
 
         Whose place is not known hears the turn from its first block on.

@@ -12,7 +12,7 @@ from loopline.models import well_formed
 from loopline.timeline import (
     Block,
     Body,
-    Conversation,
+    ConversationKey,
     Entry,
     Feedback,
     RoundStart,
@@ -50,7 +50,7 @@ class InterruptQueue:
     def __init__(
         self,
         log: TimelineLog,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         steered: Callable[[], None],
         seen: Callable[[], int | None],

@@ -10,7 +10,7 @@ from loopline.clock import Clock
 from loopline.models import well_formed
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     Exit,
     ExitReason,
     Recorder,
@@ -46,7 +46,7 @@ class Leading:
         self,
         log: TimelineLog,
         clock: Clock,
-        conversation: Conversation,
+        conversation: ConversationKey,
         uid: str,
         timeline: Timeline,
         term: int,

@@ -8,7 +8,7 @@ import logging
 from loopline.clock import Clock
 from loopline.errors import StoreError
 from loopline.events import Delta, Listen
-from loopline.timeline import Conversation, Timeline, TimelineLog, opened, turn_id
+from loopline.timeline import ConversationKey, Timeline, TimelineLog, opened, turn_id
 
 BUSY_SECONDS = 0.5
 """How long a turn waits before its sender is told what for."""
@@ -21,7 +21,7 @@ class QueueNotice:
     """Tells the sender of a turn once, and the log, which turn it waits for, if it waits for long."""
 
     def __init__(
-        self, log: TimelineLog, clock: Clock, conversation: Conversation, hear: Listen | None
+        self, log: TimelineLog, clock: Clock, conversation: ConversationKey, hear: Listen | None
     ) -> None:
         """Begin to count the time."""
         self._store = log

@@ -11,7 +11,7 @@ from loopline.conversations.turns import Process, Request, Turns
 from loopline.errors import ConflictError, LooplineError
 from loopline.react import Limits, TurnResult, result
 from loopline.timeline import (
-    Conversation,
+    ConversationKey,
     ConversationSummary,
     Timeline,
     TimelineLog,
@@ -36,7 +36,7 @@ class Recovery:
     `result.pending` names; another runner has it "running"; it was "skipped", or "failed", for the `reason`.
     """
 
-    conversation: Conversation
+    conversation: ConversationKey
     turn_id: str
     status: RecoveryStatus
     result: TurnResult[Any] | None = None
@@ -97,7 +97,7 @@ class Recoveries:
                 if self._on_outcome is not None:
                     self._on_outcome(outcome)
 
-    async def _recover(self, conversation: Conversation, number: int) -> Recovery | None:
+    async def _recover(self, conversation: ConversationKey, number: int) -> Recovery | None:
         """What becomes of the oldest turn that is left behind; None when there is none."""
         status: RecoveryStatus
         try:
@@ -120,7 +120,7 @@ class Recoveries:
             conversation=conversation, turn_id=turn_id(number), status=status, reason=reason
         )
 
-    def _kept(self, conversation: Conversation, timeline: Timeline, turn: Turn) -> Recovery | None:
+    def _kept(self, conversation: ConversationKey, timeline: Timeline, turn: Turn) -> Recovery | None:
         """Why the turn is not taken up; None when it is to be."""
         status: RecoveryStatus = "skipped"
         reason = ""
@@ -139,7 +139,7 @@ class Recoveries:
             reason=reason,
         )
 
-    async def _resume(self, conversation: Conversation, number: int) -> Recovery:
+    async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
             """The turn, if it is still left now that the conversation is held."""
             turn = _oldest(timeline)

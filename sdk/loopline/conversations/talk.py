@@ -29,7 +29,7 @@ from loopline.reader import Reader, Reading, timeline_document
 from loopline.timeline import (
     NEW_TURN,
     Block,
-    Conversation,
+    ConversationKey,
     ConversationSummary,
     Feedback,
     Reaction,
@@ -57,7 +57,7 @@ _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
 
-class Talk(Generic[T_co]):
+class Conversation(Generic[T_co]):
     """One conversation of one user.
 
     An answer is a value of the bundle's output type, if that has one, or of the `output_type` that is
@@ -67,11 +67,11 @@ class Talk(Generic[T_co]):
     def __init__(
         self,
         log: TimelineLog,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         turns: Turns,
         process: Process | None,
-        reader: Callable[[Conversation], Awaitable[Reader]],
+        reader: Callable[[ConversationKey], Awaitable[Reader]],
         caps: AttachmentCaps | None = None,
         output: OutputType[T_co] | None = None,
     ) -> None:
@@ -358,7 +358,7 @@ class Talk(Generic[T_co]):
         timeline = Timeline(await self._log.read(self.conversation))
         return timeline_document(timeline, await self._log.find(self.conversation))
 
-    async def fork(self, *, seq: int, name: str = "") -> Talk[T_co]:
+    async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:
         """Another conversation of the same user that begins with the blocks up to `seq`.
 
         It goes on from there on its own; a call that is open there is not run, and its turn is ended as
@@ -373,7 +373,7 @@ class Talk(Generic[T_co]):
         check_name("conversation", fork.name)
         check_own(fork)
         await self._log.fork(self.conversation, fork, seq)
-        return Talk(
+        return Conversation(
             self._log,
             fork,
             turns=self._turns,
@@ -390,10 +390,10 @@ class Talk(Generic[T_co]):
             number += 1
         return self._forked(number).name
 
-    def _forked(self, number: int) -> Conversation:
+    def _forked(self, number: int) -> ConversationKey:
         return replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
 
-    async def _is_taken(self, conversation: Conversation) -> bool:
+    async def _is_taken(self, conversation: ConversationKey) -> bool:
         found = await self._log.find(conversation)
         return found is not None or await self._log.forgotten(conversation) is not None
 

@@ -33,7 +33,7 @@ from loopline.models import OutputSchema, OutputType
 from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
 from loopline.timeline import (
     Block,
-    Conversation,
+    ConversationKey,
     ConversationSummary,
     ExitReason,
     Recorder,
@@ -57,7 +57,7 @@ KEPT_TIMELINES = 64
 """Folds of the conversations run last, kept so that a turn reads only what is new."""
 
 _log = logging.getLogger("loopline")
-_inside: ContextVar[frozenset[Conversation]] = ContextVar("_inside", default=frozenset())
+_inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=frozenset())
 
 
 class Process(Protocol):
@@ -78,7 +78,7 @@ class Request:
     `default` that of its bundle, by which an answer is read that was given before.
     """
 
-    conversation: Conversation
+    conversation: ConversationKey
     choose: Choose
     process: Process
     limits: Limits
@@ -123,14 +123,14 @@ class Turns:
         self._log = log
         self._clock = clock
         self._observer = observer
-        self._queues: WeakValueDictionary[Conversation, asyncio.Lock] = WeakValueDictionary()
+        self._queues: WeakValueDictionary[ConversationKey, asyncio.Lock] = WeakValueDictionary()
         self._asked: list[_Asked] = []
-        self._recorders: dict[Conversation, Recorder] = {}
+        self._recorders: dict[ConversationKey, Recorder] = {}
         self._ears = Ears(log)
-        self._known: dict[Conversation, _Known] = {}
+        self._known: dict[ConversationKey, _Known] = {}
         self._closing = False
 
-    def check_outside(self, conversation: Conversation) -> None:
+    def check_outside(self, conversation: ConversationKey) -> None:
         """Refuse to wait for a conversation from within its own turn, which would be for ever.
 
         Raises:
@@ -176,7 +176,7 @@ class Turns:
         finally:
             self._asked.remove(asked)
 
-    def listening(self, conversation: Conversation, hear: Hear) -> AbstractContextManager[None]:
+    def listening(self, conversation: ConversationKey, hear: Hear) -> AbstractContextManager[None]:
         """Have `hear` called for every event of the conversation's turns here, beside whoever else is.
 
         It begins behind the last block that was read here, or, where none was, with the first one of the
@@ -184,14 +184,14 @@ class Turns:
         """
         return self._ears.listening(conversation, Ear(hear, self.seen(conversation)))
 
-    def steer(self, conversation: Conversation) -> None:
+    def steer(self, conversation: ConversationKey) -> None:
         """Have the turn that runs here look at what the user has just said."""
         recorder = self._recorders.get(conversation)
         if recorder is not None:
             recorder.hear_steer()
 
     async def outcome(
-        self, conversation: Conversation, number: int, output: OutputType[Any] | None = None
+        self, conversation: ConversationKey, number: int, output: OutputType[Any] | None = None
     ) -> TurnResult[Any]:
         """What comes of a turn that runs, here or in another process, once it is over or paused.
 
@@ -209,23 +209,23 @@ class Turns:
             return result(timeline, number, reason, output=output)
         return _ended(timeline, number, output)
 
-    def summary(self, conversation: Conversation) -> ConversationSummary | None:
+    def summary(self, conversation: ConversationKey) -> ConversationSummary | None:
         """What was known of a conversation when it was first run here; its names never change."""
         known = self._known.get(conversation)
         return known.summary if known else None
 
-    def seen(self, conversation: Conversation) -> int | None:
+    def seen(self, conversation: ConversationKey) -> int | None:
         """The last place that was read here; None when it was not run here."""
         known = self._known.get(conversation)
         return known.timeline.seq if known else None
 
-    async def stop(self, conversation: Conversation) -> bool:
+    async def stop(self, conversation: ConversationKey) -> bool:
         """End the running turn and those that wait behind it here; whether there are any."""
         stopped = [one for one in self._asked if one.request.conversation == conversation]
         await _stop(stopped)
         return bool(stopped)
 
-    async def end_stopped(self, conversation: Conversation) -> None:
+    async def end_stopped(self, conversation: ConversationKey) -> None:
         """Wait until nobody runs the turn that the user has stopped, and end it if it has not ended."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation) as term:
@@ -249,7 +249,7 @@ class Turns:
         if rest:
             await asyncio.wait(rest)
 
-    def _held(self) -> set[Conversation]:
+    def _held(self) -> set[ConversationKey]:
         return {conversation for conversation, lock in self._queues.items() if lock.locked()}
 
     async def _led(self, asked: _Asked) -> TurnResult[Any]:
@@ -296,7 +296,7 @@ class Turns:
                 await notice.end()
             yield term
 
-    async def _brought_up(self, conversation: Conversation) -> _Known:
+    async def _brought_up(self, conversation: ConversationKey) -> _Known:
         """The conversation as it stands: what was folded here before, and what has come since."""
         known = self._known.pop(conversation, None)
         if known is None:
@@ -349,7 +349,7 @@ class Turns:
         return observed(self._observer, turn, lead.timeline, heard)
 
     def _leading(
-        self, conversation: Conversation, uid: str, timeline: Timeline, term: int
+        self, conversation: ConversationKey, uid: str, timeline: Timeline, term: int
     ) -> Leading:
         return Leading(
             self._log, self._clock, conversation, uid, timeline, term, self._end_children

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from loopline.conversations.logs import log_block
 from loopline.events import Caller, Listen, ObservedTurn, Observer
-from loopline.timeline import Block, Conversation, Recorder, Timeline, parent_name
+from loopline.timeline import Block, ConversationKey, Recorder, Timeline, parent_name
 
 Hear = Callable[[Block], None]
 
@@ -55,7 +55,7 @@ def observed(observer: Observer, turn: ObservedTurn, timeline: Timeline, hear: H
 
 
 def observed_turn(
-    conversation: Conversation, uid: str, number: int, running: Mapping[Conversation, Recorder]
+    conversation: ConversationKey, uid: str, number: int, running: Mapping[ConversationKey, Recorder]
 ) -> ObservedTurn:
     """The turn as an observer knows it, with the call that began it if a turn that runs here did."""
     return ObservedTurn(
@@ -63,7 +63,7 @@ def observed_turn(
     )
 
 
-def _caller(child: Conversation, running: Mapping[Conversation, Recorder]) -> Caller | None:
+def _caller(child: ConversationKey, running: Mapping[ConversationKey, Recorder]) -> Caller | None:
     name = parent_name(child.name)
     recorder = running.get(replace(child, name=name)) if name is not None else None
     link = recorder.turn.children.get(child.name) if recorder is not None else None

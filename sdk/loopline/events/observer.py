@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from loopline.timeline import Block, Conversation
+from loopline.timeline import Block, ConversationKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class ObservedTurn:
     `uid` is that of its conversation, and stays the same wherever the turn is carried on.
     """
 
-    conversation: Conversation
+    conversation: ConversationKey
     uid: str
     turn: int
     caller: Caller | None = None

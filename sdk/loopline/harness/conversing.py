@@ -10,7 +10,7 @@ from typing import Generic
 from typing_extensions import TypeVar
 
 from loopline.clock import Clock
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.harness.opened import named
 from loopline.models import JsonObject
@@ -20,7 +20,7 @@ from loopline.timeline import (
     DEFAULT_TENANT,
     DEFAULT_USER,
     Block,
-    Conversation,
+    ConversationKey,
     ImportedAction,
     TimelineLog,
     child_action,
@@ -42,7 +42,7 @@ class Conversing(ABC, Generic[T_co]):
         """Where the conversations are kept."""
 
     @abstractmethod
-    def _talk(self, conversation: Conversation) -> Talk[T_co]:
+    def _talk(self, conversation: ConversationKey) -> Conversation[T_co]:
         """The conversation, with what can be done with it here."""
 
     def conversation(
@@ -52,7 +52,7 @@ class Conversing(ABC, Generic[T_co]):
         user: str = DEFAULT_USER,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
-    ) -> Talk[T_co]:
+    ) -> Conversation[T_co]:
         """One conversation of one user; it begins with the first thing said."""
         return self._talk(named(name, user=user, tenant=tenant, project=project))
 
@@ -65,7 +65,7 @@ class Conversing(ABC, Generic[T_co]):
         user: str = DEFAULT_USER,
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
-    ) -> Talk[T_co]:
+    ) -> Conversation[T_co]:
         """Import an exported conversation, block by block as it was; without a name under its own.
 
         A document may have been written by anybody, so nothing in it acts: turns that had not ended are

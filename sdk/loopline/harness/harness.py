@@ -29,7 +29,7 @@ from loopline.bundle import (
     run,
 )
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Recoveries, Recovery, Talk, Turns, run_child
+from loopline.conversations import Recoveries, Recovery, Conversation, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.files import AttachmentCaps
@@ -46,14 +46,14 @@ from loopline.models import Chain, ClockedModel, Model, ModelRegistry, output_ty
 from loopline.react import (
     Child,
     Limits,
-    Policies,
+    LoopOptions,
     TurnPayload,
     TurnResult,
     chosen_protocol,
 )
 from loopline.reader import Reader
 from loopline.timeline import (
-    Conversation,
+    ConversationKey,
     ConversationLimits,
     Notice,
     Recorder,
@@ -265,9 +265,9 @@ class Harness(Conversing[T_co], Generic[T_co]):
         """Where the conversations are kept."""
         return self._open_now.log
 
-    def _talk(self, conversation: Conversation) -> Talk[T_co]:
+    def _talk(self, conversation: ConversationKey) -> Conversation[T_co]:
         opened = self._open_now
-        return Talk(
+        return Conversation(
             opened.log,
             conversation,
             turns=opened.turns,
@@ -374,7 +374,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
 
     async def _spawn(
         self,
-        parent: Conversation,
+        parent: ConversationKey,
         models: ModelRegistry,
         child: Child,
         listen: Listen,
@@ -403,7 +403,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
         return ""
 
     def _header(self, opened: Opened, models: Chain, limits: Limits) -> TurnHeader:
-        bare, model = Policies(), models[0]
+        bare, model = LoopOptions(), models[0]
         policies = bare.under(limits)
         return TurnHeader(
             bundle=opened.loaded.bundle.id,
@@ -414,7 +414,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
             knowledge=commit_of(opened.space) if opened.space is not None else None,
         )
 
-    async def _reader(self, conversation: Conversation) -> Reader:
+    async def _reader(self, conversation: ConversationKey) -> Reader:
         opened = self._open_now
         timeline = Timeline(await opened.log.read(conversation))
         return Reader(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from loopline.clock import Clock
 from loopline.errors import StoreError
-from loopline.timeline import Conversation, ConversationLimits, MemoryLog, TimelineLog
+from loopline.timeline import ConversationKey, ConversationLimits, MemoryLog, TimelineLog
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS
 
@@ -103,7 +103,7 @@ async def back_up(log: TimelineLog, target: Path) -> None:
 
 
 async def audited(
-    log: TimelineLog, heads: Mapping[Conversation, Head], only: Conversation | None
+    log: TimelineLog, heads: Mapping[ConversationKey, Head], only: ConversationKey | None
 ) -> Sequence[Audit]:
     """Compare the conversations of a store with their chains, and with heads kept elsewhere.
 

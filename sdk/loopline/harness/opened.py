@@ -18,7 +18,7 @@ from loopline.knowledge import KnowledgeSpace
 from loopline.models import OutputType
 from loopline.reader import Conversed, OtherConversation
 from loopline.skills import Skills
-from loopline.timeline import Conversation, Timeline, TimelineLog
+from loopline.timeline import ConversationKey, Timeline, TimelineLog
 from loopline.tools import ToolSet
 
 
@@ -59,7 +59,7 @@ class Opened:
         return self._readable
 
 
-def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:
+def named(name: str, *, user: str, tenant: str, project: str) -> ConversationKey:
     """A conversation by its name and its owner's.
 
     Raises:
@@ -68,17 +68,17 @@ def named(name: str, *, user: str, tenant: str, project: str) -> Conversation:
     names = (("conversation", name), ("user", user), ("tenant", tenant), ("project", project))
     for kind, given in names:
         check_name(kind, given)
-    return Conversation(name=name, user=user, tenant=tenant, project=project)
+    return ConversationKey(name=name, user=user, tenant=tenant, project=project)
 
 
-async def conversed(log: TimelineLog, conversation: Conversation, timeline: Timeline) -> Conversed:
+async def conversed(log: TimelineLog, conversation: ConversationKey, timeline: Timeline) -> Conversed:
     """A conversation as a reader finds it."""
     summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
     return Conversed(timeline, summary, forgotten)
 
 
-def others(log: TimelineLog, conversation: Conversation) -> OtherConversation:
+def others(log: TimelineLog, conversation: ConversationKey) -> OtherConversation:
     """The other conversations of the same user, by name."""
 
     async def other(name: str) -> Conversed | None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Talk, Turns
+from loopline.conversations import Conversation, Turns
 from loopline.errors import LooplineError
 from loopline.harness.conversing import Conversing
 from loopline.harness.logs import audited, back_up, open_log, place
@@ -20,7 +20,7 @@ from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
     DEFAULT_USER,
-    Conversation,
+    ConversationKey,
     ConversationLimits,
     ConversationSummary,
     Timeline,
@@ -111,10 +111,10 @@ class Store(Conversing):
         for summary in found:
             yield summary
 
-    def _talk(self, conversation: Conversation) -> Talk:
+    def _talk(self, conversation: ConversationKey) -> Conversation:
         """It can be read and judged, and there is no bundle to run it."""
         log = self.log
-        return Talk(
+        return Conversation(
             log,
             conversation,
             turns=Turns(log, self._clock),
@@ -148,7 +148,7 @@ class Store(Conversing):
         await back_up(self.log, Path(target))
 
     async def audit(
-        self, heads: Mapping[Conversation, Head] | None = None, only: Conversation | None = None
+        self, heads: Mapping[ConversationKey, Head] | None = None, only: ConversationKey | None = None
     ) -> Sequence[Audit]:
         """Compare every conversation, or only one, with its chain of digests, and with heads kept elsewhere.
 
@@ -157,7 +157,7 @@ class Store(Conversing):
         """
         return await audited(self.log, heads or {}, only)
 
-    async def _reader(self, conversation: Conversation) -> Reader:
+    async def _reader(self, conversation: ConversationKey) -> Reader:
         log = self.log
         timeline = Timeline(await log.read(conversation))
         return Reader(

@@ -1,6 +1,6 @@
 """The loop."""
 
-from loopline.react.acting import Hands
+from loopline.react.acting import ToolRuntime
 from loopline.react.answering import completion, fallback
 from loopline.react.approving import approved, check_answer
 from loopline.react.channels import Channels, Node, channels, nodes
@@ -14,7 +14,7 @@ from loopline.react.guards import (
     read_only,
 )
 from loopline.react.limits import Limits, checked, recalled, recorded
-from loopline.react.policies import GROUPS, Policies, chosen_protocol
+from loopline.react.policies import GROUPS, LoopOptions, chosen_protocol
 from loopline.react.presets import (
     PRESETS,
     Preset,
@@ -62,14 +62,14 @@ __all__ = [
     "Guard",
     "GuardedCall",
     "Guards",
-    "Hands",
+    "ToolRuntime",
     "Hold",
     "Limits",
     "Node",
     "Nudge",
     "Nudged",
     "PendingCall",
-    "Policies",
+    "LoopOptions",
     "Preset",
     "PresetName",
     "React",

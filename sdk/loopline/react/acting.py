@@ -22,7 +22,7 @@ from loopline.react.approving import approved, digest_of
 from loopline.react.judging import Judge, Judged
 from loopline.react.outbox import Outbox
 from loopline.react.outcomes import bounded, recorded
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.quota import Quota
 from loopline.react.seams import Allow, Ask, Deny, Guard
 from loopline.react.spawning import Children, Spawn
@@ -71,7 +71,7 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hands:
+class ToolRuntime:
     """What calls are run with: whose they are, what they may reach, and who stands around them."""
 
     tools: Callable[[], ToolSet]
@@ -80,7 +80,7 @@ class Hands:
     properties: Mapping[str, Json]
     scratchpad: MutableMapping[str, Any]
     guards: Sequence[Guard] = ()
-    policies: Policies = field(default_factory=Policies)
+    policies: LoopOptions = field(default_factory=LoopOptions)
     output: OutputType[Any] | None = None
     spawn: Spawn | None = None
     quota: Quota = field(default_factory=Quota)
@@ -91,7 +91,7 @@ class Actor:
     """Runs calls and records what comes of them."""
 
     def __init__(
-        self, *, recorder: Recorder, clock: Clock, listen: Listen, hands: Hands, strikes: Strikes
+        self, *, recorder: Recorder, clock: Clock, listen: Listen, hands: ToolRuntime, strikes: Strikes
     ) -> None:
         self._recorder = recorder
         self._clock = clock

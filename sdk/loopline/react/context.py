@@ -39,7 +39,7 @@ from loopline.prompt import (
 )
 from loopline.react.offering import Offer, Offers
 from loopline.react.outcomes import sound
-from loopline.react.policies import Policies, chosen_protocol
+from loopline.react.policies import LoopOptions, chosen_protocol
 from loopline.react.quota import MeteredModel, Quota, recount
 from loopline.react.spawning import Child
 from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer, recorded_answer
@@ -99,7 +99,7 @@ class Context:
         system: str,
         clock: Clock,
         listen: Listen,
-        policies: Policies,
+        policies: LoopOptions,
         output: OutputType[Any] | None = None,
         child: Child | None = None,
     ) -> None:

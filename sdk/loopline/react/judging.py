@@ -12,7 +12,7 @@ from loopline.errors import LooplineError
 from loopline.models import JsonObject
 from loopline.react.approving import approved, digest_of
 from loopline.react.guards import Guards
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.seams import Allow, Guard, GuardedCall, Verdict
 from loopline.timeline import Effect, Recorder, ToolCalled
 from loopline.tools import BoundTool, Outcome, Tool, ToolSet
@@ -66,7 +66,7 @@ class Judge:
         recorder: Recorder,
         tools: Callable[[], ToolSet],
         guards: Sequence[Guard],
-        policies: Policies,
+        policies: LoopOptions,
         *,
         deps: object,
     ) -> None:

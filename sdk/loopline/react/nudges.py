@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from loopline.errors import LooplineError
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.seams import Hold, Nudge, Nudged, Reminder, Stop
 from loopline.react.state import ReactStateV2, repeated
 from loopline.timeline import Batch, ToolResult
@@ -30,7 +30,7 @@ ESCALATES_AT = 3
 """Rounds in a row in which a call failed, from which the words are stronger."""
 
 
-def nudges_of(policies: Policies) -> Iterator[Nudge]:
+def nudges_of(policies: LoopOptions) -> Iterator[Nudge]:
     """Those that the policies switch on, in the order in which they are asked."""
     if policies.stagnation_rounds:
         yield stagnation(policies.stagnation_rounds)

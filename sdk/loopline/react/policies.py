@@ -34,7 +34,7 @@ from loopline.tools import EDITABLE_TAIL_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
+class LoopOptions:
     """What `Limits` names, whole: these defaults are the preset `bare`."""
 
     max_iterations: int | None = 15
@@ -75,7 +75,7 @@ class Policies:
     summary_hint: str | None = None
     time_zone: str | None = None
 
-    def under(self, *limits: Limits) -> Policies:
+    def under(self, *limits: Limits) -> LoopOptions:
         """These, with what the limits set, the later ones over the earlier.
 
         Raises:
@@ -86,7 +86,7 @@ class Policies:
             together.update(checked(one))
         return replace(self, **together)
 
-    def sound(self) -> Policies:
+    def sound(self) -> LoopOptions:
         """These, when they go together.
 
         Raises:
@@ -113,7 +113,7 @@ class Policies:
         """Every policy by its name."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
-    def apart_from(self, other: Policies) -> dict[str, LimitValue]:
+    def apart_from(self, other: LoopOptions) -> dict[str, LimitValue]:
         """What these have otherwise than others, by name."""
         others = other.values
         return {name: value for name, value in self.values.items() if value != others[name]}
@@ -164,7 +164,7 @@ GROUPS: Mapping[str, Iterable[str]] = {
 """The policies by what they are about."""
 
 
-def chosen_protocol(policies: Policies, model: Model) -> DecisionProtocol:
+def chosen_protocol(policies: LoopOptions, model: Model) -> DecisionProtocol:
     """The protocol that is asked for, unless the model cannot keep it; "auto" is the best it can."""
     abilities = model.abilities
     match policies.protocol:

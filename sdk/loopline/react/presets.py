@@ -10,7 +10,7 @@ from typing import Literal
 
 from loopline.errors import LooplineError
 from loopline.react.limits import Limits, checked
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.timeline import LimitValue
 
 PresetName = Literal["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
@@ -29,7 +29,7 @@ class Preset:
 
     name: str
     about: str
-    policies: Policies = field(default_factory=Policies)
+    policies: LoopOptions = field(default_factory=LoopOptions)
     variables: Mapping[str, Variable] = field(default_factory=dict[str, Variable], hash=False)
 
     def environment(self, environment: Mapping[str, str]) -> Limits:
@@ -110,12 +110,12 @@ _ALL = (
     Preset(
         name="kdcube",
         about="channels in one stream, one call after the other",
-        policies=Policies(protocol="tagged", chain="first", parallel_tools=1, dialect="kdcube"),
+        policies=LoopOptions(protocol="tagged", chain="first", parallel_tools=1, dialect="kdcube"),
     ),
     Preset(
         name="fim",
         about="a loop of calls, then a request of its own that writes the answer",
-        policies=Policies(
+        policies=LoopOptions(
             max_iterations=50,
             chain="first",
             text_protocol="json",
@@ -133,7 +133,7 @@ _ALL = (
     Preset(
         name="nadoo",
         about="thought, action, observation: one tool at a time",
-        policies=Policies(
+        policies=LoopOptions(
             max_iterations=10,
             protocol="thought_action",
             chain="first",
@@ -144,7 +144,7 @@ _ALL = (
     Preset(
         name="chatcli",
         about="a worker with 30 rounds and 10 minutes, whose work is kept at the limit",
-        policies=Policies(
+        policies=LoopOptions(
             max_iterations=30,
             chain="first",
             deadline_seconds=600.0,
@@ -163,7 +163,7 @@ _ALL = (
     Preset(
         name="beakr",
         about="as many rounds as 200,000 tokens and 10 minutes allow",
-        policies=Policies(
+        policies=LoopOptions(
             max_iterations=None,
             max_tokens=200_000,
             deadline_seconds=600.0,

@@ -22,7 +22,7 @@ from loopline.errors import (
 )
 from loopline.models import Abilities, Model, Price, Prompt, Reply, TextDelta, Usage
 from loopline.models.tokens import cost_of_prompt, estimate
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.timeline import Recorder, Turn, parent_name
 
 LEAST_OUTPUT = 256
@@ -133,7 +133,7 @@ class Quota:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def open(
-        self, turn: Turn, policies: Policies, elapsed_seconds: Callable[[], float] | None = None
+        self, turn: Turn, policies: LoopOptions, elapsed_seconds: Callable[[], float] | None = None
     ) -> None:
         """Take the limits of the policies, what the turn's blocks say was used, and the turn's clock."""
         self.limit = Left(policies.max_tokens, policies.max_cost)
@@ -313,7 +313,7 @@ async def recount(quota: Quota, turn: Turn, name: str, recorder: Recorder) -> No
             await recount(below, run, child, recorder)
 
 
-def check_prices(policies: Policies, models: Iterable[Model]) -> None:
+def check_prices(policies: LoopOptions, models: Iterable[Model]) -> None:
     """Refuse a limit of the cost that cannot be held.
 
     Raises:

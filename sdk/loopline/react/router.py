@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loopline.models import Reply, ToolCall
 from loopline.prompt import Answer, Calls, Decided, Malformed
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.seams import Hold, Nudge, Stop
 from loopline.react.state import ReactStateV2
 from loopline.timeline import AnswerFlag
@@ -88,7 +88,7 @@ class Table:
 
     state: ReactStateV2
     waiting: bool
-    policies: Policies
+    policies: LoopOptions
     nudges: Sequence[Nudge] = ()
 
 

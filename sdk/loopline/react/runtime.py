@@ -27,7 +27,7 @@ from loopline.models import (
     well_formed,
 )
 from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
-from loopline.react.acting import Actor, Hands
+from loopline.react.acting import Actor, ToolRuntime
 from loopline.react.answering import (
     NOTHING,
     Collected,
@@ -42,7 +42,7 @@ from loopline.react.asking import Patience, Unasked, ask
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.nudges import nudges_of
 from loopline.react.outcomes import acknowledged, noticed, thoughts
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.quota import OutOfBudget, check_prices
 from loopline.react.replies import Whole, joined_notes, words_of
 from loopline.react.router import (
@@ -100,10 +100,10 @@ class React(Generic[T_co]):
         recorder: Recorder,
         models: Sequence[Model],
         context: Context,
-        hands: Hands,
+        hands: ToolRuntime,
         clock: Clock,
         listen: Listen,
-        policies: Policies,
+        policies: LoopOptions,
         seams: Seams | None = None,
     ) -> None:
         self._recorder = recorder

@@ -13,7 +13,7 @@ from loopline.events import Delta, Event, Listen
 from loopline.models import Json
 from loopline.react.limits import Limits, checked
 from loopline.react.outbox import Outbox
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.quota import Quota
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.timeline import (
@@ -138,7 +138,7 @@ class Children:
         *,
         recorder: Recorder,
         spawn: Spawn | None,
-        policies: Policies,
+        policies: LoopOptions,
         quota: Quota,
         outbox: Outbox,
     ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from loopline.models import JsonObject, Usage, dumps
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.timeline import Batch, Turn
 
 STEER_ROUNDS = 3
@@ -43,7 +43,7 @@ class ReactStateV2:
     answer: str | None = None
 
     @classmethod
-    def fold(cls, turn: Turn, policies: Policies, elapsed_seconds: float) -> ReactStateV2:
+    def fold(cls, turn: Turn, policies: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
         """The state that the turn's blocks make."""
         most = policies.max_iterations
         least = policies.min_rounds

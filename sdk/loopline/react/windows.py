@@ -38,7 +38,7 @@ from loopline.prompt import (
 )
 from loopline.react.asking import Patience, ask
 from loopline.react.offering import Offer
-from loopline.react.policies import Policies
+from loopline.react.policies import LoopOptions
 from loopline.react.quota import MeteredModel, OutOfBudget, Quota
 from loopline.react.typed_answers import TypedAnswer, recorded_answer
 from loopline.timeline import (
@@ -96,7 +96,7 @@ class Windows:
     view: View
     offer: Offer
     answer: TypedAnswer | None
-    policies: Policies
+    policies: LoopOptions
     clock: Clock
     listen: Listen
     quota: Quota

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from loopline.models import Json, JsonObject
 from loopline.reader.importing import DocumentError, block_at, rows_of
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Fault, Head, Link, audit, block_link
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def audit_document(
-    document: JsonObject, heads: Mapping[Conversation, Head], whose: Conversation
+    document: JsonObject, heads: Mapping[ConversationKey, Head], whose: ConversationKey
 ) -> Audit:
     """Return what is wrong with a document, as `whose` its head is among the heads.
 

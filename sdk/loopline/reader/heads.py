@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from loopline.timeline.chain import START, Head
 
 VERSION = 1
@@ -19,14 +19,14 @@ class HeadsError(LooplineError):
     """A file of heads cannot be used; the message says why."""
 
 
-def heads_text(heads: Mapping[Conversation, Head], key: bytes = b"") -> str:
+def heads_text(heads: Mapping[ConversationKey, Head], key: bytes = b"") -> str:
     """Return the heads as JSON; with a key it has an HMAC-SHA256 of them."""
     rows: list[Json] = [_row(conversation, head) for conversation, head in heads.items()]
     signed: JsonObject = {"hmac_sha256": _signature(rows, key)} if key else {}
     return json.dumps({"version": VERSION, "heads": rows, **signed}, ensure_ascii=False, indent=1)
 
 
-def read_heads(text: str, key: bytes = b"") -> dict[Conversation, Head]:
+def read_heads(text: str, key: bytes = b"") -> dict[ConversationKey, Head]:
     """Return the heads that the text holds.
 
     Raises:
@@ -50,7 +50,7 @@ def _signature(rows: list[Json], key: bytes) -> str:
     return hmac.new(key, dumps(rows).encode(), sha256).hexdigest()
 
 
-def _row(conversation: Conversation, head: Head) -> JsonObject:
+def _row(conversation: ConversationKey, head: Head) -> JsonObject:
     return {
         "conversation": conversation.name,
         "user": conversation.user,
@@ -61,7 +61,7 @@ def _row(conversation: Conversation, head: Head) -> JsonObject:
     }
 
 
-def _read(row: Json) -> tuple[Conversation, Head]:
+def _read(row: Json) -> tuple[ConversationKey, Head]:
     match row:
         case {
             "conversation": str(name),
@@ -80,5 +80,5 @@ def _read(row: Json) -> tuple[Conversation, Head]:
         known = b""
     if len(known) != len(START) or seq < 1:
         raise HeadsError(f"the head of {name!r} is none: its digest has 64 hexadecimal digits")
-    conversation = Conversation(name=name, user=user, project=project, tenant=tenant)
+    conversation = ConversationKey(name=name, user=user, project=project, tenant=tenant)
     return conversation, Head(seq=seq, digest=known)

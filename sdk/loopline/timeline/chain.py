@@ -15,7 +15,7 @@ from typing import Literal
 
 from loopline.timeline.blocks import Block
 from loopline.timeline.codec import encode
-from loopline.timeline.log import Conversation
+from loopline.timeline.log import ConversationKey
 
 START: bytes = bytes(32)
 """What stands before the first digest."""
@@ -80,13 +80,13 @@ class Head:
 class Audit:
     """What was found of a conversation: its head as it is, and its faults, if it has any."""
 
-    conversation: Conversation
+    conversation: ConversationKey
     head: Head
     faults: tuple[Fault, ...] = ()
     forgotten: datetime | None = None
 
 
-def audit(conversation: Conversation, links: Sequence[Link], head: Head | None) -> Audit:
+def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | None) -> Audit:
     """Return what is wrong with a conversation of these links, whose head was once that one."""
     last = Head(seq=links[-1].seq, digest=links[-1].digest) if links else Head()
     return Audit(conversation=conversation, head=last, faults=tuple(find_faults(links, head)))

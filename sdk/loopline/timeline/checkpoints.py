@@ -25,7 +25,7 @@ from loopline.timeline.blocks import (
 )
 from loopline.timeline.codec import body_types
 from loopline.timeline.imports import Imported
-from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.models import ModelOverflowed
 from loopline.timeline.plan import Plans
 from loopline.timeline.shown import Checkpoint, RoundStart
@@ -34,7 +34,7 @@ from loopline.timeline.timeline import Timeline, plans_begun
 Learned = Mapping[str, tuple[float, ...]]
 
 
-async def opened(log: TimelineLog, conversation: Conversation) -> Timeline:
+async def opened(log: TimelineLog, conversation: ConversationKey) -> Timeline:
     """The conversation as it stands, from its newest checkpoint on; the whole where it has none.
 
     What is carried and what comes after it make the folds that the whole makes, save what only blocks
@@ -59,7 +59,7 @@ def trimmed(timeline: Timeline) -> Timeline:
 
 
 async def reaching(
-    log: TimelineLog, conversation: Conversation, timeline: Timeline, turn: int
+    log: TimelineLog, conversation: ConversationKey, timeline: Timeline, turn: int
 ) -> Timeline:
     """The timeline, if that turn is in it; the whole if it may have ended before its checkpoint."""
     found = timeline.turns.get(turn)

@@ -32,7 +32,7 @@ DEFAULT_USER = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class ConversationKey:
     """Whose conversation it is, and its name among theirs."""
 
     name: str
@@ -45,7 +45,7 @@ class Conversation:
 class ConversationSummary:
     """A line of a list of conversations. `uid` is unique for ever; `head` is the last seq."""
 
-    conversation: Conversation
+    conversation: ConversationKey
     uid: str
     head: int
     turns: int
@@ -64,7 +64,7 @@ class TimelineLog(Protocol):
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,
@@ -88,7 +88,7 @@ class TimelineLog(Protocol):
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -107,7 +107,7 @@ class TimelineLog(Protocol):
         ...
 
     def lease(
-        self, conversation: Conversation, *, wait: bool = True
+        self, conversation: ConversationKey, *, wait: bool = True
     ) -> AbstractAsyncContextManager[int]:
         """The right to run the conversation, as a new term, until the context is left.
 
@@ -118,7 +118,7 @@ class TimelineLog(Protocol):
         """
         ...
 
-    async def find(self, conversation: Conversation) -> ConversationSummary | None:
+    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """What is known of the conversation; None when it never began."""
         ...
 
@@ -147,7 +147,7 @@ class TimelineLog(Protocol):
         """
         ...
 
-    async def holds(self, conversation: Conversation, term: int) -> bool:
+    async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Whether the lease of that term stands: no later one has begun, as far as can be known here.
 
         It costs nothing while the lease cannot have ended. After a pause past its end the store is
@@ -155,7 +155,7 @@ class TimelineLog(Protocol):
         """
         ...
 
-    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere, each as it is, all or none.
 
         The blocks are taken to be a whole conversation from its first place on, in order.
@@ -167,7 +167,7 @@ class TimelineLog(Protocol):
         """
         ...
 
-    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation of the same owner with the blocks up to `seq`.
 
         What it costs does not depend on how many those are. Places, turns and numbers go on from
@@ -180,7 +180,7 @@ class TimelineLog(Protocol):
         """
         ...
 
-    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good: the one removal there is.
 
         Its name stays taken, and a runner that has it is refused from then on. The child runs that its
@@ -193,7 +193,7 @@ class TimelineLog(Protocol):
         """
         ...
 
-    async def forgotten(self, conversation: Conversation) -> datetime | None:
+    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """When the conversation was forgotten; None when it was not."""
         ...
 
@@ -202,7 +202,7 @@ class TimelineLog(Protocol):
         ...
 
 
-def check_known(conversation: Conversation, forgotten: datetime | None) -> None:
+def check_known(conversation: ConversationKey, forgotten: datetime | None) -> None:
     """Check that a conversation may go on.
 
     Raises:
@@ -216,7 +216,7 @@ def check_known(conversation: Conversation, forgotten: datetime | None) -> None:
 
 
 def check_fork(
-    conversation: Conversation, fork: Conversation, *, seq: int, head: int, taken: bool
+    conversation: ConversationKey, fork: ConversationKey, *, seq: int, head: int, taken: bool
 ) -> None:
     """Check that a fork may begin.
 
@@ -233,7 +233,7 @@ def check_fork(
         raise ConflictError(f"conversation {fork.name!r} has begun already: take another name")
 
 
-def check_forget(conversation: Conversation, forks: Sequence[str]) -> None:
+def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
     """Check that a conversation may be forgotten, of which these forks show some.
 
     Raises:
@@ -301,7 +301,7 @@ NEARLY_FULL_PERCENT = 80
 
 
 def check_room(
-    conversation: Conversation,
+    conversation: ConversationKey,
     entries: Sequence[Entry],
     size: ConversationSize,
     limits: ConversationLimits,
@@ -325,7 +325,7 @@ def check_room(
 
 
 def check_restored(
-    conversation: Conversation, size: ConversationSize, limits: ConversationLimits
+    conversation: ConversationKey, size: ConversationSize, limits: ConversationLimits
 ) -> None:
     """Check that a conversation of that size may be brought in from elsewhere.
 
@@ -340,7 +340,7 @@ def check_restored(
 
 
 def warn_if_nearly_full(
-    conversation: Conversation,
+    conversation: ConversationKey,
     before: ConversationSize,
     after: ConversationSize,
     limits: ConversationLimits,

@@ -17,7 +17,7 @@ from loopline.timeline.imports import Imported
 from loopline.timeline.kinds import is_among
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
-    Conversation,
+    ConversationKey,
     ConversationLimits,
     ConversationSize,
     ConversationSummary,
@@ -43,7 +43,7 @@ class _Kept:
     counts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
     keys: set[str] = field(default_factory=set[str])
     turns: int = 0
-    shows: dict[Conversation, int] = field(default_factory=dict[Conversation, int])
+    shows: dict[ConversationKey, int] = field(default_factory=dict[ConversationKey, int])
     """Of whom a fork shows blocks, up to which place."""
     bytes: int = 0
 
@@ -61,14 +61,14 @@ class MemoryLog:
     ) -> None:
         self._clock = clock or SystemClock()
         self._limits = limits
-        self._kept: dict[Conversation, _Kept] = {}
-        self._running: dict[Conversation, asyncio.Lock] = {}
-        self._terms: Counter[Conversation] = Counter()
-        self._forgotten: dict[Conversation, datetime] = {}
+        self._kept: dict[ConversationKey, _Kept] = {}
+        self._running: dict[ConversationKey, asyncio.Lock] = {}
+        self._terms: Counter[ConversationKey] = Counter()
+        self._forgotten: dict[ConversationKey, datetime] = {}
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,
@@ -116,7 +116,7 @@ class MemoryLog:
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -139,7 +139,7 @@ class MemoryLog:
 
     @asynccontextmanager
     async def lease(
-        self, conversation: Conversation, *, wait: bool = True
+        self, conversation: ConversationKey, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
         """The right to run the conversation."""
         lock = self._running.setdefault(conversation, asyncio.Lock())
@@ -150,7 +150,7 @@ class MemoryLog:
             self._terms[conversation] += 1
             yield self._terms[conversation]
 
-    async def find(self, conversation: Conversation) -> ConversationSummary | None:
+    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """What is known of the conversation."""
         kept = self._kept.get(conversation)
         return None if kept is None else _summary(conversation, kept)
@@ -191,11 +191,11 @@ class MemoryLog:
             and _last_ended(self._kept[summary.conversation]) < summary.turns
         ]
 
-    async def holds(self, conversation: Conversation, term: int) -> bool:
+    async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Whether the lease of that term stands."""
         return 0 < term == self._terms[conversation]
 
-    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere."""
         sizes = [_size(block.body) for block in blocks]
         check_known(conversation, self._forgotten.get(conversation))
@@ -220,7 +220,7 @@ class MemoryLog:
         newest = max(block.term for block in blocks)
         self._terms[conversation] = max(self._terms[conversation], newest)
 
-    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
         check_known(conversation, self._forgotten.get(conversation))
         kept = self._kept.get(conversation)
@@ -242,7 +242,7 @@ class MemoryLog:
             entries = [Entry(body=mark, turn=begun.turns) for mark in marks]
             self._keep(begun, entries, [_size(mark) for mark in marks], 0)
 
-    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good."""
         if conversation not in self._kept:
             return
@@ -254,9 +254,9 @@ class MemoryLog:
             self._terms[gone] += 1
             self._forgotten[gone] = now
 
-    def _doomed(self, conversation: Conversation) -> tuple[list[Conversation], list[Conversation]]:
+    def _doomed(self, conversation: ConversationKey) -> tuple[list[ConversationKey], list[ConversationKey]]:
         """What goes with the conversation, itself included; and those of them that are forks."""
-        doomed, forks = [conversation], list[Conversation]()
+        doomed, forks = [conversation], list[ConversationKey]()
         for gone in doomed:  # it grows on the way
             for one, kept in self._kept.items():
                 is_child = replace(one, name=parent_name(one.name) or "") == gone
@@ -265,7 +265,7 @@ class MemoryLog:
                     forks += [] if is_child else [one]
         return doomed, forks
 
-    async def forgotten(self, conversation: Conversation) -> datetime | None:
+    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """When the conversation was forgotten."""
         return self._forgotten.get(conversation)
 
@@ -283,9 +283,9 @@ def _size(body: Body) -> int:
     return len(text.encode())
 
 
-def _shown(conversation: Conversation, kept: _Kept, seq: int) -> dict[Conversation, int]:
+def _shown(conversation: ConversationKey, kept: _Kept, seq: int) -> dict[ConversationKey, int]:
     """Of whom a fork shows blocks, up to which place; each begins where the one before ends."""
-    shown = dict[Conversation, int]()
+    shown = dict[ConversationKey, int]()
     before = 0
     for owner, last in [*kept.shows.items(), (conversation, len(kept.blocks))]:
         if before < min(last, seq):
@@ -299,7 +299,7 @@ def _last_ended(kept: _Kept) -> int:
     return next(ended, 0)
 
 
-def _summary(conversation: Conversation, kept: _Kept) -> ConversationSummary:
+def _summary(conversation: ConversationKey, kept: _Kept) -> ConversationSummary:
     return ConversationSummary(
         conversation=conversation,
         uid=kept.uid,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.blocks import Block
-from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.timeline import Timeline, turn_number
 
 
@@ -22,7 +22,7 @@ class Past:
     What was read whole is kept with the timeline, so that it is read once.
     """
 
-    def __init__(self, log: TimelineLog, conversation: Conversation, timeline: Timeline) -> None:
+    def __init__(self, log: TimelineLog, conversation: ConversationKey, timeline: Timeline) -> None:
         self._log = log
         self._conversation = conversation
         self._timeline = timeline

@@ -11,7 +11,7 @@ from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import OutputType
 from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
-from loopline.timeline.log import Conversation, TimelineLog
+from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.past import Past
 from loopline.timeline.shown import turn_id
 from loopline.timeline.timeline import Timeline, Turn
@@ -36,7 +36,7 @@ class Recorder:
         log: TimelineLog,
         timeline: Timeline,
         *,
-        conversation: Conversation,
+        conversation: ConversationKey,
         uid: str,
         turn: int,
         term: int,

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Literal
 
 from loopline import Harness, Store
-from loopline.conversations import Talk
+from loopline.conversations import Conversation
 from loopline.errors import LooplineError, StoreBusy
 from loopline.models import AssistantMessage, JsonObject, Prompt, ToolCall, UserMessage, dumps
 from loopline.timeline import Block, Completion, ToolResult, ToolStarted, UserFollowup, UserSteer
@@ -50,7 +50,7 @@ class Member:
         self._journal = (folder / f"journal-{number}").open("a", encoding="utf-8")
         self.tally = Tally()
 
-    def acknowledge(self, kind: Kind, talk: Talk, **values: str | int) -> None:
+    def acknowledge(self, kind: Kind, talk: Conversation, **values: str | int) -> None:
         """Write down what was acknowledged."""
         entry: JsonObject = {"kind": kind, "conversation": talk.conversation.name, **values}
         self._journal.write(dumps(entry) + "\n")
@@ -125,7 +125,7 @@ def url(folder: Path, name: str = "crowd.db") -> str:
     return f"sqlite:///{folder}/{name}"
 
 
-async def blocks_of(talk: Talk) -> list[Block]:
+async def blocks_of(talk: Conversation) -> list[Block]:
     """All blocks of a conversation."""
     return list(await talk.blocks())
 

@@ -20,7 +20,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreError
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry as ScriptEntry
-from loopline.timeline import Block, Conversation
+from loopline.timeline import Block, ConversationKey
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.crashes.processes import HERE, finish, prompt, start, url
 from tests.support.playground import bundle
@@ -118,7 +118,7 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
-async def judge(store: Path, conversation: Conversation, acknowledged: list[Block]) -> Tally:
+async def judge(store: Path, conversation: ConversationKey, acknowledged: list[Block]) -> Tally:
     """Open the store anew and hold it against what was acknowledged."""
     tally = Tally()
     async with Store.open(url(store), read_only=True) as opened:

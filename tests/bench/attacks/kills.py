@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from loopline import Store
-from loopline.timeline import Block, Conversation, Entry, ToolStarted
+from loopline.timeline import Block, ConversationKey, Entry, ToolStarted
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.crashes.processes import say
 from tests.support import dying
@@ -39,7 +39,7 @@ class SpeakingLog(DyingLog):
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,
@@ -101,7 +101,7 @@ def judge(fate: Fate, acknowledged: int) -> Tally:
     blocks, read_again = asyncio.run(kept(fate))
     tally.expect(blocks[: len(left)] == left, "block changed")
     tally.expect({ref: read_again.get(ref) for ref in read} == read, "ref reads otherwise")
-    faults = asyncio.run(count_faults(fate.path, Conversation(name=fate.conversation)))
+    faults = asyncio.run(count_faults(fate.path, ConversationKey(name=fate.conversation)))
     tally.expect(faults == 0, "fault found by the audit", faults)
     started = [block.body.call_id for block in blocks if isinstance(block.body, ToolStarted)]
     tally.done["calls started"] += len(started)
@@ -115,7 +115,7 @@ def judge(fate: Fate, acknowledged: int) -> Tally:
     return tally
 
 
-async def count_faults(store: Path, only: Conversation | None = None) -> int:
+async def count_faults(store: Path, only: ConversationKey | None = None) -> int:
     """Audit the store, or one conversation of it."""
     async with Store.open(f"sqlite:///{store}", read_only=True) as opened:
         return sum(len(audit.faults) for audit in await opened.audit(only=only))

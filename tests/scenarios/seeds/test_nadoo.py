@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loopline import Block
 from loopline.models import Usage
-from loopline.react import Policies
+from loopline.react import LoopOptions
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Draft, Notice, ToolCalled, ToolResult
@@ -19,7 +19,7 @@ async def test_n1_an_answer_may_come_early_unless_something_else_is_asked_for() 
     model = ScriptedModel(["At once."])
     async with at_work(model, workbench(protocol="thought_action")) as talk:
         assert (await talk.say("go")).rounds == 1
-    assert f"of {Policies().max_iterations}," in model.requests[0].tail
+    assert f"of {LoopOptions().max_iterations}," in model.requests[0].tail
 
 
 async def test_n2_decision_call_and_result_come_in_their_order() -> None:

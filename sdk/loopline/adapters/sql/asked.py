@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
 
-from loopline.timeline import Body, Conversation, Entry
+from loopline.timeline import Body, ConversationKey, Entry
 from loopline.timeline.blobs import LARGE_BYTES
 from loopline.timeline.soundness import sound
 
@@ -59,7 +59,7 @@ class Stored:
 class Append:
     """An append as it was asked for, its bodies encoded already."""
 
-    conversation: Conversation
+    conversation: ConversationKey
     entries: Sequence[Entry]
     stored: Sequence[Stored]
     seen: int
@@ -69,7 +69,7 @@ class Append:
     @classmethod
     def of(
         cls,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,

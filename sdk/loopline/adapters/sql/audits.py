@@ -12,11 +12,11 @@ from loopline.adapters.sql.links import base_of, link_of, own_rows
 from loopline.adapters.sql.rows import moment_of
 from loopline.adapters.sql.schema import conversations, tombstones
 from loopline.errors import StoreError
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from loopline.timeline.blobs import BlobStore
 from loopline.timeline.chain import Audit, Fault, Head, Link, audit
 
-Heads = Mapping[Conversation, Head]
+Heads = Mapping[ConversationKey, Head]
 
 _EVERY = (
     select(
@@ -35,12 +35,12 @@ _EVERY = (
 
 
 def audits(
-    connection: Connection, heads: Heads, only: Conversation | None, blobs: BlobStore | None
+    connection: Connection, heads: Heads, only: ConversationKey | None, blobs: BlobStore | None
 ) -> list[Audit]:
     """Return what is found of the conversations of a store, or only of one, in order."""
-    found, named = list[Audit](), set[Conversation]()
+    found, named = list[Audit](), set[ConversationKey]()
     for row, tenant, project, user, name, at in connection.execute(_EVERY).all():
-        conversation = Conversation(name=name, user=user, tenant=tenant, project=project)
+        conversation = ConversationKey(name=name, user=user, tenant=tenant, project=project)
         named.add(conversation)
         if only in (None, conversation):
             head = heads.get(conversation)
@@ -58,7 +58,7 @@ _GONE = Fault(seq=1, kind="removed", text="there is no such conversation, nor a 
 def _audit(
     connection: Connection,
     row: int,
-    conversation: Conversation,
+    conversation: ConversationKey,
     head: Head | None,
     forgotten: datetime | None,
     blobs: BlobStore | None,

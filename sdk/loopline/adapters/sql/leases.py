@@ -17,7 +17,7 @@ from loopline.adapters.sql.owners import Claim, Owner, boot_id, since_boot
 from loopline.adapters.sql.rows import Rows
 from loopline.adapters.sql.threads import Readers
 from loopline.errors import ConflictError, StoreError
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 
 LEASE_SECONDS = 10.0
 BEATS_PER_LEASE = 4
@@ -25,7 +25,7 @@ FIRST_POLL_SECONDS = 0.005
 LAST_POLL_SECONDS = 0.05
 LOOK_SECONDS = 0.5
 
-_Term = tuple[Conversation, int]
+_Term = tuple[ConversationKey, int]
 
 
 @dataclass(slots=True)
@@ -56,11 +56,11 @@ class Leases:
         self._readers = readers
         self._writing = writing
         self._seconds = seconds
-        self._held: dict[Conversation, _Lease] = {}
+        self._held: dict[ConversationKey, _Lease] = {}
         self._heartbeat: Heartbeat | None = None
 
     @asynccontextmanager
-    async def hold(self, conversation: Conversation, *, wait: bool) -> AsyncGenerator[int, None]:
+    async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
         """Have the right to run the conversation, as a new term, until the context is left.
 
         Raises:
@@ -91,7 +91,7 @@ class Leases:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
-    async def stands(self, conversation: Conversation, term: int) -> bool:
+    async def stands(self, conversation: ConversationKey, term: int) -> bool:
         """Whether the lease of that term stands; once it may have ended, only if it can be put off."""
         held = self._held.get(conversation)
         if held is not None and held.term == term and since_boot() <= held.ends:
@@ -145,7 +145,7 @@ class Leases:
 
         return await group.writer.do(take)
 
-    def _let_go(self, conversation: Conversation, lease: _Lease) -> None:
+    def _let_go(self, conversation: ConversationKey, lease: _Lease) -> None:
         if self._held.get(conversation) is lease:
             del self._held[conversation]
 
@@ -186,7 +186,7 @@ class Leases:
 class _Lock:
     """The lock that somebody is about to take."""
 
-    def __init__(self, locks: Locks, conversation: Conversation, files: ExitStack) -> None:
+    def __init__(self, locks: Locks, conversation: ConversationKey, files: ExitStack) -> None:
         self._locks = locks
         self._files = files
         self._open: dict[int, FileIO] = {}

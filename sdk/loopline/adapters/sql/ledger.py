@@ -47,7 +47,7 @@ from loopline.errors import ConflictError, LooplineError
 from loopline.timeline import (
     NEW_TURN,
     Block,
-    Conversation,
+    ConversationKey,
     Entry,
     admit,
     as_entry,
@@ -178,7 +178,7 @@ class Ledger:
         self._limits = limits
         self._rows = Rows(path, blobs)
         self._numbers = Numbers()
-        self._places: OrderedDict[Conversation, _Place] = OrderedDict()
+        self._places: OrderedDict[ConversationKey, _Place] = OrderedDict()
         self._pending = _Pending()
         self._as_of: object = None
 
@@ -199,7 +199,7 @@ class Ledger:
         return outcomes
 
     def take_term(
-        self, connection: Connection, conversation: Conversation, claim: Claim
+        self, connection: Connection, conversation: ConversationKey, claim: Claim
     ) -> int | Owner:
         """The conversation's next term, which ends the one before; else who has it."""
         self._refresh(connection)
@@ -215,8 +215,8 @@ class Ledger:
         return place.term
 
     def put_off(
-        self, connection: Connection, terms: Iterable[tuple[Conversation, int]], ends: int
-    ) -> list[tuple[Conversation, int]]:
+        self, connection: Connection, terms: Iterable[tuple[ConversationKey, int]], ends: int
+    ) -> list[tuple[ConversationKey, int]]:
         """Let the leases of these terms end later, save where a newer one has begun; those that do."""
         self._refresh(connection)
         places = [(self._place(connection, one[0]), one) for one in terms]
@@ -225,7 +225,7 @@ class Ledger:
         return [one for _, one in standing]
 
     def fork(
-        self, connection: Connection, conversation: Conversation, fork: Conversation, seq: int
+        self, connection: Connection, conversation: ConversationKey, fork: ConversationKey, seq: int
     ) -> None:
         """Let the fork begin with what the conversation shows up to the place."""
         self._refresh(connection)
@@ -247,7 +247,7 @@ class Ledger:
             self._pending.write(connection)
 
     def forget_conversation(
-        self, connection: Connection, conversation: Conversation, *, cascade: bool
+        self, connection: Connection, conversation: ConversationKey, *, cascade: bool
     ) -> None:
         """Leave a tombstone in its place, and in that of each fork that shows some of it."""
         self._refresh(connection)
@@ -265,7 +265,7 @@ class Ledger:
     def restore(
         self,
         connection: Connection,
-        conversation: Conversation,
+        conversation: ConversationKey,
         kept: Sequence[tuple[Block, Stored]],
     ) -> None:
         """Begin a conversation with these blocks, within the transaction.
@@ -350,7 +350,7 @@ class Ledger:
         wanted = {"conversation": place.id, "key": key}
         return connection.execute(_REPEATED, wanted).one_or_none() is not None
 
-    def _place(self, connection: Connection, conversation: Conversation) -> _Place:
+    def _place(self, connection: Connection, conversation: ConversationKey) -> _Place:
         place = self._places.get(conversation)
         if place is None:
             place = self._places[conversation] = _read_place(connection, conversation)
@@ -360,7 +360,7 @@ class Ledger:
         self._places.move_to_end(conversation)
         return place
 
-    def _row(self, connection: Connection, conversation: Conversation, place: _Place) -> int:
+    def _row(self, connection: Connection, conversation: ConversationKey, place: _Place) -> int:
         """The id of the conversation's row, which is made if there is none."""
         if place.id is None:
             named = {**names(conversation), "uid": self._clock.new_id()}
@@ -400,7 +400,7 @@ class Ledger:
         return self._numbers.of(connection, row, place.head, turns, is_fork=is_fork)
 
 
-def _read_place(connection: Connection, conversation: Conversation) -> _Place:
+def _read_place(connection: Connection, conversation: ConversationKey) -> _Place:
     found = _PLACE.rows(connection, names(conversation))
     if not found:
         return _Place()

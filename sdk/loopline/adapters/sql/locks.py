@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import Path
 
 from loopline.adapters.sql.files import explained, make_private_folder
-from loopline.timeline import Conversation
+from loopline.timeline import ConversationKey
 from loopline.timeline.waiting import settled
 
 
@@ -25,7 +25,7 @@ class Locks:
     def __init__(self, store: Path) -> None:
         self._folder = store.with_name(f"{store.name}-locks")
 
-    async def open(self, conversation: Conversation, generation: int, held: ExitStack) -> FileIO:
+    async def open(self, conversation: ConversationKey, generation: int, held: ExitStack) -> FileIO:
         """The lock's file, until the stack is closed, which gives the lock back too.
 
         Two tasks of a process exclude each other too, for each opens the file anew.
@@ -60,7 +60,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _file_name(conversation: Conversation, generation: int) -> str:
+def _file_name(conversation: ConversationKey, generation: int) -> str:
     names = (conversation.tenant, conversation.project, conversation.user, conversation.name)
     later = f".{generation}" if generation else ""
     return f"{sha256(repr(names).encode()).hexdigest()}{later}.lock"

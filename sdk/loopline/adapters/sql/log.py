@@ -30,7 +30,7 @@ from loopline.adapters.sql.still import StillReaders
 from loopline.adapters.sql.threads import Readers, Writer
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
-from loopline.timeline import Block, Conversation, ConversationSummary, Entry
+from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.blobs import BlobStore
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
@@ -124,7 +124,7 @@ class SqlLog:
 
     async def append(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         entries: Sequence[Entry],
         *,
         seen: int,
@@ -150,7 +150,7 @@ class SqlLog:
 
     async def read(
         self,
-        conversation: Conversation,
+        conversation: ConversationKey,
         *,
         after: int = 0,
         limit: int | None = None,
@@ -167,14 +167,14 @@ class SqlLog:
 
     @asynccontextmanager
     async def lease(
-        self, conversation: Conversation, *, wait: bool = True
+        self, conversation: ConversationKey, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
         """The right to run the conversation."""
         self._writing()
         async with self._leases.hold(conversation, wait=wait) as term:
             yield term
 
-    async def find(self, conversation: Conversation) -> ConversationSummary | None:
+    async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """What is known of the conversation."""
         return await self._read(partial(self._rows.summary, conversation=conversation))
 
@@ -197,11 +197,11 @@ class SqlLog:
         self._writing()
         return await self._read(self._rows.unfinished)
 
-    async def holds(self, conversation: Conversation, term: int) -> bool:
+    async def holds(self, conversation: ConversationKey, term: int) -> bool:
         """Whether the lease of that term stands."""
         return await self._leases.stands(conversation, term)
 
-    async def restore(self, conversation: Conversation, blocks: Sequence[Block]) -> None:
+    async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere; cancelled in time, with none."""
         writer = self._writing().writer
         has_blobs = self._blobs is not None
@@ -225,7 +225,7 @@ class SqlLog:
             with suppress(StoreError):
                 await settled(outcome)
 
-    async def fork(self, conversation: Conversation, fork: Conversation, seq: int) -> None:
+    async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
         writer = self._writing().writer
 
@@ -235,7 +235,7 @@ class SqlLog:
 
         await writer.do(begin)
 
-    async def forget(self, conversation: Conversation, *, cascade: bool = False) -> None:
+    async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good, and the traces of it in the files."""
         writer = self._writing().writer
 
@@ -247,7 +247,7 @@ class SqlLog:
 
         await writer.do(remove)
 
-    async def forgotten(self, conversation: Conversation) -> datetime | None:
+    async def forgotten(self, conversation: ConversationKey) -> datetime | None:
         """When the conversation was forgotten."""
         return await self._read(partial(self._rows.forgotten, conversation=conversation))
 
@@ -284,7 +284,7 @@ class SqlLog:
             logger.warning("the blobs of %s were not collected: %s", self._path, error)
 
     async def audit(
-        self, heads: Mapping[Conversation, Head], only: Conversation | None = None
+        self, heads: Mapping[ConversationKey, Head], only: ConversationKey | None = None
     ) -> Sequence[Audit]:
         """Compare every conversation, or only one, with its chain, and with heads kept elsewhere.
 

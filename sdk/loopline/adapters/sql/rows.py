@@ -25,7 +25,7 @@ from loopline.adapters.sql.schema import (
 )
 from loopline.errors import StoreError
 from loopline.models import dumps
-from loopline.timeline import Block, Conversation, ConversationSummary, decode
+from loopline.timeline import Block, ConversationKey, ConversationSummary, decode
 from loopline.timeline.blobs import BlobStore
 from loopline.timeline.chain import START, digest_after, milliseconds_of, place_of
 
@@ -245,7 +245,7 @@ def _is_among(kind: str) -> ColumnElement[bool]:
     return or_(blocks.c.type == kind, below)
 
 
-def names(conversation: Conversation) -> dict[str, str]:
+def names(conversation: ConversationKey) -> dict[str, str]:
     """What a row is found by."""
     return {
         "tenant": conversation.tenant,
@@ -317,7 +317,7 @@ class Rows:
         self._statements = _BEFORE_BLOBS_AND_FORKS
 
     def blocks(
-        self, connection: Connection, conversation: Conversation, *, after: int = 0
+        self, connection: Connection, conversation: ConversationKey, *, after: int = 0
     ) -> list[Block]:
         """The blocks after `after`, in order.
 
@@ -327,7 +327,7 @@ class Rows:
         return self.wanted(connection, conversation, Wanted(after))
 
     def wanted(
-        self, connection: Connection, conversation: Conversation, wanted: Wanted
+        self, connection: Connection, conversation: ConversationKey, wanted: Wanted
     ) -> list[Block]:
         """The blocks that are wanted, in order.
 
@@ -351,7 +351,7 @@ class Rows:
         return list(self._blocks(rows, conversation, before))
 
     def summary(
-        self, connection: Connection, conversation: Conversation
+        self, connection: Connection, conversation: ConversationKey
     ) -> ConversationSummary | None:
         """What is known of the conversation; None when it has no blocks."""
         statements = self._as_found(connection)
@@ -368,14 +368,14 @@ class Rows:
         query = self._as_found(connection).summaries.where(~_is_child, _is_unfinished)
         return [_summary(row) for row in connection.execute(query).all()]
 
-    def forgotten(self, connection: Connection, conversation: Conversation) -> datetime | None:
+    def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
         """When the conversation was forgotten."""
         if self._as_found(connection) is _BEFORE_BLOBS_AND_FORKS:
             return None
         at: int | None = connection.execute(_TOMBSTONE, names(conversation)).scalar_one_or_none()
         return None if at is None else moment_of(at)
 
-    def owner(self, connection: Connection, conversation: Conversation) -> Owner:
+    def owner(self, connection: Connection, conversation: ConversationKey) -> Owner:
         """Who had the conversation last."""
         statements = self._as_found(connection)
         row = connection.execute(_OWN, names(conversation)).first()
@@ -405,7 +405,7 @@ class Rows:
     def _blocks(
         self,
         rows: Iterable[Sequence[Any]],
-        conversation: Conversation,
+        conversation: ConversationKey,
         before: Mapping[int, bytes] | None,
     ) -> Iterator[Block]:
         for row in rows:
@@ -503,7 +503,7 @@ def _last_rows(
     return found[::-1]
 
 
-def _parts(connection: Connection, query: Statement, conversation: Conversation) -> list[_Part]:
+def _parts(connection: Connection, query: Statement, conversation: ConversationKey) -> list[_Part]:
     """Whose blocks the conversation shows, after which place and up to which; its own come last."""
     rows = query.rows(connection, names(conversation))
     if not rows:
@@ -516,7 +516,7 @@ def _parts(connection: Connection, query: Statement, conversation: Conversation)
 def _summary(row: Sequence[Any]) -> ConversationSummary:
     name, user, tenant, project, uid, head, turns, title, started, last_active = row
     return ConversationSummary(
-        conversation=Conversation(name=name, user=user, tenant=tenant, project=project),
+        conversation=ConversationKey(name=name, user=user, tenant=tenant, project=project),
         uid=uid,
         head=head,
         turns=turns,

@@ -13,7 +13,7 @@ from loopline.events.dialects.nadoo import Nadoo
 from loopline.events.dialects.plain import Plain
 from loopline.events.dialects.speaking import Speaking
 from loopline.events.wire import Dialect, Wire, place
-from loopline.timeline import Block, Conversation
+from loopline.timeline import Block, ConversationKey
 
 DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube"]
 
@@ -28,7 +28,7 @@ DIALECTS: Mapping[DialectName, str] = {
 """The vocabularies by name, each in a line."""
 
 
-def dialect(name: DialectName, conversation: Conversation) -> Dialect:
+def dialect(name: DialectName, conversation: ConversationKey) -> Dialect:
     """A vocabulary, at the beginning of a conversation.
 
     What a later turn says may need earlier blocks, such as the sources that it cites: have it take these
@@ -50,7 +50,7 @@ def dialect(name: DialectName, conversation: Conversation) -> Dialect:
 
 
 def replayed(
-    name: DialectName, conversation: Conversation, blocks: Iterable[Block], after: str = ""
+    name: DialectName, conversation: ConversationKey, blocks: Iterable[Block], after: str = ""
 ) -> Iterator[Wire]:
     """The lasting records of a conversation's blocks, from its first on, that follow the one of that id.
 

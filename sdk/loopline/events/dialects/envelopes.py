@@ -8,7 +8,7 @@ from typing import Literal
 
 from loopline.events.moments import At, Emitted
 from loopline.models import JsonObject
-from loopline.timeline import Conversation, iso
+from loopline.timeline import ConversationKey, iso
 
 Route = Literal[
     "chat_start",
@@ -53,7 +53,7 @@ class Event:
 class Envelope:
     """Whose events they are."""
 
-    conversation: Conversation
+    conversation: ConversationKey
 
     def around(self, at: At, agent: str, event: Event) -> JsonObject:
         """The event with every field of the envelope."""

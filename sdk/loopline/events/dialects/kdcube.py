@@ -33,7 +33,7 @@ from loopline.events.moments import (
     Wrote,
 )
 from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import Conversation, ResultStatus
+from loopline.timeline import ConversationKey, ResultStatus
 
 _STATUSES: dict[ResultStatus, Status] = {
     "ok": "completed",
@@ -47,7 +47,7 @@ _STATUSES: dict[ResultStatus, Status] = {
 class KdCube:
     """The agent of every event is the bundle."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: ConversationKey) -> None:
         self._envelope = Envelope(conversation)
         self._agent = ""
         self._deltas = Deltas()
