@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __version__: str
     from loopline.bundle import BaseWorkflow, Bundle, ChatCommunicator
-    from loopline.conversations import InterruptQueue, Receipt
     from loopline.conversations import Conversation as Conversation
+    from loopline.conversations import InterruptQueue, Receipt
     from loopline.errors import (
         AttachmentError,
         BundleError,

@@ -11,7 +11,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, BundleError, Harness, LooplineError, run_sync, tool
 from loopline.bundle import load, load_skills, load_tools, wired
 from loopline.testing import Call, Say, ScriptedModel
-from tests.support.repository import commit
+from tests.support.git_repositories import commit
 
 SKILL = "---\nname: Brewing\ndescription: How to brew.\n---\nBoil the water.\n"
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.repository import commit
+from tests.support.git_repositories import commit
 
 SCRIPT = """
 import asyncio

@@ -20,7 +20,7 @@ from loopline.events import Event, Wire
 from loopline.models import Json, JsonObject
 from loopline.react import TurnPayload
 from loopline.testing import Call, Say, ScriptedModel
-from tests.dialects.hearing import heard as told
+from tests.dialects.decoded_stream import heard as told
 
 
 @tool(effect="read")

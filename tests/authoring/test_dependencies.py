@@ -24,7 +24,7 @@ from loopline import (
 from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.tools import ToolFunction, check_deps
-from tests.authoring.writing import line_of
+from tests.authoring.bundle_files import line_of
 
 T = TypeVar("T")
 HERE = Path(__file__)

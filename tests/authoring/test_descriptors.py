@@ -8,7 +8,7 @@ import pytest
 
 from loopline import BundleError
 from loopline.bundle import LoadedBundle, load, load_skills, load_tools
-from tests.authoring.writing import SPECS, TOOLS, guide, line_of
+from tests.authoring.bundle_files import SPECS, TOOLS, guide, line_of
 
 SKILL = "---\nname: Tea\ndescription: How to make tea.\n---\nBoil water.\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, BundleError
 from loopline.bundle import LoadedBundle, available, blame, load, load_tools
-from tests.authoring.writing import BUNDLE, SPECS, TOOLS, guide, line_of, write
+from tests.authoring.bundle_files import BUNDLE, SPECS, TOOLS, guide, line_of, write
 
 
 class Here(BaseWorkflow):

@@ -11,7 +11,7 @@ import pytest
 from loopline import PropertyError
 from loopline.bundle import Properties, Setting, Written, merged, written
 from loopline.models import Json
-from tests.authoring.writing import write
+from tests.authoring.bundle_files import write
 
 CONFIGURATION: dict[str, Json] = {
     "shop": {"url": "https://example.org", "limit": 5, "rate": 0.5, "open": True, "tags": ["a"]},

@@ -11,7 +11,7 @@ from loopline import BundleError, RefError
 from loopline.refs import SkillRef, parse
 from loopline.skills import REACT, DocumentError, Selection, Skills, read_yaml, selections
 from loopline.timeline import citations
-from tests.authoring.writing import write
+from tests.authoring.bundle_files import write
 
 TEA = """---
 name: Tea

@@ -20,7 +20,7 @@ from loopline import BundleError, Output, Source, ToolContext, ToolError, tool
 from loopline.bundle.importing import import_file
 from loopline.models import Json, JsonObject
 from loopline.tools import Outcome, ToolFunction
-from tests.authoring.writing import a_call, a_context, line_of, write
+from tests.authoring.bundle_files import a_call, a_context, line_of, write
 
 HERE = Path(__file__)
 

@@ -15,8 +15,8 @@ from loopline import Harness
 from loopline.react import Limits
 from loopline.testing import FakeClock
 from loopline.timeline import RunChild
-from tests.support import kin
-from tests.support.billing import BillingModel, four_at_once
+from tests.support import child_runs
+from tests.support.billed_model import BillingModel, four_at_once
 
 LIMITS = (
     Limits(max_tokens=8_000),
@@ -30,7 +30,9 @@ LIMITS = (
 async def row(limits: Limits) -> tuple[str, ...]:
     """What came of the turn under these limits."""
     model = BillingModel(four_at_once)
-    async with Harness.open(kin.bundle, store="memory:", model=model, clock=FakeClock()) as harness:
+    async with Harness.open(
+        child_runs.bundle, store="memory:", model=model, clock=FakeClock()
+    ) as harness:
         talk = harness.conversation("c")
         result = await talk.say("go", **limits)
         links = [one.body for one in await talk.blocks() if isinstance(one.body, RunChild)]

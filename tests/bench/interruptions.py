@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from loopline.timeline import Exit, ToolResult
-from tests.support.interrupting import Interruption, Kind, Told, became, told, told_outside
-from tests.support.outside import outside
+from tests.support.interruption_scenario import Interruption, Kind, Told, became, told, told_outside
+from tests.support.second_process import outside
 
 KINDS: tuple[Kind, ...] = ("steer", "followup", "stop")
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from loopline.prompt import requests
 from loopline.prompt.caching import AnthropicCache, OpenAICache, simulate
 from loopline.timeline import RangeSummary, RoundStart, Timeline
-from tests.support.planted import OUTPUT_LIMIT, live
+from tests.support.recall_probe import OUTPUT_LIMIT, live
 
 TURNS = 300
 WINDOWS = (32_000, 24_000, 16_000)

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from loopline import AttachmentError, BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
 from loopline.testing import Call, Say, ScriptedModel
-from tests.support.stalling import TEXTS, watched
+from tests.support.event_loop_stalls import TEXTS, watched
 
 MB = 1_000_000
 TOOLS_SPECS = [{"module": "tests.bench.stalls", "alias": "attack"}]

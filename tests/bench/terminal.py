@@ -21,7 +21,7 @@ from rich.table import Table
 from loopline.models import ToolCall
 from tests.doors.command import Loopline, write
 from tests.doors.terminal import Terminal
-from tests.support.paced import PacedServer
+from tests.support.paced_server import PacedServer
 
 COLUMNS, LINES = 80, 24
 WORDS = 60

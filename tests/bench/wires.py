@@ -30,7 +30,7 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
-from tests.wires.flat import WIRES, sent, wired
+from tests.wires.flat_request import WIRES, sent, wired
 
 TIMES = 15
 LENGTHS = (1_000, 10_000)

@@ -48,17 +48,17 @@ from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, Exit, RoundStart, Thinking
 from loopline.tools import wire_names
-from tests.bridge.bridging import asking, bridged_at
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.bridge.bridged_model import asking, bridged_at
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
-from tests.support.peers.signing import signing
-from tests.support.peers.wire import Peer
+from tests.support.peers.signing_server import signing
 from tests.support.workbench import at_work, bodies, workbench
-from tests.wires.asking import asked
-from tests.wires.flat import KEY
+from tests.wires.flat_request import KEY
+from tests.wires.local_model import asked
 from tests.wires.test_requests import PROMPT
 from tests.wires.test_tails import calls, extend_one_another, talked, thoughts
 

@@ -16,15 +16,15 @@ from loopline.errors import ModelAccessError, ModelError
 from loopline.harness.deciders import ModelChoice
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, TurnHeader
-from tests.bridge.bridging import asking
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
-from tests.support.peers.behaviours import Status
+from tests.bridge.bridged_model import asking
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
+from tests.support.peers.behaviors import Status
+from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
-from tests.support.peers.signing import signing
+from tests.support.peers.signing_server import signing
 from tests.support.workbench import bodies, workbench
-from tests.wires.flat import markers, parts
+from tests.wires.flat_request import markers, parts
 
 LOOK = (Call("w__count", '{"number": 7}', "call_1"),)
 

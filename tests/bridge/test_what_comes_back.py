@@ -12,14 +12,14 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 
 from loopline.adapters.pydantic_ai.bridge import BridgedModel
 from loopline.models import Usage
-from tests.bridge.bridging import CLASSES, bridged_at
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.bridge.bridged_model import CLASSES, bridged_at
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
-from tests.support.peers.wire import Peer
-from tests.wires.asking import PROMPT, asked
+from tests.wires.local_model import PROMPT, asked
 
 CALLS = (
     Call("shop__find", '{"name": "tea"}', "call_1"),

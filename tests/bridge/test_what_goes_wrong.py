@@ -20,13 +20,13 @@ from loopline.errors import (
     ModelUnreachable,
 )
 from loopline.models import JsonObject, TextDelta
-from tests.bridge.bridging import CLASSES, asking, bridged_at
-from tests.support.peers import openai_says as oai
+from tests.bridge.bridged_model import CLASSES, asking, bridged_at
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.behaviours import Status
+from tests.support.peers.behaviors import Status
 from tests.support.peers.openai_like import openai_like
-from tests.wires.asking import PROMPT, asked
-from tests.wires.flat import KEY
+from tests.wires.flat_request import KEY
+from tests.wires.local_model import PROMPT, asked
 from tests.wires.test_faults import MEANT, peer_of
 
 FAULTS = (

@@ -30,15 +30,15 @@ from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMes
 from loopline.models.forms import form
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.bridge.bridging import CLASSES, Listener, bridged_at
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.bridge.bridged_model import CLASSES, Listener, bridged_at
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
 from tests.support.peers.openai_like import openai_like
-from tests.support.pictures import pdf, png
+from tests.support.sample_files import pdf, png
 from tests.support.workbench import at_work
-from tests.wires.asking import asked
-from tests.wires.flat import markers, parts
+from tests.wires.flat_request import markers, parts
+from tests.wires.local_model import asked
 from tests.wires.test_requests import PROMPT
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import folders
+from tests.support import memory_folders
 
 
 @pytest.fixture
 def quick_folder(tmp_path: Path) -> Generator[Path, None, None]:
     """An empty folder, in memory where the machine has files there: what is synced costs nothing."""
-    with folders.quick_folder(tmp_path) as folder:
+    with memory_folders.quick_folder(tmp_path) as folder:
         yield folder

@@ -22,7 +22,15 @@ from sqlalchemy import Engine, event
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
 from loopline.errors import LeaseLost, StoreError, StoreFull
-from loopline.timeline import NEW_TURN, ConversationKey, Entry, Notes, TimelineLog, UserPrompt, encode
+from loopline.timeline import (
+    NEW_TURN,
+    ConversationKey,
+    Entry,
+    Notes,
+    TimelineLog,
+    UserPrompt,
+    encode,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = ConversationKey(name="here")

@@ -25,9 +25,9 @@ from loopline.reader import (
 )
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import Audit, Head, digests
-from tests.bench.tampering import KINDS, make, trial, unguarded
+from tests.bench.tampered_rows import KINDS, make, trial, unguarded
 from tests.crashes.processes import HERE, prompt, url
-from tests.support.documents import lived
+from tests.support.sample_document import lived
 
 SEEDS = range(0, 400, 9)
 C = ConversationKey(name="c")

@@ -12,13 +12,13 @@ import pytest
 
 from loopline import Store
 from loopline.timeline import Block, Exit, RunChild, ToolResult, ToolStarted, UserPrompt
-from tests.support import dying_kin
+from tests.support import crashing_child_runs
 
 APPENDS = 20
 """As many as the turn and its child make."""
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.support.dying_kin"])
+processes.set_forkserver_preload(["tests.support.crashing_child_runs"])
 
 
 def run(folder: Path, point: str, n: int) -> tuple[int | None, str]:
@@ -31,7 +31,7 @@ def run(folder: Path, point: str, n: int) -> tuple[int | None, str]:
         n,
         str(said),
     )
-    process = processes.Process(target=dying_kin.run, args=arguments)
+    process = processes.Process(target=crashing_child_runs.run, args=arguments)
     process.start()
     process.join()
     return process.exitcode, said.read_text() if said.exists() else ""

@@ -10,7 +10,7 @@ from loopline import Harness
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Exit, ToolResult
-from tests.laws.leaping import LeapingClock
+from tests.laws.leaping_clock import LeapingClock
 from tests.support.playground import bundle
 
 

@@ -23,7 +23,7 @@ from loopline.react import Allow, GuardedCall
 from loopline.react.seams import Verdict
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import MemoryLog, ToolPending, ToolResult, ToolStarted
-from tests.support.mortal import MortalLog
+from tests.support.crashing_log import MortalLog
 
 UP_TO_THE_START, UP_TO_THE_CALL = 4, 3
 """So many appends are kept: the prompt, the header, a round, a decision with its call, its start."""

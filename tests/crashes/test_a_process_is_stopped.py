@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event
 from loopline.adapters.sql import SqlLog
 from loopline.errors import StoreBusy
 from loopline.timeline import ConversationKey
-from tests.crashes.lives import opened
+from tests.crashes.killed_stories import opened
 from tests.crashes.processes import HERE, kill, prompt, start, url
 
 
@@ -22,7 +22,9 @@ async def test_a_process_stopped_within_a_write_keeps_others_waiting_and_breaks_
     tmp_path: Path,
 ) -> None:
     store = tmp_path / "talk.db"
-    stopping = await asyncio.to_thread(start, "stop", store, 5, tasks="tests.crashes.lives")
+    stopping = await asyncio.to_thread(
+        start, "stop", store, 5, tasks="tests.crashes.killed_stories"
+    )
     assert stopping.stdout is not None
     while await asyncio.to_thread(stopping.stdout.readline) != "stopping\n":
         pass
@@ -63,7 +65,7 @@ async def test_a_tool_is_not_entered_by_who_was_stopped_before_it_and_taken_over
 ) -> None:
     store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
     stopped = await asyncio.to_thread(
-        start, "start", store, ledger, SECONDS, tasks="tests.crashes.lives"
+        start, "start", store, ledger, SECONDS, tasks="tests.crashes.killed_stories"
     )
     place = await until_stopped(stopped)
     async with (
@@ -86,7 +88,7 @@ async def test_who_was_stopped_in_a_tool_and_taken_over_records_and_begins_nothi
 ) -> None:
     store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
     stopped = await asyncio.to_thread(
-        start, str(store), ledger, SECONDS, tasks="tests.crashes.stopping"
+        start, str(store), ledger, SECONDS, tasks="tests.crashes.stopped_process"
     )
     assert stopped.stdout is not None
     while await asyncio.to_thread(stopped.stdout.readline) != "stopped\n":
@@ -109,7 +111,7 @@ async def test_a_tool_is_entered_once_by_who_was_stopped_before_it_and_not_taken
 ) -> None:
     store, ledger = tmp_path / "talk.db", tmp_path / "ledger"
     stopped = await asyncio.to_thread(
-        start, "start", store, ledger, SECONDS, tasks="tests.crashes.lives"
+        start, "start", store, ledger, SECONDS, tasks="tests.crashes.killed_stories"
     )
     await until_stopped(stopped)
     await asyncio.sleep(2 * SECONDS)
@@ -121,10 +123,14 @@ async def test_a_tool_is_entered_once_by_who_was_stopped_before_it_and_not_taken
 
 async def test_old_orphans_that_are_said_again_outlive_a_collection(tmp_path: Path) -> None:
     store = tmp_path / "talk.db"
-    collecting = await asyncio.to_thread(start, "collect", store, tasks="tests.crashes.lives")
+    collecting = await asyncio.to_thread(
+        start, "collect", store, tasks="tests.crashes.killed_stories"
+    )
     assert collecting.stdout is not None
     assert await asyncio.to_thread(collecting.stdout.readline) == "collecting\n"
-    saying = await asyncio.to_thread(start, "orphans", store, 40, tasks="tests.crashes.lives")
+    saying = await asyncio.to_thread(
+        start, "orphans", store, 40, tasks="tests.crashes.killed_stories"
+    )
     said, complained = await asyncio.to_thread(saying.communicate)
     assert (said, complained) == ("done\n", "")
     await asyncio.to_thread(kill, collecting)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from loopline.timeline import Block
-from tests.support.cut_turns import LONG, SHORT, SUMMARY, check, check_long, kept, run
-from tests.support.dying import Fate
+from tests.support.crashing_turns import Fate
+from tests.support.killed_turns import LONG, SHORT, SUMMARY, check, check_long, kept, run
 
 SHORT_APPENDS, LONG_APPENDS = 16, 33
 APPENDS = [

@@ -13,7 +13,7 @@ import pytest
 from loopline import Harness, LooplineError
 from loopline.models.forms import form
 from loopline.testing import Say, ScriptedModel
-from tests.support.typed_dying import BUNDLE, TEXT, Advice
+from tests.support.crashing_typed_turn import BUNDLE, TEXT, Advice
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def killed(folder: Path, fate: str) -> str:
     """The store of a turn whose process died like this."""
     store = f"sqlite:///{folder}/talk.db"
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.support.typed_dying", store],
+        [sys.executable, "-m", "tests.support.crashing_typed_turn", store],
         cwd=ROOT,
         env={**os.environ, "FATE": fate},
         check=False,

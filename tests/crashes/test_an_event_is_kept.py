@@ -11,13 +11,13 @@ from pathlib import Path
 from loopline import Harness
 from loopline.testing import Say, ScriptedModel
 from loopline.timeline import CustomEvent, Exit
-from tests.crashes.emitting import BUNDLE
+from tests.crashes.event_process import BUNDLE
 from tests.crashes.processes import HERE, ROOT, url
 
 
 def run(store: Path) -> int:
     """How a process ends that emits in the store."""
-    command = [sys.executable, "-m", "tests.crashes.emitting", str(store)]
+    command = [sys.executable, "-m", "tests.crashes.event_process", str(store)]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

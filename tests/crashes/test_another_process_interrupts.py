@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from loopline.timeline import Exit, ToolCalled, ToolResult
-from tests.support.interrupting import Interruption, Kind, became, told_outside
-from tests.support.outside import outside
+from tests.support.interruption_scenario import Interruption, Kind, became, told_outside
+from tests.support.second_process import outside
 
 
 @pytest.mark.parametrize("kind", ["steer", "followup", "stop"])

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from loopline.timeline import Block, ConversationKey
-from tests.crashes.lives import FORK, LARGE, copy_of, found, store_of, tell_everything
+from tests.crashes.killed_stories import FORK, LARGE, copy_of, found, store_of, tell_everything
 from tests.crashes.processes import HERE, THERE, finish, prompt, start
 
 AT_ONCE = 12
@@ -51,7 +51,7 @@ async def check_and_do_the_rest(folder: Path, point: int, acknowledged: set[str]
 
 def test_wherever_a_process_is_killed_another_does_the_rest(quick_folder: Path) -> None:
     acknowledged = defaultdict[int, set[str]](set)
-    for line in finish(start("everything", quick_folder, tasks="tests.crashes.lives")):
+    for line in finish(start("everything", quick_folder, tasks="tests.crashes.killed_stories")):
         point, what = line.split()
         acknowledged[int(point)].add(what)
     last = max(acknowledged)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from loopline.timeline import Block, Notes, UserPrompt
-from tests.crashes.lives import opened
+from tests.crashes.killed_stories import opened
 from tests.crashes.processes import HERE, kill, start
 
 WAL_HEADER, FRAME_HEADER, PAGE = 32, 24, 4096
@@ -16,7 +16,7 @@ FRAME = FRAME_HEADER + PAGE
 
 def written(folder: Path) -> tuple[Path, list[tuple[int, int]]]:
     """A store whose process was killed, and how many blocks it had at which length of the WAL."""
-    process = start("write", folder / "talk.db", tasks="tests.crashes.lives")
+    process = start("write", folder / "talk.db", tasks="tests.crashes.killed_stories")
     assert process.stdout is not None
     said = list[tuple[int, int]]()
     while (line := process.stdout.readline()) != "done\n":

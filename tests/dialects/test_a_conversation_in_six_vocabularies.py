@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from loopline.events import DialectName
-from tests.dialects.hearing import GOLDEN, NAMES, heard, lines
-from tests.dialects.told import EVENTS
+from tests.dialects.decoded_stream import GOLDEN, NAMES, heard, lines
+from tests.dialects.sample_conversation import EVENTS
 
 
 @pytest.mark.parametrize("name", NAMES)

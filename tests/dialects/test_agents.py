@@ -9,7 +9,7 @@ import pytest
 
 from loopline import AgentEvent
 from loopline.events import DIALECTS, Wire
-from tests.dialects.hearing import GOLDEN
+from tests.dialects.decoded_stream import GOLDEN
 
 
 def told(name: str) -> list[Wire]:

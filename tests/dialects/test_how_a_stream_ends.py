@@ -20,8 +20,8 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
 )
-from tests.dialects.hearing import NAMES, heard
-from tests.dialects.told import (
+from tests.dialects.decoded_stream import NAMES, heard
+from tests.dialects.sample_conversation import (
     EVENTS,
     FIRST,
     HEADER,

@@ -15,7 +15,7 @@ from loopline.react import channels
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import ConversationKey, Exit, Timeline
-from tests.dialects.hearing import NAMES, heard, lasting, lines
+from tests.dialects.decoded_stream import NAMES, heard, lasting, lines
 from tests.dialects.test_how_a_stream_ends import is_last
 from tests.support.workbench import Desk, workbench
 

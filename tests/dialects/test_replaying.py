@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from loopline import LooplineError
 from loopline.events import Delta, DialectName, Event, dialect, replayed
-from tests.dialects.hearing import NAMES, heard, lasting, lines
-from tests.dialects.told import BLOCKS, EVENTS, TALK
+from tests.dialects.decoded_stream import NAMES, heard, lasting, lines
+from tests.dialects.sample_conversation import BLOCKS, EVENTS, TALK
 
 channels = st.sampled_from(["answer", "thinking", "notes", "tool", "tools", "canvas", "context"])
 deltas = st.builds(

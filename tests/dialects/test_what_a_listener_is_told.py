@@ -24,8 +24,8 @@ from loopline.timeline import (
     UserRecalled,
     UserSteer,
 )
-from tests.dialects.hearing import NAMES, heard, lasting
-from tests.dialects.told import (
+from tests.dialects.decoded_stream import NAMES, heard, lasting
+from tests.dialects.sample_conversation import (
     BLOCKS,
     EVENTS,
     HEADER,

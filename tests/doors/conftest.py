@@ -9,7 +9,7 @@ import pytest
 
 from tests.doors.bundles import ASKING, OTHER_QUESTION, QUESTION, SLOW, TEA
 from tests.doors.command import Loopline, Ran, write
-from tests.support.repository import commit
+from tests.support.git_repositories import commit
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.doors.command import LIMIT_SECONDS, Loopline, wait_for, write
 from tests.doors.terminal import Terminal
-from tests.support.paced import PacedServer
+from tests.support.paced_server import PacedServer
 
 BUNDLE = """from loopline import Bundle
 

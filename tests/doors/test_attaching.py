@@ -9,7 +9,7 @@ import pytest
 
 from tests.doors.bundles import QUESTION
 from tests.doors.command import Loopline
-from tests.support.pictures import pdf, png
+from tests.support.sample_files import pdf, png
 
 RUN = ("run", "guide", QUESTION)
 ODD = "menu [1] 50% #2@é.png"

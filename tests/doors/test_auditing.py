@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.tampering import unguarded
+from tests.bench.tampered_rows import unguarded
 from tests.doors.command import Loopline
 from tests.doors.conftest import Talked
 

@@ -9,12 +9,12 @@ import pytest
 
 from tests.doors.bundles import QUESTION, TEA
 from tests.doors.command import Loopline, finish, wait_for
-from tests.support.peers import openai_says as oai
-from tests.support.peers.behaviours import Fault, Silence, Status
+from tests.support.git_repositories import commit
+from tests.support.peers import openai_replies as oai
+from tests.support.peers.behaviors import Fault, Silence, Status
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
-from tests.support.peers.wire import Peer
-from tests.support.repository import commit
 
 SEARCHED = Call("react__search_knowledge", '{"query": "green tea"}', "call_1")
 READ = Call("react__read", '{"paths": ["so:sources_pool[1]", "ar:turn_1.user.prompt"]}', "call_2")

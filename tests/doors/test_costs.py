@@ -13,7 +13,7 @@ from loopline.models import Model, Usage, facts
 from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel
 from tests.doors.command import Loopline
 from tests.doors.terminal import Terminal
-from tests.support.kin import bundle
+from tests.support.child_runs import bundle
 
 SONNET, GPT, OURS = "anthropic:claude-sonnet-5", "openai:gpt-5", "house:ours"
 

@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import replace
 
 from tests.doors.command import Loopline
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.behaviours import Status
+from tests.support.peers.behaviors import Status
+from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
 
 SEALED = ant.Thinking("Hm.", "c2ln")
 

@@ -8,7 +8,7 @@ import shutil
 from tests.doors.bundles import OTHER_QUESTION, QUESTION, TEA
 from tests.doors.command import Loopline
 from tests.doors.conftest import Talked
-from tests.support.repository import commit
+from tests.support.git_repositories import commit
 
 REF = re.compile(r"(?:ks|tc|ar):[^\s,]+")
 NAME = "tea_guide-1"

@@ -8,7 +8,7 @@ import shlex
 from tests.doors.bundles import QUESTION
 from tests.doors.command import ESCAPE, Loopline, write
 from tests.doors.conftest import Talked
-from tests.support.repository import git
+from tests.support.git_repositories import git
 
 
 def test_it_says_who_answers_from_what_and_how(tea: Loopline) -> None:

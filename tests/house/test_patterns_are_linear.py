@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from tests.house.tree import SDK, place, python_files, tree
-from tests.support.attacks import attacks, superlinear
+from tests.support.slow_patterns import attacks, superlinear
 
 ANCHORED = frozenset({"match", "fullmatch"})
 SEARCHES = {"findall", "finditer", "fullmatch", "match", "search", "split", "sub", "subn"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 
+from tests.bench.attacks.attempts import TRIED, outcome
 from tests.bench.attacks.outcome import Tally
-from tests.bench.attacks.tried import TRIED, outcome
 from tests.bench.rounds import ROOT
 
 

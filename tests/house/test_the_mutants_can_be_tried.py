@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.mutants.drawing import drawn, mutants, sources_of
+from tests.bench.mutants.mutations import drawn, mutants, sources_of
 from tests.bench.mutants.named import NAMED, AnchorGone, Named
 from tests.bench.mutants.trial import Copy, Coverage, tried
 from tests.docs.pages import ROOT

@@ -11,8 +11,8 @@ from loopline.adapters.fts import FtsIndexes
 from loopline.adapters.git import GitRepository
 from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
+from tests.support.git_repositories import git
 from tests.support.hostile_repositories import arm, arm_fully, hostile_repository, snapshot
-from tests.support.repository import git
 
 from .conftest import GitFolder
 

@@ -37,8 +37,17 @@ from loopline.timeline import (
     UserPrompt,
     opened,
 )
-from tests.support.resumed import HERE, LONG, Acting, Life, Step, lived, lives, timeless
-from tests.support.resumed import bundle as desk
+from tests.support.resumed_conversations import (
+    HERE,
+    LONG,
+    Acting,
+    Life,
+    Step,
+    lived,
+    lives,
+    timeless,
+)
+from tests.support.resumed_conversations import bundle as desk
 
 FORK = ConversationKey(name="fork")
 LOOK = Step("", [Call("desk.look", text=LONG)], "", 0.0)

@@ -21,8 +21,8 @@ from loopline.models import Json, JsonObject
 from loopline.reader import DocumentError, read_document
 from loopline.timeline import Body, Timeline, encode, encode_whole
 from tests.strategies import known_bodies
-from tests.support.damage import damaged
-from tests.support.documents import lived
+from tests.support.damaged_documents import damaged
+from tests.support.sample_document import lived
 
 FREE = {"arguments", "ran_with", "value", "parts", "limits", "changes", "step_status", "learned"}
 """Fields whose own fields tools, bundles and providers choose, or which are kept by number or name."""

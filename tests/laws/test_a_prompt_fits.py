@@ -6,8 +6,8 @@ from hypothesis import given, settings
 
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage
 from loopline.timeline import Decision
-from tests.support.drawn_lives import finer, fives, lives
-from tests.support.lives import Life, live
+from tests.support.scenario import Life, live
+from tests.support.scenario_strategies import finer, fives, lives
 
 
 @settings(max_examples=30)

@@ -14,8 +14,8 @@ from loopline.errors import ModelRateLimited, ModelStreamBroken, ModelTimedOut
 from loopline.models import Abilities, Json, Prompt, ToolCall
 from loopline.react import Limits
 from loopline.testing import FakeClock
-from tests.support import kin
-from tests.support.billing import PRICE, BillingModel, Move
+from tests.support import child_runs
+from tests.support.billed_model import PRICE, BillingModel, Move
 
 DEAR = replace(PRICE, input=4.0, output=20.0)
 
@@ -98,7 +98,9 @@ async def live(life: Life) -> tuple[BillingModel, ...]:
         )
         for name, price in (("cheap", PRICE), ("dear", DEAR))
     )
-    async with Harness.open(kin.bundle, store="memory:", model=chain, clock=clock) as harness:
+    async with Harness.open(
+        child_runs.bundle, store="memory:", model=chain, clock=clock
+    ) as harness:
         talk = harness.conversation("c")
         result = await talk.say("go", **life.limits)
         while result.exit_reason == "paused":

@@ -31,8 +31,8 @@ from loopline.timeline import (
     Timeline,
     Window,
 )
-from tests.support.drawn_lives import lives
-from tests.support.lives import Life, Lived, Sent, live, misplaced
+from tests.support.scenario import Life, Lived, Sent, live, misplaced
+from tests.support.scenario_strategies import lives
 
 CAUSES = (
     "start",

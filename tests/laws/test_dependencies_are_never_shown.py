@@ -18,10 +18,10 @@ from loopline import BaseWorkflow, Bundle, Harness, LooplineError, ToolContext, 
 from loopline.models import JsonObject, dumps
 from loopline.react import Allow, GuardedCall, Verdict
 from loopline.testing import Call, Cassette, Say, ScriptedModel
-from tests.support.peers import openai_says as oai
+from tests.support.peers import openai_replies as oai
+from tests.support.peers.call_replies import Call as Asked
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call as Asked
-from tests.support.watching import Watching
+from tests.support.recording_observer import Watching
 
 reprs: list[str] = []
 """What a tool and a guard that print everything they are given have printed."""

@@ -26,7 +26,7 @@ from loopline.timeline import (
     MemoryLog,
     TimelineLog,
 )
-from tests.laws.leaping import LeapingClock
+from tests.laws.leaping_clock import LeapingClock
 from tests.strategies import bodies, entries, user_bodies
 
 T = TypeVar("T")

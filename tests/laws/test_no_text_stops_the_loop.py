@@ -14,8 +14,8 @@ from loopline.prompt import clipping
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import citations
 from tests.bench.stalls import stall_ms
-from tests.support.attacks import superlinear
-from tests.support.stalling import TEXTS
+from tests.support.event_loop_stalls import TEXTS
+from tests.support.slow_patterns import superlinear
 from tests.support.workbench import at_work, workbench
 
 GENEROUS_MS = 500

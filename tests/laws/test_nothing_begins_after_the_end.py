@@ -25,8 +25,8 @@ from loopline.timeline import (
     ToolStarted,
     UserSteer,
 )
-from tests.support.drawn_interruptions import Drawn, drawn
-from tests.support.interrupting import REST, TICK, Interruption, Told, told
+from tests.support.interruption_scenario import REST, TICK, Interruption, Told, told
+from tests.support.interruption_strategies import Drawn, drawn
 
 _told: dict[str, Told] = {}
 

@@ -18,8 +18,8 @@ from loopline.timeline import (
     UserPrompt,
     memory_notes,
 )
-from tests.support.drawn_lives import lives
-from tests.support.lives import Life, Lived, Sent, live
+from tests.support.scenario import Life, Lived, Sent, live
+from tests.support.scenario_strategies import lives
 
 
 @settings(max_examples=30)

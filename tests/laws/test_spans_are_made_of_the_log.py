@@ -7,10 +7,10 @@ import asyncio
 from hypothesis import given, settings
 
 from loopline.timeline import ConversationKey, MemoryLog
-from tests.support.drawn_lives import lives
-from tests.support.lives import Life, World, live_in
-from tests.support.watching import Watching, by_id, rebuilt
-from tests.support.wild_lives import wild_lives
+from tests.support.fuzzed_scenarios import wild_lives
+from tests.support.recording_observer import Watching, by_id, rebuilt
+from tests.support.scenario import Life, World, live_in
+from tests.support.scenario_strategies import lives
 
 
 @given(lives | wild_lives)

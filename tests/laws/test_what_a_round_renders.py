@@ -14,8 +14,8 @@ from loopline.prompt.facts import Facts
 from loopline.react.judging import Judge
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line
-from tests.support.living import bundle
-from tests.support.talking import talking
+from tests.support.scenario_bundle import bundle
+from tests.support.scripted_conversation import talking
 
 CODES = (Rendering.take.__code__, Facts.take.__code__, Rendering.said.__code__)
 

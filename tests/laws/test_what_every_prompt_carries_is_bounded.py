@@ -33,9 +33,9 @@ from loopline.timeline import (
     Source,
     plan,
 )
-from tests.support.carried import Diary, keep
-from tests.support.living import bundle, words
-from tests.support.talking import talking
+from tests.support.prompt_growth import Diary, keep
+from tests.support.scenario_bundle import bundle, words
+from tests.support.scripted_conversation import talking
 
 NOON = Moment(datetime(2026, 1, 1, 12, tzinfo=UTC), "turn_1")
 diaries = st.builds(

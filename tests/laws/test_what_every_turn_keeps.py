@@ -32,9 +32,9 @@ from loopline.timeline import (
     UserPrompt,
     UserSteer,
 )
-from tests.support.lives import Life, Lived, misplaced
-from tests.support.lives import live as live_once
-from tests.support.wild_lives import wild_lives, without_cuts
+from tests.support.fuzzed_scenarios import wild_lives, without_cuts
+from tests.support.scenario import Life, Lived, misplaced
+from tests.support.scenario import live as live_once
 
 _lived: dict[str, Lived] = {}
 

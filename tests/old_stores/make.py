@@ -21,7 +21,7 @@ from loopline.reader.heads import heads_text
 from loopline.testing import Call, Cassette, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support import playground
-from tests.support.peers import openai_says as oai
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.openai_like import openai_like
 
 FOLDER = Path(__file__).parent

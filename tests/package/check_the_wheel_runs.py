@@ -15,8 +15,8 @@ from packaging.version import Version
 from tests.docs.pages import ROOT
 from tests.package.conftest import Built, with_python
 from tests.package.machine import PYPROJECT, Environment
-from tests.support.pictures import pdf
-from tests.support.repository import commit
+from tests.support.git_repositories import commit
+from tests.support.sample_files import pdf
 
 PROJECT = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
 PYTHONS = ("3.11", "3.12", "3.13")

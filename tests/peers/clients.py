@@ -10,7 +10,7 @@ from anthropic import AsyncAnthropic
 from anthropic.types import MessageParam
 from openai import AsyncOpenAI
 
-from tests.support.peers.wire import Peer
+from tests.support.peers.http_server import Peer
 
 SECONDS = 10.0
 GPT = "gpt-5.5"

@@ -23,11 +23,11 @@ from tests.support.peers.aimock import (
     saying,
     script,
 )
-from tests.support.peers.said import Call
-from tests.support.peers.wire import Peer
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
 from tests.support.workbench import bodies, said, workbench
-from tests.wires.asking import PATIENT, asked, model_at
-from tests.wires.flat import WIRES
+from tests.wires.flat_request import WIRES
+from tests.wires.local_model import PATIENT, asked, model_at
 
 TEXT = "Tea, and more of it. " * 8
 USAGE = {"prompt_tokens": 11, "completion_tokens": 7}

@@ -20,10 +20,10 @@ from anthropic import (
 )
 
 from tests.peers.clients import CLAUDE, HELLO, anthropic_at
-from tests.support.peers import overflows
+from tests.support.peers import overflow_errors
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.anthropic_says import Says
-from tests.support.peers.behaviours import (
+from tests.support.peers.anthropic_replies import Says
+from tests.support.peers.behaviors import (
     Behaviour,
     BrokenOff,
     Cut,
@@ -75,9 +75,9 @@ async def test_a_status_is_an_error_of_its_class_and_type(
 
 async def test_a_prompt_too_long_is_refused_in_tokens_and_in_bytes() -> None:
     with pytest.raises(BadRequestError, match="prompt is too long: 212345 tokens > 200000"):
-        await ask(overflows.ANTHROPIC)
+        await ask(overflow_errors.ANTHROPIC)
     with pytest.raises(APIStatusError, match="request_too_large"):
-        await ask(overflows.ANTHROPIC_BYTES)
+        await ask(overflow_errors.ANTHROPIC_BYTES)
 
 
 async def test_a_client_that_retries_gets_what_is_next_in_the_script() -> None:

@@ -10,8 +10,8 @@ from anthropic.types import Message, RawMessageStreamEvent
 
 from tests.peers.clients import CLAUDE, HELLO, anthropic_at
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.anthropic_says import Redacted, Says, Stop, Text, Thinking, Usage
-from tests.support.peers.said import Call
+from tests.support.peers.anthropic_replies import Redacted, Says, Stop, Text, Thinking, Usage
+from tests.support.peers.call_replies import Call
 from tests.support.peers.streams import Framing
 
 CALLS = (Call("search", '{"query":"größe"}', "toolu_a"), Call("read", "{}", "toolu_b"))

@@ -35,7 +35,7 @@ from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
 from tests.peers.results import of_reply, ours, theirs
 from tests.support.peers.llama_cpp import Llama, llama
 from tests.support.workbench import bodies, workbench
-from tests.wires.asking import PATIENT, asked, model_at
+from tests.wires.local_model import PATIENT, asked, model_at
 
 T = TypeVar("T")
 WINDOW = 16_384

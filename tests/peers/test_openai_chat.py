@@ -12,9 +12,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 
 from tests.peers.clients import GPT, openai_at
+from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.openai_says import Finish, Odd, Says, Usage
-from tests.support.peers.said import Call
+from tests.support.peers.openai_replies import Finish, Odd, Says, Usage
 from tests.support.peers.streams import Framing
 
 CALLS = (

@@ -24,8 +24,8 @@ from openai import (
 )
 
 from tests.peers.clients import GPT, openai_at
-from tests.support.peers import overflows
-from tests.support.peers.behaviours import (
+from tests.support.peers import overflow_errors
+from tests.support.peers.behaviors import (
     Behaviour,
     BrokenOff,
     Cut,
@@ -36,7 +36,7 @@ from tests.support.peers.behaviours import (
     Status,
 )
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.openai_says import Says
+from tests.support.peers.openai_replies import Says
 
 LONG = Says("Once upon a time", pieces=6)
 SOON = 0.2
@@ -91,9 +91,9 @@ async def test_a_refusal_may_be_no_json() -> None:
     assert caught.value.response.text == "<html>upstream is away</html>"
 
 
-@pytest.mark.parametrize("server", overflows.OPENAI_COMPATIBLE)
+@pytest.mark.parametrize("server", overflow_errors.OPENAI_COMPATIBLE)
 async def test_an_overflow_is_refused_in_the_words_of_each_server(server: str) -> None:
-    overflow = overflows.OPENAI_COMPATIBLE[server]
+    overflow = overflow_errors.OPENAI_COMPATIBLE[server]
     with pytest.raises(APIStatusError) as caught:
         await ask(overflow)
     assert caught.value.status_code == overflow.code

@@ -10,10 +10,10 @@ from openai import APIError
 from openai.types.responses import Response, ResponseStreamEvent
 
 from tests.peers.clients import GPT, openai_at
-from tests.support.peers.behaviours import Behaviour, BrokenOff, Fault
+from tests.support.peers.behaviors import Behaviour, BrokenOff, Fault
+from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.openai_says import Odd, Says, Usage
-from tests.support.peers.said import Call
+from tests.support.peers.openai_replies import Odd, Says, Usage
 from tests.support.peers.streams import Framing
 
 CALLS = (Call("search", '{"query":"größe"}', "call_a"), Call("read", "{}", "call_b"))

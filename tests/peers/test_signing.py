@@ -10,11 +10,11 @@ from anthropic import BadRequestError
 from anthropic.types import MessageParam
 
 from loopline.models.json import Json, JsonObject
+from tests.peers.anthropic_dialogue import Talk, opening, result, text
 from tests.peers.clients import CLAUDE, HELLO, anthropic_at
-from tests.peers.talking import Talk, opening, result, text
-from tests.support.peers.anthropic_says import Redacted, Says, Thinking
-from tests.support.peers.said import Call
-from tests.support.peers.signing import signing
+from tests.support.peers.anthropic_replies import Redacted, Says, Thinking
+from tests.support.peers.call_replies import Call
+from tests.support.peers.signing_server import signing
 
 READS = Says(
     "Let me look.",

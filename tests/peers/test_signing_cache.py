@@ -10,8 +10,8 @@ from anthropic.types import Message, MessageParam, TextBlockParam
 
 from loopline.clock import SystemClock
 from tests.peers.clients import CLAUDE, anthropic_at
-from tests.support.peers.anthropic_says import Says
-from tests.support.peers.signing import signing
+from tests.support.peers.anthropic_replies import Says
+from tests.support.peers.signing_server import signing
 
 WORDS = "word " * 400
 

@@ -6,10 +6,10 @@ import pytest
 from anthropic import BadRequestError
 
 from loopline.models.json import Json, JsonObject
+from tests.peers.anthropic_dialogue import opening, result, text
 from tests.peers.clients import anthropic_at
-from tests.peers.talking import opening, result, text
-from tests.support.peers.anthropic_says import Says
-from tests.support.peers.signing import signing
+from tests.support.peers.anthropic_replies import Says
+from tests.support.peers.signing_server import signing
 
 USE: JsonObject = {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}}
 OTHER: JsonObject = {**USE, "id": "toolu_2"}

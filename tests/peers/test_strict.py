@@ -9,8 +9,8 @@ from openai import BadRequestError
 from loopline.models.json import Json, JsonObject
 from tests.peers.clients import GPT, openai_at
 from tests.support.peers.openai_like import CHAT
-from tests.support.peers.openai_says import Says
-from tests.support.peers.strict import strict
+from tests.support.peers.openai_replies import Says
+from tests.support.peers.strict_server import strict
 
 USER: JsonObject = {"role": "user", "content": "What is it?"}
 ANSWER: JsonObject = {"role": "assistant", "content": "It is 4."}

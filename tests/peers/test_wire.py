@@ -11,11 +11,11 @@ import pytest
 
 from loopline.models.json import JsonObject
 from tests.peers.clients import GPT
-from tests.support.peers.behaviours import Cut, HalfClosed, Silence, Status
+from tests.support.peers.behaviors import Cut, HalfClosed, Silence, Status
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import CHAT, openai_like
-from tests.support.peers.openai_says import Says
+from tests.support.peers.openai_replies import Says
 from tests.support.peers.streams import Framing, pieces_of
-from tests.support.peers.wire import Peer
 
 HELLO: JsonObject = {"role": "user", "content": "Größe?"}
 WHOLE: JsonObject = {"model": GPT, "messages": [HELLO]}

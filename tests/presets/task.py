@@ -24,7 +24,7 @@ from loopline.react import PRESETS, Limits, PresetName
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Completion, Exit
-from tests.dialects.hearing import line
+from tests.dialects.decoded_stream import line
 from tests.support.workbench import bodies
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -12,7 +12,7 @@ from loopline.react.limits import TextProtocol, UnknownEffect
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import MemoryLog, Notice, RoundStart, ToolResult, ToolStarted
-from tests.support.mortal import Died, MortalLog
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import Desk, at_work, begun, bodies, heard, shown, workbench
 
 

@@ -13,7 +13,15 @@ from loopline import BaseWorkflow, Bundle, Harness, LooplineError
 from loopline.bundle import Setting, Written
 from loopline.errors import PropertyError
 from loopline.models import JsonObject, Usage
-from loopline.react import GROUPS, PRESETS, Limits, LoopOptions, PresetName, named_preset, presets_diff
+from loopline.react import (
+    GROUPS,
+    PRESETS,
+    Limits,
+    LoopOptions,
+    PresetName,
+    named_preset,
+    presets_diff,
+)
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Completion, LimitValue, RoundStart, TurnHeader
 from tests.support.workbench import at_work, bodies, heard, workbench

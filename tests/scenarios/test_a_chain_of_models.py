@@ -21,7 +21,7 @@ from loopline.timeline import (
     RoundStart,
     TurnHeader,
 )
-from tests.support.mortal import Died, MortalLog
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import at_work, bodies, heard, said, workbench
 
 

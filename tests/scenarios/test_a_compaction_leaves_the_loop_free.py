@@ -12,8 +12,8 @@ from loopline.events import Delta
 from loopline.prompt import requests
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import Block, Exit, SystemMessage, Timeline
-from tests.support.living import bundle
-from tests.support.talking import talking
+from tests.support.scenario_bundle import bundle
+from tests.support.scripted_conversation import talking
 
 
 class Beats:

@@ -31,7 +31,7 @@ from loopline.timeline import (
     UserPrompt,
     encode_whole,
 )
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 HERE = ConversationKey(name="c")
 

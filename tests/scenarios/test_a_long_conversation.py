@@ -7,7 +7,7 @@ import pytest
 from loopline.prompt import Request, requests
 from loopline.prompt.caching import AnthropicCache, CacheRules, OpenAICache, simulate
 from loopline.timeline import Completion, RangeSummary, RoundStart, Timeline, ToolResult, UserPrompt
-from tests.support.planted import OUTPUT_LIMIT, WINDOW, Lived, live
+from tests.support.recall_probe import OUTPUT_LIMIT, WINDOW, Lived, live
 
 TURNS = 300
 

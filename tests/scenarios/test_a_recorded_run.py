@@ -15,11 +15,11 @@ from loopline.errors import CassetteError, ModelError
 from loopline.harness.deciders import Models
 from loopline.models import ModelRegistry
 from loopline.testing import Cassette, FakeClock, ScriptedModel
-from tests.support.peers import openai_says as oai
-from tests.support.peers.behaviours import Behaviour, Cut, Status
+from tests.support.peers import openai_replies as oai
+from tests.support.peers.behaviors import Behaviour, Cut, Status
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
-from tests.support.peers.wire import Peer
 from tests.support.workbench import workbench
 
 LOOKED = (

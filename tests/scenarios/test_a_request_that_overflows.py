@@ -11,7 +11,7 @@ from loopline.models import Prompt
 from loopline.testing import Call, Fail, FakeClock, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import MemoryLog, ModelOverflowed, RoundStart
-from tests.support.mortal import Died, MortalLog
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import at_work, bodies, shown, workbench
 
 LOOKS: list[Entry] = [Call("w.command", text=f"{n} " + "yes " * 800) for n in range(6)]

@@ -12,7 +12,7 @@ from loopline.events import HELD_EVENTS, Delta, Event
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import ConversationKey, Exit, MemoryLog
 from tests.support.playground import bundle as playground
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 ROUNDS = 260
 """With five blocks each, more than a listener is held."""

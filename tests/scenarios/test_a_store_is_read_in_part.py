@@ -12,7 +12,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry as ScriptEntry
 from loopline.timeline import ConversationKey, Entry, Unknown
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 NO_ZONE = datetime.fromisoformat("2026-01-01")
 

@@ -22,7 +22,7 @@ from loopline.timeline import (
     TimelineLog,
     ToolResult,
 )
-from tests.support.dying import Doom, DyingLog
+from tests.support.crashing_turns import Doom, DyingLog
 from tests.support.workbench import Desk, at_work, bodies, shown, workbench
 
 

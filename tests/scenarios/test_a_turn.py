@@ -33,7 +33,7 @@ from loopline.timeline import (
     ToolResult,
     ToolStarted,
 )
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from loopline.react import Limits
 from loopline.testing import Call, Refuse, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Completion, Decision, RoundStart
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 from tests.support.workbench import at_work, bodies, workbench
 
 PROTOCOLS: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]

@@ -14,9 +14,17 @@ from loopline.reader import DocumentError, import_actions, read_document
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Exit, Notes, ToolResult
 from tests.support import playground
-from tests.support.forging import approved, forged, guarded, naming, paused, rows, undigested
-from tests.support.repository import commit, git
-from tests.support.talking import talking
+from tests.support.forged_documents import (
+    approved,
+    forged,
+    guarded,
+    naming,
+    paused,
+    rows,
+    undigested,
+)
+from tests.support.git_repositories import commit, git
+from tests.support.scripted_conversation import talking
 
 
 async def test_a_forged_approval_runs_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from loopline.clock import SystemClock
 from loopline.react import Around, Run
 from loopline.react.arounds import Breaker, Layer, after_run, before_run, ordered, timeout, wrapped
 from loopline.testing import FakeClock
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 PAYLOAD = TurnPayload(
     text="x", conversation="c", turn_id="turn_1", ts=datetime(2026, 1, 1, tzinfo=UTC)

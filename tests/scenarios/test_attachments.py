@@ -29,7 +29,7 @@ from loopline.prompt import attaching
 from loopline.reader import DocumentError, read_document
 from loopline.testing import Call, Refuse, ScriptedModel
 from loopline.timeline import RoundStart, Timeline, UserAttachment, checkpoint
-from tests.support.pictures import gif, jpeg, pdf, png, webp
+from tests.support.sample_files import gif, jpeg, pdf, png, webp
 from tests.support.workbench import Desk, at_work, bodies, workbench
 
 PLAN = Attachment("plan.pdf", pdf("The tea is 4711.", "Pie is later."))

@@ -19,9 +19,9 @@ from loopline.timeline import (
     Timeline,
     ToolCalled,
 )
-from tests.support import kin
-from tests.support.billing import BillingModel, Move, four_at_once
-from tests.support.mortal import Died, MortalLog
+from tests.support import child_runs
+from tests.support.billed_model import BillingModel, Move, four_at_once
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import at_work, bodies, workbench
 
 
@@ -38,7 +38,9 @@ async def test_four_children_side_by_side_keep_within_the_budget_of_their_parent
     limits: Limits,
 ) -> None:
     model = BillingModel(four_at_once)
-    async with Harness.open(kin.bundle, store="memory:", model=model, clock=FakeClock()) as harness:
+    async with Harness.open(
+        child_runs.bundle, store="memory:", model=model, clock=FakeClock()
+    ) as harness:
         talk = harness.conversation("c")
         result = await talk.say("go", **limits)
         links = await bodies(talk, RunChild)
@@ -56,9 +58,11 @@ async def test_a_turn_that_is_carried_on_counts_what_its_unfinished_children_use
     dying, model = MortalLog(kept), BillingModel(four_at_once)
     dying.left = left
     with pytest.raises(Died):
-        async with Harness.open(kin.bundle, store=dying, model=model, clock=clock) as harness:
+        async with Harness.open(
+            child_runs.bundle, store=dying, model=model, clock=clock
+        ) as harness:
             await harness.conversation("c").say("go", max_tokens=14_000)
-    async with Harness.open(kin.bundle, store=kept, model=model, clock=clock) as harness:
+    async with Harness.open(child_runs.bundle, store=kept, model=model, clock=clock) as harness:
         talk = harness.conversation("c")
         result = await talk.resume()
         turn = Timeline(await talk.blocks()).turn(1)

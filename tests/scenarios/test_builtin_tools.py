@@ -36,8 +36,8 @@ from loopline.tools import (
 )
 from loopline.tools.builtin.knowledge import merged
 from loopline.tools.builtin.web import PAGE_LIMIT, SNIPPET_LIMIT, TITLE_LIMIT
-from tests.authoring.writing import a_call, guide, line_of
-from tests.support.talking import talking
+from tests.authoring.bundle_files import a_call, guide, line_of
+from tests.support.scripted_conversation import talking
 
 TEA = WebPage(
     url="https://tea.example/green",

@@ -8,8 +8,8 @@ from loopline.conversations import Conversation
 from loopline.testing import Call, Say
 from loopline.testing.scripted import Entry
 from loopline.timeline import ToolResult, ToolStarted
-from tests.support.living import bundle
-from tests.support.talking import talking
+from tests.support.scenario_bundle import bundle
+from tests.support.scripted_conversation import talking
 
 DEAR = Call("life.write", name="dear", text="x")
 ALONE = Call("life.alone", size=5)

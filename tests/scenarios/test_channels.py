@@ -6,7 +6,7 @@ from loopline.models import Usage
 from loopline.react import channels, nodes
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Timeline
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 
 async def test_channels_are_reduced_from_the_blocks_of_a_turn() -> None:

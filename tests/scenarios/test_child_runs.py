@@ -23,7 +23,7 @@ from loopline.timeline import (
     ToolStarted,
     UserPrompt,
 )
-from tests.support.kin import Cast, Line, bundle, kin
+from tests.support.child_runs import Cast, Line, bundle, kin
 
 
 async def results(talk: Conversation) -> list[tuple[str, str]]:

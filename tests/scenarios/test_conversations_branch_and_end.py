@@ -13,7 +13,7 @@ from loopline.reader import DocumentError
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import Exit, ToolResult, ToolStarted
 from tests.support.playground import bundle
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 
 async def test_a_fork_goes_on_from_its_place_and_leaves_its_parent_alone() -> None:

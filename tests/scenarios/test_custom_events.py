@@ -415,7 +415,7 @@ async def test_a_question_names_its_call_to_listeners() -> None:
 
 
 def test_an_event_need_not_be_awaited_and_may_be_more_than_once() -> None:
-    from tests.authoring.writing import a_context
+    from tests.authoring.bundle_files import a_context
 
     sent: Awaitable[None] = a_context().emit("any", 1)
 

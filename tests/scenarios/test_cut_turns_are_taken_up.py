@@ -21,7 +21,7 @@ from loopline.timeline import (
     UserAnswer,
     UserPrompt,
 )
-from tests.support.mortal import Died, MortalLog
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.playground import bundle as playground
 from tests.support.workbench import workbench
 

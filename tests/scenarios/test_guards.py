@@ -16,7 +16,7 @@ from loopline.testing import Call, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Effect, ToolResult
 from tests.support import playground
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 from tests.support.workbench import at_work, bodies, workbench
 
 EFFECTS: tuple[Effect, ...] = ("read", "write", "exclusive", "meta")

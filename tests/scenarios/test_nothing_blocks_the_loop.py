@@ -11,8 +11,8 @@ from blockbuster import BlockBuster, BlockingError, blockbuster_ctx
 
 from loopline import BaseWorkflow, Bundle, Harness
 from loopline.testing import Call, Say, ScriptedModel
+from tests.support.git_repositories import commit
 from tests.support.playground import bundle as playground
-from tests.support.repository import commit
 
 
 @pytest.fixture

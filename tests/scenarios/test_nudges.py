@@ -27,7 +27,7 @@ from loopline.react.state import repeated
 from loopline.testing import Call
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
 from tests.support import playground
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 Round = Sequence[tuple[str, ResultStatus]]
 """The calls of a round: what is asked for, and how it came out."""

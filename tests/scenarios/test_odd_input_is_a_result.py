@@ -41,9 +41,9 @@ from loopline.timeline import (
     Unknown,
     UserPrompt,
 )
+from tests.support.git_repositories import commit
 from tests.support.playground import bundle as playground
-from tests.support.repository import commit
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 HERE = ConversationKey(name="c")
 

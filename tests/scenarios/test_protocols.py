@@ -23,7 +23,7 @@ from loopline.timeline import (
     TurnHeader,
     UserPrompt,
 )
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 NAMES: list[ProtocolName] = ["native", "json", "tagged", "thought_action"]
 TEXT_NAMES: list[ProtocolName] = ["json", "tagged", "thought_action"]

@@ -13,8 +13,8 @@ from loopline.models import ToolMessage
 from loopline.models.tokens import estimate
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
-from tests.support.repository import commit, git
-from tests.support.talking import talking
+from tests.support.git_repositories import commit, git
+from tests.support.scripted_conversation import talking
 
 PAGE = """# Tea
 

@@ -20,8 +20,8 @@ from loopline.conversations import Conversation
 from loopline.events import Delta, Event, Wire, sse
 from loopline.testing import Call, Say
 from loopline.timeline import Completion, UserPrompt
-from tests.support.serving import Served, serving
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
+from tests.support.sse_server import Served, serving
 
 PROMPT = "Grün?\nOder\r\nblau? \u2028 data: 1"
 ANSWER = "Grün.\n\nid: 9.9\n: 緑茶 🍵"

@@ -25,7 +25,7 @@ from loopline.timeline import (
     UserPrompt,
 )
 from tests.support.playground import bundle as playground
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 from tests.support.workbench import workbench
 
 ASKS: Sequence[Scripted] = [Say("", Call("w.ask")), "Fine."]

@@ -24,8 +24,8 @@ from loopline.timeline import (
     TimelineLog,
     ToolResult,
 )
-from tests.support.living import bundle, words
-from tests.support.mortal import MortalLog
+from tests.support.crashing_log import MortalLog
+from tests.support.scenario_bundle import bundle, words
 
 T = TypeVar("T")
 TOTAL = 5_000

@@ -21,7 +21,7 @@ from loopline.tools import (
     select,
     selected,
 )
-from tests.authoring.writing import a_call
+from tests.authoring.bundle_files import a_call
 
 
 def specs(count: int) -> list[ToolSpec]:

@@ -41,10 +41,12 @@ from loopline.timeline import (
     UserPrompt,
 )
 from tests.support.playground import bundle as playground
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 
-async def waiting_at_the_lease(talk: Conversation, said: Coroutine[None, None, TurnResult]) -> TurnResult:
+async def waiting_at_the_lease(
+    talk: Conversation, said: Coroutine[None, None, TurnResult]
+) -> TurnResult:
     """What comes of it when it is stopped while somebody else has the conversation."""
     task = asyncio.create_task(said)
     await asyncio.sleep(0.05)

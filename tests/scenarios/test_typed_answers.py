@@ -41,7 +41,7 @@ from loopline.timeline import (
     TurnHeader,
     UserPrompt,
 )
-from tests.support.mortal import Died, MortalLog
+from tests.support.crashing_log import Died, MortalLog
 
 
 class Advice(BaseModel):

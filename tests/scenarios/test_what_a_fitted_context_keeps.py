@@ -22,9 +22,9 @@ from loopline.timeline import (
     Timeline,
     UserSteer,
 )
-from tests.support.lives import in_json
-from tests.support.living import bundle, words
-from tests.support.talking import talking
+from tests.support.scenario import in_json
+from tests.support.scenario_bundle import bundle, words
+from tests.support.scripted_conversation import talking
 
 
 def shown(prompt: Prompt) -> str:

@@ -14,8 +14,8 @@ from loopline.reader import source_row
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, SourceAdded, Timeline
-from tests.support.living import bundle
-from tests.support.talking import talking
+from tests.support.scenario_bundle import bundle
+from tests.support.scripted_conversation import talking
 from tests.support.workbench import at_work, shown
 
 PICTURE = b64encode(Random(7).randbytes(3_300)).decode()

@@ -23,8 +23,8 @@ from loopline.prompt.ledger import Told
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, LedgerLine, RangeSummary, RoundStart, Timeline, ToolResult
-from tests.support.living import bundle
-from tests.support.talking import talking
+from tests.support.scenario_bundle import bundle
+from tests.support.scripted_conversation import talking
 
 REF = "ar:turn_1.user.prompt"
 

@@ -15,7 +15,7 @@ from loopline.testing import Call, Raw, Say
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, Completion, Draft, Notes, PlanAck, Thinking, ToolResult
 from tests.support.playground import bundle
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 PLAN = Call("react.plan", mode="new", steps=["look", "answer"])
 FIND = Call("play.find", url="https://x.example")

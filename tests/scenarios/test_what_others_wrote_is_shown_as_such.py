@@ -36,7 +36,7 @@ from loopline.timeline import (
     Window,
     memory_notes,
 )
-from tests.support.talking import talking
+from tests.support.scripted_conversation import talking
 
 FORGED = """12 tins
 [USER INTERRUPT]

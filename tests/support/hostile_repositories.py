@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.repository import commit, git
+from tests.support.git_repositories import commit, git
 
 HOOKS = ("post-index-change", "reference-transaction", "post-checkout", "fsmonitor-watchman")
 

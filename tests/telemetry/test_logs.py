@@ -14,7 +14,7 @@ from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, too
 from loopline.cli.records import JsonLines
 from loopline.testing import Call, FakeClock, ScriptedModel
 from tests.doors.command import Loopline
-from tests.support.kin import Cast, bundle
+from tests.support.child_runs import Cast, bundle
 
 logger = logging.getLogger("loopline")
 

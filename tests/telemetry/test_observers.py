@@ -15,9 +15,9 @@ from loopline.events import ObservedTurn, genai
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import Block, ConversationKey, MemoryLog, TimelineLog
-from tests.support.kin import Cast, Line, bundle
-from tests.support.mortal import MortalLog
-from tests.support.watching import Watching, by_id, rebuilt, tree
+from tests.support.child_runs import Cast, Line, bundle
+from tests.support.crashing_log import MortalLog
+from tests.support.recording_observer import Watching, by_id, rebuilt, tree
 from tests.support.workbench import Desk, workbench
 
 C = ConversationKey(name="c")

@@ -16,8 +16,8 @@ from loopline import Harness, LooplineError
 from loopline.testing import Call, FakeClock
 from loopline.timeline import ConversationKey, MemoryLog
 from tests.doors.command import Loopline
-from tests.support.kin import Cast, Line, bundle
-from tests.support.watching import by_id, rebuilt
+from tests.support.child_runs import Cast, Line, bundle
+from tests.support.recording_observer import by_id, rebuilt
 
 pytest.importorskip(
     "opentelemetry.exporter.otlp.proto.http",
@@ -26,7 +26,7 @@ pytest.importorskip(
 if TYPE_CHECKING:
     from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, NumberDataPoint
 
-from tests.support.receiver import Plain, Received, receiving, values
+from tests.support.otlp_receiver import Plain, Received, receiving, values
 
 FAMILY: dict[str, list[Line]] = {
     "top secret": [(Call("kin.ask", task="middle"), Call("play.fail", message="no")), "Top."],

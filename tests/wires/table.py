@@ -17,10 +17,10 @@ from loopline.models import Abilities, JsonObject, Model, Prompt, Reply, TextDel
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit
 from tests.docs.pages import ROOT
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import MESSAGES, Anthropic
-from tests.support.peers.behaviours import (
+from tests.support.peers.behaviors import (
     Behaviour,
     BrokenOff,
     Cut,
@@ -32,14 +32,14 @@ from tests.support.peers.behaviours import (
     Vendor,
     steps,
 )
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer, Request, Step, serving
 from tests.support.peers.openai_like import CHAT, RESPONSES, OpenAI
-from tests.support.peers.overflows import OPENAI as OPENAI_OVERFLOW
-from tests.support.peers.said import Call
+from tests.support.peers.overflow_errors import OPENAI as OPENAI_OVERFLOW
 from tests.support.peers.streams import Stream
-from tests.support.peers.wire import Peer, Request, Step, serving
 from tests.support.workbench import workbench
-from tests.wires.asking import PATIENT, model_at
-from tests.wires.flat import WIRES
+from tests.wires.flat_request import WIRES
+from tests.wires.local_model import PATIENT, model_at
 from tests.wires.recorded import FAILED, FILTERED
 
 PAGE = ROOT / "docs" / "sdk" / "faults-README.md"

@@ -23,14 +23,14 @@ from loopline.adapters.wires.wired import WireModel
 from loopline.clock import SystemClock
 from loopline.errors import CassetteError, ModelAccessError, ModelError, ModelTimedOut
 from loopline.models import Prompt, TextDelta, Timeouts, UserMessage
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.behaviours import Silence, Status
+from tests.support.peers.behaviors import Silence, Status
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.wire import Peer
-from tests.wires.asking import PATIENT, PROMPT, asked, model_at
-from tests.wires.flat import KEY, WIRES
+from tests.wires.flat_request import KEY, WIRES
+from tests.wires.local_model import PATIENT, PROMPT, asked, model_at
 from tests.wires.test_faults import peer_of, waited
 
 GREEN = "Green, with süßem 🍵."

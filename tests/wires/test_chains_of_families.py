@@ -18,16 +18,16 @@ from loopline.adapters.pydantic_ai.bridge import BridgedModel
 from loopline.adapters.wires.wired import WireModel
 from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, facts
 from loopline.timeline import Decision, Exit
-from tests.bridge.bridging import bridged_at
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
-from tests.support.peers.behaviours import Behaviour, Status
-from tests.support.peers.pairing import paired, pairing
-from tests.support.peers.said import Call
-from tests.support.peers.signing import signing
-from tests.support.peers.wire import Peer
+from tests.bridge.bridged_model import bridged_at
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
+from tests.support.peers.behaviors import Behaviour, Status
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
+from tests.support.peers.pairing_server import paired, pairing
+from tests.support.peers.signing_server import signing
 from tests.support.workbench import at_work, bodies
-from tests.wires.flat import KEY, wired
+from tests.wires.flat_request import KEY, wired
 
 FAMILIES = ("deepseek", "anthropic", "responses", "bridged anthropic", "bridged deepseek")
 KEPT = Abilities(tail="kept", window=100_000)

@@ -23,10 +23,10 @@ from loopline.errors import (
     ModelUnreachable,
 )
 from loopline.models import JsonObject, TextDelta, Timeouts
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.behaviours import (
+from tests.support.peers.behaviors import (
     Behaviour,
     BrokenOff,
     Cut,
@@ -37,10 +37,10 @@ from tests.support.peers.behaviours import (
     Speech,
     Status,
 )
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.wire import Peer
-from tests.wires.asking import PATIENT, PROMPT, QUICK, asked, model_at
-from tests.wires.flat import KEY, WIRES
+from tests.wires.flat_request import KEY, WIRES
+from tests.wires.local_model import PATIENT, PROMPT, QUICK, asked, model_at
 
 TEXT = "Tea, and more of it. " * 8
 

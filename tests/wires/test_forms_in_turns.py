@@ -19,18 +19,18 @@ from loopline.models import (
     facts,
 )
 from loopline.timeline import Decision, Notice
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.behaviours import Status
+from tests.support.peers.behaviors import Status
+from tests.support.peers.http_server import Peer, Request, Step, serving
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.overflows import OPENAI_COMPATIBLE
-from tests.support.peers.pairing import Paired, paired
+from tests.support.peers.overflow_errors import OPENAI_COMPATIBLE
+from tests.support.peers.pairing_server import Paired, paired
 from tests.support.peers.streams import Event, Stream, event, on_the_wire
-from tests.support.peers.wire import Peer, Request, Step, serving
 from tests.support.workbench import at_work, bodies
-from tests.wires.asking import asked, model_at
-from tests.wires.flat import wired
+from tests.wires.flat_request import wired
+from tests.wires.local_model import asked, model_at
 from tests.wires.recorded import FAILED, FILTERED
 
 DETAILS: JsonObject = {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "index": 0}

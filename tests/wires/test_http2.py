@@ -12,8 +12,8 @@ import pytest
 from loopline.adapters.wires.wired import WireModel
 from loopline.models import TextDelta, Timeouts
 from tests.support.peers.http2 import certificate, http2_like
-from tests.support.peers.wire import Peer
-from tests.wires.asking import PROMPT, asked, model_at
+from tests.support.peers.http_server import Peer
+from tests.wires.local_model import PROMPT, asked, model_at
 from tests.wires.test_waiting import given_up
 
 PIECE = b'data: {"choices": [{"delta": {"content": "Tea"}}]}\n\n'

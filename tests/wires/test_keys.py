@@ -14,11 +14,11 @@ from loopline.adapters.wires.failing import Account, failed_midway, failure, pie
 from loopline.errors import ModelError
 from loopline.models import dumps
 from loopline.models.urls import secrets_in, without_secrets
-from tests.support.peers import openai_says as oai
-from tests.support.peers.behaviours import BrokenOff, Fault, Status
+from tests.support.peers import openai_replies as oai
+from tests.support.peers.behaviors import BrokenOff, Fault, Status
 from tests.support.peers.openai_like import openai_like
-from tests.wires.asking import asked, model_at
-from tests.wires.flat import KEY
+from tests.wires.flat_request import KEY
+from tests.wires.local_model import asked, model_at
 
 ODD_KEY = "sk+a/b=c-secret-of-mine"
 ACCOUNT = Account("openai:m", "THE_KEY", ODD_KEY, "openai")

@@ -18,8 +18,8 @@ from loopline.adapters.wires.http import Http
 from loopline.adapters.wires.wired import WireModel
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import Abilities, AssistantMessage, Json, Reply, dumps
-from tests.wires.asking import PROMPT
-from tests.wires.flat import WIRES, account_of
+from tests.wires.flat_request import WIRES, account_of
+from tests.wires.local_model import PROMPT
 from tests.wires.recorded import FORMS, HERE, Form, Recorded, recorded, replaying
 
 NAMES = sorted(FORMS)

@@ -15,15 +15,15 @@ from loopline.conversations import Conversation
 from loopline.models import Abilities, JsonObject, ModelFacts, TailKind
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit, RoundStart, ToolCalled, ToolResult
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
-from tests.support.peers.behaviours import Behaviour
-from tests.support.peers.said import Call
-from tests.support.peers.signing import signing
-from tests.support.peers.strict import strict
-from tests.support.peers.wire import Request
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
+from tests.support.peers.behaviors import Behaviour
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Request
+from tests.support.peers.signing_server import signing
+from tests.support.peers.strict_server import strict
 from tests.support.workbench import at_work, bodies, interrupted, workbench
-from tests.wires.flat import parts, wired
+from tests.wires.flat_request import parts, wired
 
 SIGNED = ModelFacts(api="messages", thinking="signed", thinking_by="adaptive")
 TURNS = 6

@@ -10,14 +10,14 @@ from loopline.events import Delta
 from loopline.models import JsonObject
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, RoundStart, TurnHeader
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
-from tests.support.peers.behaviours import Behaviour, Cut, Status
+from tests.support.peers.behaviors import Behaviour, Cut, Status
+from tests.support.peers.call_replies import Call
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
-from tests.support.peers.signing import signing
-from tests.support.pictures import pdf, png
+from tests.support.peers.signing_server import signing
+from tests.support.sample_files import pdf, png
 from tests.support.workbench import bodies, said, workbench
 
 KINDS = [f'"type":"{kind}"' for kind in ("image", "document", "input_image", "input_file")]

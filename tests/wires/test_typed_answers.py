@@ -10,14 +10,14 @@ import pytest
 from pydantic import BaseModel
 
 from loopline.models import Abilities, Json, JsonObject, facts
-from tests.support.peers import anthropic_says as ant
-from tests.support.peers import openai_says as oai
+from tests.support.peers import anthropic_replies as ant
+from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
+from tests.support.peers.call_replies import Call
+from tests.support.peers.http_server import Peer
 from tests.support.peers.openai_like import openai_like
-from tests.support.peers.said import Call
-from tests.support.peers.wire import Peer
 from tests.support.workbench import at_work
-from tests.wires.flat import wired
+from tests.wires.flat_request import wired
 
 
 class Advice(BaseModel):

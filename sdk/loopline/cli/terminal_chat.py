@@ -29,7 +29,7 @@ from loopline.cli.running import Over, conclude, tell
 from loopline.cli.screen import Screen
 from loopline.cli.transcript import Transcript
 from loopline.cli.words import QUIET, visible, waits
-from loopline.conversations import Receipt, Conversation
+from loopline.conversations import Conversation, Receipt
 from loopline.errors import AttachmentError, LooplineError
 from loopline.events import Event
 from loopline.react import PendingCall, result

@@ -11,6 +11,7 @@ from loopline.conversations.turns import Process, Turns
 __all__ = [
     "QUEUE_CHANNEL",
     "Attachments",
+    "Conversation",
     "InTurn",
     "InterruptQueue",
     "Process",
@@ -18,7 +19,6 @@ __all__ = [
     "Recoveries",
     "Recovery",
     "RecoveryStatus",
-    "Conversation",
     "Turns",
     "WhenBusy",
     "check_name",

@@ -70,7 +70,9 @@ class Ears:
 
         return tell
 
-    async def catch_up(self, conversation: ConversationKey, timeline: Timeline, number: int) -> None:
+    async def catch_up(
+        self, conversation: ConversationKey, timeline: Timeline, number: int
+    ) -> None:
         """Tell those who listen what has been written since they last heard, before that turn is run.
 
         Whose place is not known hears the turn from its first block on.

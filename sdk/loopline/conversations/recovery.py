@@ -120,7 +120,9 @@ class Recoveries:
             conversation=conversation, turn_id=turn_id(number), status=status, reason=reason
         )
 
-    def _kept(self, conversation: ConversationKey, timeline: Timeline, turn: Turn) -> Recovery | None:
+    def _kept(
+        self, conversation: ConversationKey, timeline: Timeline, turn: Turn
+    ) -> Recovery | None:
         """Why the turn is not taken up; None when it is to be."""
         status: RecoveryStatus = "skipped"
         reason = ""

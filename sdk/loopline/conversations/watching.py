@@ -55,7 +55,10 @@ def observed(observer: Observer, turn: ObservedTurn, timeline: Timeline, hear: H
 
 
 def observed_turn(
-    conversation: ConversationKey, uid: str, number: int, running: Mapping[ConversationKey, Recorder]
+    conversation: ConversationKey,
+    uid: str,
+    number: int,
+    running: Mapping[ConversationKey, Recorder],
 ) -> ObservedTurn:
     """The turn as an observer knows it, with the call that began it if a turn that runs here did."""
     return ObservedTurn(

@@ -29,7 +29,7 @@ from loopline.bundle import (
     run,
 )
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Recoveries, Recovery, Conversation, Turns, run_child
+from loopline.conversations import Conversation, Recoveries, Recovery, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import Listen
 from loopline.files import AttachmentCaps

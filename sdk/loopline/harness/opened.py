@@ -71,7 +71,9 @@ def named(name: str, *, user: str, tenant: str, project: str) -> ConversationKey
     return ConversationKey(name=name, user=user, tenant=tenant, project=project)
 
 
-async def conversed(log: TimelineLog, conversation: ConversationKey, timeline: Timeline) -> Conversed:
+async def conversed(
+    log: TimelineLog, conversation: ConversationKey, timeline: Timeline
+) -> Conversed:
     """A conversation as a reader finds it."""
     summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)

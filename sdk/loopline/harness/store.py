@@ -148,7 +148,9 @@ class Store(Conversing):
         await back_up(self.log, Path(target))
 
     async def audit(
-        self, heads: Mapping[ConversationKey, Head] | None = None, only: ConversationKey | None = None
+        self,
+        heads: Mapping[ConversationKey, Head] | None = None,
+        only: ConversationKey | None = None,
     ) -> Sequence[Audit]:
         """Compare every conversation, or only one, with its chain of digests, and with heads kept elsewhere.
 

@@ -91,7 +91,13 @@ class Actor:
     """Runs calls and records what comes of them."""
 
     def __init__(
-        self, *, recorder: Recorder, clock: Clock, listen: Listen, hands: ToolRuntime, strikes: Strikes
+        self,
+        *,
+        recorder: Recorder,
+        clock: Clock,
+        listen: Listen,
+        hands: ToolRuntime,
+        strikes: Strikes,
     ) -> None:
         self._recorder = recorder
         self._clock = clock

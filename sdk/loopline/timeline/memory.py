@@ -254,7 +254,9 @@ class MemoryLog:
             self._terms[gone] += 1
             self._forgotten[gone] = now
 
-    def _doomed(self, conversation: ConversationKey) -> tuple[list[ConversationKey], list[ConversationKey]]:
+    def _doomed(
+        self, conversation: ConversationKey
+    ) -> tuple[list[ConversationKey], list[ConversationKey]]:
         """What goes with the conversation, itself included; and those of them that are forks."""
         doomed, forks = [conversation], list[ConversationKey]()
         for gone in doomed:  # it grows on the way

@@ -17,13 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.bench.attacks import measured
-from tests.bench.attacks.crowds import crowd
+from tests.bench.attacks import measurements
+from tests.bench.attacks.attempts import try_again
 from tests.bench.attacks.disks import fill_disks
 from tests.bench.attacks.documents import tamper
 from tests.bench.attacks.kills import kill_runners
 from tests.bench.attacks.outcome import Outcome
-from tests.bench.attacks.tried import try_again
+from tests.bench.attacks.processes import crowd
 
 JOBS = 2
 PARTS = ("measured", "tried", "kills", "processes", "disks", "documents")
@@ -33,9 +33,9 @@ FULL = {"kills": 250, "seconds": 300, "full_disks": 12, "documents": 19_200}
 
 def measure() -> Iterator[Outcome]:
     """Make the attacks that have a figure, each with a folder of its own."""
-    for attack in measured.MEASURED:
+    for attack in measurements.MEASURED:
         with TemporaryDirectory() as folder:
-            yield from asyncio.run(measured.make_attack(attack, Path(folder)))
+            yield from asyncio.run(measurements.make_attack(attack, Path(folder)))
 
 
 def make(part: str, options: argparse.Namespace) -> Iterable[Outcome]:

@@ -23,11 +23,11 @@ from loopline.models import JsonObject
 from loopline.testing import ScriptedModel
 from loopline.timeline import Block
 from tests.bench.attacks.outcome import Outcome, Tally
-from tests.support.cut_turns import processes
-from tests.support.damage import damaged
-from tests.support.documents import lived
-from tests.support.folders import quick_folder
+from tests.support.damaged_documents import damaged
+from tests.support.killed_turns import processes
+from tests.support.memory_folders import quick_folder
 from tests.support.playground import bundle
+from tests.support.sample_document import lived
 
 MOST_SECONDS = 2.0
 MOST_WAIT_SECONDS = 60.0

@@ -22,10 +22,10 @@ from loopline import Store
 from loopline.timeline import Block, ConversationKey, Entry, ToolStarted
 from tests.bench.attacks.outcome import Outcome, Tally
 from tests.crashes.processes import say
-from tests.support import dying
-from tests.support.cut_turns import LONG, SUMMARY, check, check_long, kept, processes, run
-from tests.support.dying import Doom, DyingLog, Fate
-from tests.support.folders import quick_folder
+from tests.support import crashing_turns
+from tests.support.crashing_turns import Doom, DyingLog, Fate
+from tests.support.killed_turns import LONG, SUMMARY, check, check_long, kept, processes, run
+from tests.support.memory_folders import quick_folder
 
 A_STORE = 25
 """So many turns share a store."""
@@ -86,7 +86,7 @@ def live(fate: Fate, output: Connection) -> None:
     """Live the turn; stdout is the pipe."""
     os.dup2(output.fileno(), sys.stdout.fileno())
     say("begun")
-    asyncio.run(dying.live(fate, Doom(), SpeakingLog))
+    asyncio.run(crashing_turns.live(fate, Doom(), SpeakingLog))
 
 
 def judge(fate: Fate, acknowledged: int) -> Tally:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.bench.mutants.drawing import Mutant, drawn, sources_of
+from tests.bench.mutants.mutations import Mutant, drawn, sources_of
 from tests.bench.mutants.named import NAMED
 from tests.bench.mutants.trial import Copy, Coverage, Result, tried
 from tests.docs.pages import ROOT

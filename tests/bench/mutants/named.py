@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.mutants.drawing import Mutant
+from tests.bench.mutants.mutations import Mutant
 
 
 class AnchorGone(Exception):

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.bench.mutants.drawing import Mutant
-from tests.bench.mutants.tracing import PACKAGE
+from tests.bench.mutants.coverage import PACKAGE
+from tests.bench.mutants.mutations import Mutant
 
 Outcome = Literal["killed", "survived", "timeout", "untested", "broken"]
 OUTCOMES: dict[int, Outcome] = {0: "survived", 1: "killed", 2: "killed"}
@@ -143,7 +143,7 @@ class Coverage:
         """Find it out by running the suites once, unless the folder has it already."""
         if not traces.exists():
             suites = [f"tests/{suite}" for suite in SUITES]
-            plugin = ("-p", "tests.bench.mutants.tracing", "-n", str(jobs))
+            plugin = ("-p", "tests.bench.mutants.coverage", "-n", str(jobs))
             copy.pytest(suites, *plugin, seconds=3600, TRACES=str(traces))
         found: dict[str, list[str]] = {}
         for file in sorted(traces.glob("*.json")):

@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.bench.peers.model import ANSWER, MINUTES, TeaModel
 from tests.bench.peers.programs import HERE, LIBRARIES, TASKS, Program, killed_inside, programs
 from tests.docs.pages import ROOT
-from tests.support.peers.wire import Peer, serving
+from tests.support.peers.http_server import Peer, serving
 
 LIMIT_SECONDS = 300
 SHOWN = {

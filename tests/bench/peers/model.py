@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 
 from loopline.models import Json, JsonObject
+from tests.support.peers.call_replies import Call, named_after
+from tests.support.peers.http_server import Request, Step
 from tests.support.peers.openai_like import CHAT, OpenAI
-from tests.support.peers.openai_says import Says
-from tests.support.peers.said import Call, named_after
+from tests.support.peers.openai_replies import Says
 from tests.support.peers.streams import on_the_wire
-from tests.support.peers.wire import Request, Step
 
 ANSWER = "So it is: sencha."
 MINUTES = 2

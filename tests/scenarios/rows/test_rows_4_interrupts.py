@@ -25,7 +25,7 @@ from loopline.timeline import (
     ToolResult,
     UserFollowup,
 )
-from tests.support.mortal import Died, MortalLog
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import (
     Desk,
     at_work,

@@ -8,7 +8,7 @@ from loopline import AgentEvent
 from loopline.events import replayed
 from loopline.testing import Call
 from loopline.timeline import RunChild, ToolCalled, ToolResult
-from tests.support.kin import Cast, kin
+from tests.support.child_runs import Cast, kin
 
 
 async def test_row_64_a_call_that_begins_a_run_is_one_call_with_one_result() -> None:

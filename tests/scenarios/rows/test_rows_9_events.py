@@ -12,7 +12,7 @@ from loopline.models import Usage
 from loopline.testing import Call, Fail, Raw, Refuse, Say
 from loopline.testing.scripted import Entry
 from loopline.timeline import Exit
-from tests.dialects.hearing import heard as told
+from tests.dialects.decoded_stream import heard as told
 from tests.support.workbench import at_work, heard
 
 SCRIPT: list[Entry] = [Say("", Call("w.look"), usage=Usage(input_tokens=7)), "Tea."]

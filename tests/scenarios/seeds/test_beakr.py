@@ -18,9 +18,9 @@ from loopline.timeline import (
     Timeline,
     ToolResult,
 )
-from tests.support.billing import BillingModel, Move
-from tests.support.kin import Cast, kin
-from tests.support.mortal import Died, MortalLog
+from tests.support.billed_model import BillingModel, Move
+from tests.support.child_runs import Cast, kin
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import (
     Desk,
     at_work,

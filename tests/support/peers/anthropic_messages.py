@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loopline.models.json import Json, JsonObject
-from tests.support.peers.anthropic_says import (
+from tests.support.peers.anthropic_replies import (
     Block,
     Redacted,
     Says,
@@ -18,9 +18,9 @@ from tests.support.peers.anthropic_says import (
     Usage,
     block_of,
 )
-from tests.support.peers.said import Call, model_of, named_after
+from tests.support.peers.call_replies import Call, model_of, named_after
+from tests.support.peers.http_server import Request
 from tests.support.peers.streams import Event, Reply, Stream, document, event
-from tests.support.peers.wire import Request
 
 
 def message(says: Says, blocks: Sequence[Block], usage: Usage, asked: Request) -> Reply:

@@ -13,7 +13,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived
 
-from tests.support.peers.wire import Peer
+from tests.support.peers.http_server import Peer
 
 HEAD = [(":status", "200"), ("content-type", "text/event-stream")]
 MAKE = (

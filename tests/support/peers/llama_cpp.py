@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.peers.gguf import write_model
-from tests.support.peers.wire import Peer
+from tests.support.peers.http_server import Peer
 
 _SERVE = """
 import sys, xllamacpp

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from loopline.models.json import JsonObject
-from tests.support.peers.behaviours import Behaviour, Fault, answering
+from tests.support.peers.behaviors import Behaviour, Fault, answering
+from tests.support.peers.http_server import Peer, Request, serving
 from tests.support.peers.openai_chat import chat
+from tests.support.peers.openai_replies import Says
 from tests.support.peers.openai_responses import numbered, respond
-from tests.support.peers.openai_says import Says
 from tests.support.peers.streams import Event, Reply, document, event
-from tests.support.peers.wire import Peer, Request, serving
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"

@@ -10,10 +10,10 @@ from base64 import b64encode
 from collections.abc import Iterator
 
 from loopline.models.json import Json, JsonObject
-from tests.support.peers.openai_says import Says
-from tests.support.peers.said import CREATED, Call, model_of, named_after
+from tests.support.peers.call_replies import CREATED, Call, model_of, named_after
+from tests.support.peers.http_server import Request
+from tests.support.peers.openai_replies import Says
 from tests.support.peers.streams import Event, Reply, Stream, document, event
-from tests.support.peers.wire import Request
 
 
 def respond(says: Says, asked: Request) -> Reply:

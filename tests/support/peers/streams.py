@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from loopline.models.json import Json, JsonObject, dumps
-from tests.support.peers.wire import Pause, Send, Step
+from tests.support.peers.http_server import Pause, Send, Step
 
 APART = 0.02
 """Seconds between two packets that are to arrive one by one."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeAlias, TypeVar, final
 
 from loopline.models.json import JsonObject
+from tests.support.peers.http_server import Fin, Pause, Request, Reset, Respond, Send, Step
 from tests.support.peers.streams import (
     APART,
     Event,
@@ -17,7 +18,6 @@ from tests.support.peers.streams import (
     document,
     on_the_wire,
 )
-from tests.support.peers.wire import Fin, Pause, Request, Reset, Respond, Send, Step
 
 
 class Speech:

@@ -23,8 +23,8 @@ from loopline.errors import LooplineError, StoreBusy
 from loopline.models import AssistantMessage, JsonObject, Prompt, ToolCall, UserMessage, dumps
 from loopline.timeline import Block, Completion, ToolResult, ToolStarted, UserFollowup, UserSteer
 from tests.bench.attacks.outcome import Outcome, Tally
-from tests.support.billing import BillingModel, Move
-from tests.support.cut_turns import processes
+from tests.support.billed_model import BillingModel, Move
+from tests.support.killed_turns import processes
 from tests.support.playground import bundle
 
 SHARED = ("s0", "s1", "s2")

@@ -61,8 +61,8 @@ from loopline.timeline import (
     ToolCalled,
     ToolStarted,
 )
-from tests.support.living import Trace, bundle, spoken, traced
-from tests.support.mortal import MortalLog
+from tests.support.crashing_log import MortalLog
+from tests.support.scenario_bundle import Trace, bundle, spoken, traced
 
 
 @dataclass(frozen=True)

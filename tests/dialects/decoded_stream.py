@@ -8,7 +8,7 @@ from pathlib import Path
 from loopline.events import DIALECTS, DialectName, Event, Wire, dialect
 from loopline.models import JsonObject, dumps
 from loopline.timeline import ConversationKey
-from tests.dialects.told import TALK
+from tests.dialects.sample_conversation import TALK
 
 GOLDEN = Path(__file__).with_name("golden")
 NAMES: Sequence[DialectName] = list(DIALECTS)

@@ -11,8 +11,8 @@ from loopline.models import Json, JsonObject, dumps
 from loopline.react.guards import ask_before
 from loopline.testing import Call
 from tests.support import playground
-from tests.support.repository import git
-from tests.support.talking import talking
+from tests.support.git_repositories import git
+from tests.support.scripted_conversation import talking
 
 Rows = list[JsonObject]
 

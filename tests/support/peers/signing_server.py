@@ -24,11 +24,11 @@ from loopline.prompt.caching import AnthropicCache, Cached, Part, Sent, minimum_
 from tests.support.peers.anthropic_like import Anthropic, error_of
 from tests.support.peers.anthropic_messages import message
 from tests.support.peers.anthropic_prompt import Prompt, Refused, parse, without_markers
+from tests.support.peers.anthropic_replies import Block, Redacted, Says, Thinking, Usage, block_of
 from tests.support.peers.anthropic_rules import lifetime, problems, thinks
-from tests.support.peers.anthropic_says import Block, Redacted, Says, Thinking, Usage, block_of
-from tests.support.peers.behaviours import Behaviour, answering
+from tests.support.peers.behaviors import Behaviour, answering
+from tests.support.peers.http_server import Peer, Request, serving
 from tests.support.peers.streams import Reply, document
-from tests.support.peers.wire import Peer, Request, serving
 
 CLEAR_AT = "mid-conversation-system-clear-at-2026-08-21"
 KEY = b"only this server knows it"

@@ -8,7 +8,7 @@ as their users quote them.
 
 from __future__ import annotations
 
-from tests.support.peers.behaviours import Fault, Status
+from tests.support.peers.behaviors import Fault, Status
 
 OPENAI = Status(
     400,

@@ -11,8 +11,8 @@ from loopline import Attachment
 from loopline.models import Json, TailKind, ToolCall
 from loopline.models.tokens import estimate
 from loopline.react import Limits
-from tests.support.lives import Act, Judged, Kind, Life, Said, Shown
-from tests.support.pictures import pdf, png
+from tests.support.sample_files import pdf, png
+from tests.support.scenario import Act, Judged, Kind, Life, Said, Shown
 
 
 def call(name: str, /, **arguments: Json) -> ToolCall:

@@ -1,4 +1,4 @@
-"""A tool that stops its own process: `python -m tests.crashes.stopping STORE LEDGER SECONDS`."""
+"""A tool that stops its own process: `python -m tests.crashes.stopped_process STORE LEDGER SECONDS`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def stop(ledger: str) -> str:
     return "done"
 
 
-TOOLS_SPECS = [{"module": "tests.crashes.stopping", "alias": "stop"}]
+TOOLS_SPECS = [{"module": "tests.crashes.stopped_process", "alias": "stop"}]
 
 
 class Stopping(BaseWorkflow):
     """The loop with that tool."""
 
     async def process(self, payload: TurnPayload) -> TurnResult:
-        react = await self.build_react(tools_module="tests.crashes.stopping")
+        react = await self.build_react(tools_module="tests.crashes.stopped_process")
         return await react.run(payload)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from loopline.errors import StoreError
 from loopline.timeline import Block, ConversationKey, Entry, TimelineLog
-from tests.support.dying import Doom, DyingLog
+from tests.support.crashing_turns import Doom, DyingLog
 
 
 class Died(StoreError):

@@ -1,6 +1,6 @@
 """Another process over the store of a story, which interrupts it as it is told, a line for each.
 
-`python -m tests.support.outside` reads `[store, step, kind]` and says the place and the turn of what it said.
+`python -m tests.support.second_process` reads `[store, step, kind]` and says the place and the turn of what it said.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loopline import Harness
 from loopline.adapters.sql import SqlLog
 from loopline.conversations import Receipt
 from loopline.models import Json, dumps
-from tests.support.interrupting import (
+from tests.support.interruption_scenario import (
     Interruption,
     OwnClock,
     Scene,

@@ -23,15 +23,15 @@ from loopline.testing import Call, Say, ScriptedModel
 from loopline.timeline import SystemMessage, ToolStarted
 from tests.bench.attacks.outcome import Outcome
 from tests.bench.stalls import stall_ms
-from tests.bench.tampering import make, trial
-from tests.support import living, playground
-from tests.support.cut_turns import processes
-from tests.support.forging import approved, forged, guarded, naming, paused, rows
+from tests.bench.tampered_rows import make, trial
+from tests.support import playground, scenario_bundle
+from tests.support.event_loop_stalls import TEXTS, watched
+from tests.support.forged_documents import approved, forged, guarded, naming, paused, rows
+from tests.support.git_repositories import commit
 from tests.support.hostile_pdfs import small_and_large
 from tests.support.hostile_repositories import arm_fully, hostile_repository, snapshot
-from tests.support.repository import commit
-from tests.support.stalling import TEXTS, watched
-from tests.support.talking import talking
+from tests.support.killed_turns import processes
+from tests.support.scripted_conversation import talking
 
 MOST_STALL_MS = 150
 """No work on the loop is to take above 50 ms; three times that, as on a machine that others use too."""
@@ -64,7 +64,7 @@ async def compaction(folder: Path) -> list[Outcome]:
     del folder
     looks = [Call("life.look", size=30_000, seed=number) for number in range(150)]
     model = ScriptedModel([*looks, "Done."], window=MB, output_limit=8_000, strict=False)
-    async with talking(model, bundle=living.bundle) as talk, watched() as stalls:
+    async with talking(model, bundle=scenario_bundle.bundle) as talk, watched() as stalls:
         await talk.say("go", max_iterations=160)
         notices = [block.body for block in await talk.blocks(types="system.message")]
     row = stall("a window of 1M tokens is compacted", "4,000 ms", stalls.longest_seconds * 1000)

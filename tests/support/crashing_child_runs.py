@@ -9,8 +9,8 @@ from pathlib import Path
 from loopline import Harness, LooplineError
 from loopline.adapters.sql import SqlLog
 from loopline.testing import Call
-from tests.support.dying import Doom, DyingLog
-from tests.support.kin import Cast, Line, bundle
+from tests.support.child_runs import Cast, Line, bundle
+from tests.support.crashing_turns import Doom, DyingLog
 
 
 async def live(store: str, ledger: str, point: str, n: int) -> str:

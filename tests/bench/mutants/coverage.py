@@ -1,4 +1,4 @@
-"""Which test runs which function: a plugin of pytest, `-p tests.bench.mutants.tracing`, for the rooms that are mutated.
+"""Which test runs which function: a plugin of pytest, `-p tests.bench.mutants.coverage`, for the rooms that are mutated.
 
 It writes a file for each process into the folder that the variable `TRACES` names: for each test its functions, as
 `path:qualified.name`. Functions and not lines, because tracing lines takes five times as long.

@@ -1,4 +1,4 @@
-"""A tool that emits and is killed: `python -m tests.crashes.emitting STORE`."""
+"""A tool that emits and is killed: `python -m tests.crashes.event_process STORE`."""
 
 from __future__ import annotations
 

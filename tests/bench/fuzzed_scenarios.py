@@ -1,4 +1,4 @@
-"""More drawn lives than the suite draws: `python -m tests.bench.drawn_lives --examples 5000 --seed 7`.
+"""More drawn lives than the suite draws: `python -m tests.bench.fuzzed_scenarios --examples 5000 --seed 7`.
 
 Each is lived once and held to every law; what the lives had in them is counted.
 """
@@ -19,8 +19,8 @@ from hypothesis.strategies import SearchStrategy
 from loopline.timeline import Block, Exit, ModelSwitched, ToolPending
 from tests.laws import test_nothing_begins_after_the_end as interrupted
 from tests.laws import test_what_every_turn_keeps as wild
-from tests.support.drawn_interruptions import drawn
-from tests.support.wild_lives import wild_lives
+from tests.support.fuzzed_scenarios import wild_lives
+from tests.support.interruption_strategies import drawn
 
 HELD: tuple[tuple[ModuleType, SearchStrategy[Any], Callable[[Any], Sequence[Block]]], ...] = (
     (wild, wild_lives, lambda life: wild.live(life).blocks),

@@ -14,11 +14,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loopline.models.json import Json, JsonObject
-from tests.support.peers.behaviours import Behaviour, answering
+from tests.support.peers.behaviors import Behaviour, answering
+from tests.support.peers.http_server import Peer, Request, serving
 from tests.support.peers.openai_like import CHAT, OpenAI, refusal
-from tests.support.peers.openai_says import Says
+from tests.support.peers.openai_replies import Says
 from tests.support.peers.streams import Reply, document
-from tests.support.peers.wire import Peer, Request, serving
 
 
 class Known(BaseModel):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from loopline.react import Limits
-from tests.support.interrupting import Fault, Interruption
+from tests.support.interruption_scenario import Fault, Interruption
 
 MOST_STEPS = 175
 """The steps of a story that nobody interrupts."""

@@ -26,20 +26,20 @@ from loopline.timeline import (
     UserFollowup,
     UserPrompt,
 )
-from tests.support import dying
-from tests.support.dying import Fate
+from tests.support import crashing_turns
+from tests.support.crashing_turns import Fate
 
 SHORT, LONG = [1, 4], [1, 4, 1, 1]
 """How many calls each round makes, where it makes any."""
 SUMMARY = "Goal: go on.\nNext steps: answer."
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.support.dying"])
+processes.set_forkserver_preload(["tests.support.crashing_turns"])
 
 
 def run(fate: Fate) -> tuple[int | None, str, Counter[str]]:
     """How a process that lives the turn ends, what it says of it, and the points it has passed."""
-    process = processes.Process(target=dying.run, args=(fate,))
+    process = processes.Process(target=crashing_turns.run, args=(fate,))
     process.start()
     process.join()
     said = Path(fate.folder, "said")
@@ -73,7 +73,7 @@ def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:
     taken = [seq for b in blocks if isinstance(b.body, RoundStart) for seq in b.body.takes]
     assert taken == said
     attached = [(b.seq, b.body.size) for b in blocks if isinstance(b.body, UserAttachment)]
-    assert attached == [(said[0] + 1, len(dying.FILE.data))]
+    assert attached == [(said[0] + 1, len(crashing_turns.FILE.data))]
     terms = [block.term for block in blocks if block.term]
     assert terms == sorted(terms)
     assert isinstance(blocks[-1].body, Exit)

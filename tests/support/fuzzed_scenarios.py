@@ -13,7 +13,8 @@ from hypothesis.strategies import SearchStrategy
 
 from loopline.models import ToolCall
 from loopline.react import Limits
-from tests.support.drawn_lives import (
+from tests.support.scenario import Act, Kind, Life, Said
+from tests.support.scenario_strategies import (
     TAILS,
     acts,
     call,
@@ -28,7 +29,6 @@ from tests.support.drawn_lives import (
     stalls,
     writes,
 )
-from tests.support.lives import Act, Kind, Life, Said
 
 guarded = st.sampled_from(
     [

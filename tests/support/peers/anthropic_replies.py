@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loopline.models.json import Json, JsonObject
-from tests.support.peers.behaviours import Speech
-from tests.support.peers.said import Call
+from tests.support.peers.behaviors import Speech
+from tests.support.peers.call_replies import Call
 from tests.support.peers.streams import PLAIN, Framing, pieces_of
 
 Stop: TypeAlias = Literal[

@@ -115,7 +115,7 @@ async def measured(folder: Path) -> list[Row]:
     base = Row("raw sqlite3 floor, all rows fetched", floor(path, 0), "ms")
     part = Row("raw sqlite3 floor, rows after the checkpoint", floor(path, covers), "ms")
     read, talked = [
-        await asyncio.to_thread(measured_apart, "opening", what, store) for what in ("read", "talk")
+        await asyncio.to_thread(measured_apart, "reopen", what, store) for what in ("read", "talk")
     ]
     return [*read, base, part, *talked]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loopline.models.json import JsonObject
-from tests.support.peers.behaviours import Fault, Speech
-from tests.support.peers.said import Call
+from tests.support.peers.behaviors import Fault, Speech
+from tests.support.peers.call_replies import Call
 from tests.support.peers.streams import PLAIN, Framing, pieces_of
 
 Finish: TypeAlias = Literal["stop", "length", "tool_calls", "content_filter"]

@@ -1,6 +1,6 @@
 """What every prompt carries of a long conversation: a plan and a note in each of thousands of turns.
 
-`python -m tests.bench.carried [--json] [turns]`: 3,000 turns with a plan and a note each in a window of
+`python -m tests.bench.prompt_growth [--json] [turns]`: 3,000 turns with a plan and a note each in a window of
 8,000 tokens, once with the plans completed and once with all left open, and 300 turns with four open plans of
 40 steps. Sizes are in tokens,
 times are CPU time. It takes some minutes.
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from tests.support.carried import Carried, Diary, keep
+from tests.support.prompt_growth import Carried, Diary, keep
 
 TURNS = 3_000
 PLACES = (10, 100, 1_000, 3_000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.support.drawn_lives import PHOTO, REPORT, call, find, look
-from tests.support.lives import Act, Judged, Kind, Life, Lived, Said, Shown, live
+from tests.support.scenario import Act, Judged, Kind, Life, Lived, Said, Shown, live
+from tests.support.scenario_strategies import PHOTO, REPORT, call, find, look
 
 LIFE = Life(
     turns=(

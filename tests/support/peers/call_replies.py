@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from tests.support.peers.wire import Request
+from tests.support.peers.http_server import Request
 
 CREATED = 1_790_000_000
 """The time of every reply, in Unix seconds."""

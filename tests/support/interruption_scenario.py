@@ -27,7 +27,7 @@ from loopline import (
 )
 from loopline.adapters.sql import SqlLog
 from loopline.clock import SystemClock
-from loopline.conversations import Receipt, Conversation
+from loopline.conversations import Conversation, Receipt
 from loopline.errors import ModelTimedOut
 from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
 from loopline.react import Allow, Ask, GuardedCall, Limits, Verdict
@@ -43,8 +43,8 @@ from loopline.timeline import (
     TimelineLog,
     Turn,
 )
-from tests.support.dying import ANSWERS, Doom, DyingLog
-from tests.support.lives import said_by
+from tests.support.crashing_turns import ANSWERS, Doom, DyingLog
+from tests.support.scenario import said_by
 
 Kind = Literal["steer", "followup", "stop", "wait"]
 Fault = Literal["refuses", "times out"]

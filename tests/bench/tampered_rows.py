@@ -1,6 +1,6 @@
 """Rows of a store changed, removed, moved and put in at random: how many of those an audit finds.
 
-`python -m tests.bench.tampering` makes a thousand trials.
+`python -m tests.bench.tampered_rows` makes a thousand trials.
 """
 
 from __future__ import annotations
