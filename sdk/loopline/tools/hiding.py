@@ -25,7 +25,7 @@ from loopline.tools.outcome import Outcome
 
 EDITABLE_TAIL_TOKENS = 2_000
 """How far back from the end of the prompt something may be hidden, in tokens."""
-_FIELDS = ("path", "replacement")
+_HIDE_FIELDS = ("path", "replacement")
 
 
 class HideTool:
@@ -55,10 +55,10 @@ class HideTool:
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a path and a replacement."""
-        unknown = sorted(set(arguments) - set(_FIELDS))
+        unknown = sorted(set(arguments) - set(_HIDE_FIELDS))
         if unknown:
             raise ToolError(f"react.hide has no field {unknown[0]!r}: it takes path, replacement")
-        for name in _FIELDS:
+        for name in _HIDE_FIELDS:
             if not isinstance(arguments.get(name), str):
                 raise ToolError(f"react.hide takes {name}, a string")
 
@@ -74,7 +74,7 @@ class HideTool:
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The hide, which the next round does."""
         asked, replacement = str(arguments["path"]), str(arguments["replacement"])
-        block = await _found(asked, call)
+        block = await _block_named(asked, call)
         self._check_place(block, call)
         return Outcome(
             text=f"{block.ref} is hidden from the next round on",
@@ -95,7 +95,7 @@ class HideTool:
                 )
         if place is None:
             raise ToolError(f"{block.ref} is not shown, so there is nothing to hide")
-        if place < _kept(call.timeline.last_round):
+        if place < _stable_messages(call.timeline.last_round):
             raise ToolError(
                 f"hide_before_cache: {block.ref} lies in the part of the prompt that the provider "
                 "keeps; only what came in the last rounds can be hidden"
@@ -108,13 +108,13 @@ class HideTool:
             )
 
 
-def _kept(begun: RoundStart | None) -> int:
+def _stable_messages(begun: RoundStart | None) -> int:
     """How many messages the prompt of the round keeps as they are."""
     points = {point.name: point.messages for point in begun.points} if begun else {}
     return points.get("pre_tail") or points.get("prev_turn") or 0
 
 
-async def _found(asked: str, call: Call) -> Block:
+async def _block_named(asked: str, call: Call) -> Block:
     """The block that a ref names, or the result that shows it and nothing else."""
     try:
         ref = parse(asked)

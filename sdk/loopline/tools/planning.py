@@ -9,7 +9,7 @@ from loopline.timeline import Block, Effect, Plan, Plans, PlanSnapshot, plan
 from loopline.tools.call import Call
 from loopline.tools.outcome import Outcome
 
-_FIELDS = ("mode", "plan_id", "steps")
+_PLAN_FIELDS = ("mode", "plan_id", "steps")
 
 
 class PlanTool:
@@ -43,10 +43,10 @@ class PlanTool:
 
     def check(self, arguments: JsonObject) -> None:
         """Refuse unknown fields and fields of the wrong type; the mode is checked when it runs."""
-        unknown = sorted(set(arguments) - set(_FIELDS))
+        unknown = sorted(set(arguments) - set(_PLAN_FIELDS))
         if unknown:
             raise ToolError(
-                f"react.plan has no field {unknown[0]!r}: it takes {', '.join(_FIELDS)}"
+                f"react.plan has no field {unknown[0]!r}: it takes {', '.join(_PLAN_FIELDS)}"
             )
         _steps(arguments)
         _plan_id(arguments)
@@ -62,7 +62,7 @@ class PlanTool:
 
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The plan as it stands after the change."""
-        known = await _known(arguments, call)
+        known = await _with_named_plan(arguments, call)
         snapshots = _changed(arguments, known, call)
         plans = plan.fold([*known.latest.values(), *snapshots])
         return Outcome(
@@ -71,7 +71,7 @@ class PlanTool:
         )
 
 
-async def _known(arguments: JsonObject, call: Call) -> Plans:
+async def _with_named_plan(arguments: JsonObject, call: Call) -> Plans:
     """The plans, with the one that the call names, however long ago it was changed."""
     plans, plan_id = call.timeline.plans, _plan_id(arguments)
     if not plan_id or plan_id in plans.latest:

@@ -64,7 +64,7 @@ class ReadTool:
         return Outcome(
             text=_status(replace_seen(reading, seen)),
             sections=tuple(_section(item) for item in fresh if item.found),
-            bodies=tuple(_kept(item) for item in fresh if item.keep and not _known(item, call)),
+            bodies=tuple(_text_kept(item) for item in fresh if item.keep and not _is_recorded(item, call)),
             found=len(reading.paths),
             shows=tuple(pair for item in fresh if item.text for pair in _shown(item)),
         )
@@ -101,13 +101,13 @@ def _shown(item: Item) -> list[tuple[str, str]]:
     return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.asked))]
 
 
-def _known(item: Item, call: Call) -> bool:
+def _is_recorded(item: Item, call: Call) -> bool:
     """Whether the text comes with its source, or has come before."""
     new = item.source is not None and call.timeline.pool.find(item.source.url) is None
     return new or item.ref in call.timeline.kept
 
 
-def _kept(item: Item) -> TextKept:
+def _text_kept(item: Item) -> TextKept:
     return TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
 
 
