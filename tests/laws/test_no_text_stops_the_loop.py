@@ -10,7 +10,7 @@ from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, 
 from loopline.adapters.wires.failing import Account, piece
 from loopline.errors import ModelStreamBroken
 from loopline.models import BrokenJson, Json, whole_object
-from loopline.prompt import clipping
+from loopline.prompt import truncation
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import citations
 from tests.bench.stalls import stall_ms
@@ -48,10 +48,10 @@ async def test_what_is_said_does_not_stop_the_loop(name: str, way: str) -> None:
 def test_reading_citations_and_clipping_cost_as_much_as_a_text_is_long(name: str) -> None:
     assert not superlinear(lambda text: citations.find(text, newest=9), TEXTS[name])
     assert not superlinear(
-        lambda text: clipping.old_text(text, "ar:turn_1.user.prompt"), TEXTS[name]
+        lambda text: truncation.old_text(text, "ar:turn_1.user.prompt"), TEXTS[name]
     )
     assert not superlinear(
-        lambda text: clipping.old_result(text, "tc:turn_1.c1.result"), TEXTS[name]
+        lambda text: truncation.old_result(text, "tc:turn_1.c1.result"), TEXTS[name]
     )
 
 

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 from loopline.models import Prompt
 from loopline.prompt import Rendering
-from loopline.prompt.facts import Facts
+from loopline.prompt.render_state import Facts
 from loopline.react.judging import Judge
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line

@@ -25,7 +25,7 @@ from loopline import (
 )
 from loopline.files import entered
 from loopline.models import ATTACHMENTS, Attached, Carrying, Json, Prompt, UserMessage
-from loopline.prompt import attaching
+from loopline.prompt import attached_files
 from loopline.reader import DocumentError, read_document
 from loopline.testing import Call, Refuse, ScriptedModel
 from loopline.timeline import RoundStart, Timeline, UserAttachment, checkpoint
@@ -396,4 +396,4 @@ def test_an_image_is_estimated_at_what_the_dearest_vendor_says(
     width: int, height: int, costs: int
 ) -> None:
     (file,) = entered(Attachment("x.gif", gif(width, height)), AttachmentCaps())
-    assert costs <= attaching.tokens_of(file, Carrying()) <= max(2 * costs, 300)
+    assert costs <= attached_files.tokens_of(file, Carrying()) <= max(2 * costs, 300)

@@ -34,7 +34,7 @@ from loopline.tools import (
     WebPage,
     WebSearchTool,
 )
-from loopline.tools.builtin.knowledge import merged
+from loopline.tools.builtin.knowledge_search import merged
 from loopline.tools.builtin.web import PAGE_LIMIT, SNIPPET_LIMIT, TITLE_LIMIT
 from tests.authoring.bundle_files import a_call, guide, line_of
 from tests.support.scripted_conversation import talking

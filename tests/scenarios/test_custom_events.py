@@ -43,7 +43,7 @@ from loopline.timeline import (
     Entry as LogEntry,
 )
 from loopline.tools import ToolFunction
-from loopline.tools.custom_events import EVENT_BYTES
+from loopline.tools.invocation import EVENT_BYTES
 
 
 @dataclass

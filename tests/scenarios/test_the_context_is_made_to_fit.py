@@ -12,7 +12,7 @@ from loopline import Harness
 from loopline.conversations import Conversation
 from loopline.errors import StoreError
 from loopline.models import AssistantMessage, Prompt, ToolMessage, UserMessage
-from loopline.prompt import clipping
+from loopline.prompt import truncation
 from loopline.react import Limits
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -384,7 +384,7 @@ TEXTS = [
 @pytest.mark.parametrize(("length", "is_cut"), TEXTS)
 def test_an_old_text_keeps_4_000_characters(length: int, is_cut: bool) -> None:
     text = "y" * length
-    kept = clipping.old_text(text, REF)
+    kept = truncation.old_text(text, REF)
     assert kept.startswith("y" * 4_000)
     assert kept.endswith(f"\nthe rest is {REF}#C4001-C{length}") == is_cut
     assert (kept == text) == (not is_cut)
@@ -393,7 +393,7 @@ def test_an_old_text_keeps_4_000_characters(length: int, is_cut: bool) -> None:
 @pytest.mark.parametrize(("length", "is_cut"), [(400, False), (401, True)])
 def test_an_old_result_keeps_400_characters(length: int, is_cut: bool) -> None:
     text = "y" * length
-    kept = clipping.old_result(text, REF)
+    kept = truncation.old_result(text, REF)
     assert (kept == text) == (not is_cut)
     assert ("\n[TRUNCATED] 1 of 401 characters" in kept) == is_cut
 
@@ -411,7 +411,7 @@ def test_an_old_result_keeps_400_characters(length: int, is_cut: bool) -> None:
     ids=["50 items", "51 items", "80 keys", "81 keys", "400 characters", "401 characters"],
 )
 def test_an_old_result_that_is_json_is_cut_within(text: str, kept: str) -> None:
-    shortened = clipping.old_result(text, REF)
+    shortened = truncation.old_result(text, REF)
     if kept:
         assert shortened.endswith(f"{kept}\n[TRUNCATED] whole: {REF}")
     else:
@@ -420,27 +420,27 @@ def test_an_old_result_that_is_json_is_cut_within(text: str, kept: str) -> None:
 
 def test_json_of_many_small_parts_is_cut_with_the_ref_of_the_very_rest() -> None:
     text = "[" + ",".join(['"' + "y" * 300 + '"'] * 40) + "]"
-    kept, _, rest = clipping.old_result(text, REF).partition("\n[TRUNCATED] ")
+    kept, _, rest = truncation.old_result(text, REF).partition("\n[TRUNCATED] ")
     assert kept == text[:4_000]
     assert rest.endswith(f"the rest is {REF}#C4001-C{len(text)}")
 
 
 def test_json_that_is_nested_too_deep_is_cut_like_any_text() -> None:
     text = "[" * 50_000 + "]" * 50_000
-    assert clipping.old_result(text, REF).startswith("[" * 400 + "\n[TRUNCATED]")
+    assert truncation.old_result(text, REF).startswith("[" * 400 + "\n[TRUNCATED]")
 
 
 @pytest.mark.parametrize(("length", "is_replaced"), [(4_000, False), (4_001, True)])
 def test_base64_of_more_than_4_000_characters_gives_way(length: int, is_replaced: bool) -> None:
     data = ("aB3" * 2_000)[:length]
     text = f"see {data} there"
-    shortened = clipping.without_base64(text, REF)
+    shortened = truncation.without_base64(text, REF)
     assert shortened == (f"see [base64, 4001 characters: {REF}] there" if is_replaced else text)
 
 
 @pytest.mark.parametrize(("length", "is_cut"), [(1_000, False), (1_001, True)])
 def test_an_old_argument_keeps_1_000_characters(length: int, is_cut: bool) -> None:
-    arguments = clipping.old_arguments({"a": "y" * length, "b": f"ref:{'z' * 2_000}"}, REF)
+    arguments = truncation.old_arguments({"a": "y" * length, "b": f"ref:{'z' * 2_000}"}, REF)
     assert arguments["b"] == f"ref:{'z' * 2_000}"
     assert arguments["a"] == "y" * 1_000 + ("… 1 more characters" if is_cut else "")
     assert arguments.get("truncated") == (REF if is_cut else None)

@@ -17,9 +17,8 @@ from loopline.prompt import (
     place_to_cut,
     summarized,
 )
-from loopline.prompt.clipping import old_text
-from loopline.prompt.coverage import left_out
-from loopline.prompt.ledger import Told
+from loopline.prompt.range_summary import Told, left_out
+from loopline.prompt.truncation import old_text
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Block, LedgerLine, RangeSummary, RoundStart, Timeline, ToolResult

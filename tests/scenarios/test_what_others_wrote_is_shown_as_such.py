@@ -12,8 +12,8 @@ import pytest
 from loopline.models import Attached, Message, ProtocolName, Reply, UserMessage
 from loopline.prompt import Calls, View, announce, protocol
 from loopline.prompt.announce import unseen_sources
-from loopline.prompt.framing import HEADS, framed
 from loopline.prompt.trace import trace
+from loopline.prompt.truncation import HEADS, framed
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import (
     Block,

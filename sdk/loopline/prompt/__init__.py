@@ -7,8 +7,7 @@ from loopline.prompt.announce import (
     tail_limit,
     unseen_sources,
 )
-from loopline.prompt.facts import Facts
-from loopline.prompt.fitting import (
+from loopline.prompt.budget import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
     TARGET,
@@ -19,7 +18,18 @@ from loopline.prompt.fitting import (
     place_to_cut,
     shortened,
 )
-from loopline.prompt.points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points, placed
+from loopline.prompt.cache_points import MIN_ROUNDS, OFFSET_ROUNDS, Pointing, cache_points, placed
+from loopline.prompt.model_requests import (
+    Divergence,
+    ReplayedPart,
+    ReplayedRound,
+    Request,
+    messages_digest,
+    replayed,
+    request_of,
+    requests,
+    tools_text,
+)
 from loopline.prompt.protocols import (
     NATIVE,
     Answer,
@@ -36,16 +46,7 @@ from loopline.prompt.protocols import (
     protocol,
     protocol_named,
 )
-from loopline.prompt.rendering import RENDERER, Cut, Rendering
-from loopline.prompt.replaying import Divergence, ReplayedPart, ReplayedRound, replayed
-from loopline.prompt.requests import (
-    Request,
-    messages_digest,
-    request_of,
-    requests,
-    tools_text,
-)
-from loopline.prompt.summarizing import (
+from loopline.prompt.range_summary import (
     HISTORY_SHARE,
     LEDGER_SHARE,
     Covered,
@@ -55,6 +56,8 @@ from loopline.prompt.summarizing import (
     needed,
     summarized,
 )
+from loopline.prompt.render_state import Facts
+from loopline.prompt.rendering import RENDERER, Cut, Rendering
 from loopline.prompt.trace import TRACE_SYSTEM, TRACE_TAIL, trace, trace_window
 from loopline.prompt.view import View
 

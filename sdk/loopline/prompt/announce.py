@@ -1,4 +1,4 @@
-"""ANNOUNCE: what changes from round to round, shown last."""
+"""ANNOUNCE, the tail of a prompt: what changes from round to round."""
 
 from __future__ import annotations
 

@@ -23,10 +23,10 @@ from loopline.models import (
 )
 from loopline.models.call_ids import names_calls
 from loopline.models.tokens import cost, cost_of_files
-from loopline.prompt import attaching, clipping
-from loopline.prompt.facts import Facts
-from loopline.prompt.framing import framed
+from loopline.prompt import attached_files, truncation
 from loopline.prompt.protocols import DecisionProtocol
+from loopline.prompt.render_state import Facts
+from loopline.prompt.truncation import framed
 from loopline.refs import DocumentRef
 from loopline.timeline import (
     Block,
@@ -115,7 +115,7 @@ class Rendering:
         self._echo: Echo | None = None
         self._ids = set[str]()
         self._answered = False
-        self._load = attaching.Load()
+        self._load = attached_files.Load()
         self._files = 0
         self._digest = sha256()
         self._costs = [0]
@@ -166,7 +166,7 @@ class Rendering:
 
     def _said(
         self, blocks: Iterable[Block]
-    ) -> tuple[list[tuple[UserMessage, list[Block]]], attaching.Load]:
+    ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.Load]:
         """What the user said, and the load of files with it."""
         messages = list[tuple[UserMessage, list[Block]]]()
         interrupts = list[tuple[str, Block]]()
@@ -192,11 +192,13 @@ class Rendering:
             messages.append((shown, [block for _, block in interrupts]))
         return messages, load
 
-    def _attached(self, said: Block, load: attaching.Load) -> tuple[list[Attached], attaching.Load]:
+    def _attached(
+        self, said: Block, load: attached_files.Load
+    ) -> tuple[list[Attached], attached_files.Load]:
         """The files that came with an input, in order, and the load with them."""
         files = list[Attached]()
         for block, file in self._facts.attached.get(said.seq, ()):
-            attached, load = attaching.shown(block, file, self.window, load)
+            attached, load = attached_files.shown(block, file, self.window, load)
             files.append(attached)
         return files, load
 
@@ -215,7 +217,7 @@ class Rendering:
             return
         summary = found.body
         text = self._cut(found, summary_text(replace(summary, text=framed(summary.text))))
-        self.marked.update(clipping.marked(text))
+        self.marked.update(truncation.marked(text))
         self._add(UserMessage(text=f"[{found.ref}]\n{text}"), found.ref)
         history = self._facts.histories.get(found.seq)
         if history is not None and isinstance(history.body, PlanHistory):
@@ -297,7 +299,7 @@ class Rendering:
         shown = {attached.ref: attached for attached in message.attachments}
         for block, file in self._facts.attached.get(said.seq, ()):
             self._places.setdefault(block.ref, len(self.messages))
-            if attaching.is_shown_whole(file, shown[block.ref]):
+            if attached_files.is_shown_whole(file, shown[block.ref]):
                 self.shown[block.ref] = file.sha256
 
     def _act(self, block: Block) -> None:
@@ -382,16 +384,16 @@ class Rendering:
         if limit is None or len(text) <= limit:
             self.whole.add(block.ref)
             return text
-        return clipping.cut(text, limit, block.ref)
+        return truncation.cut(text, limit, block.ref)
 
     def _text(self, block: Block, text: str) -> str:
         limit = self.window.text_limit
         if block.turn < self.window.old_before:
-            limit = min(limit or clipping.TEXT_LIMIT, clipping.TEXT_LIMIT)
+            limit = min(limit or truncation.TEXT_LIMIT, truncation.TEXT_LIMIT)
         if limit is None:
-            shown = clipping.without_base64(text, block.ref)
+            shown = truncation.without_base64(text, block.ref)
         else:
-            shown = clipping.old_text(text, block.ref, limit)
+            shown = truncation.old_text(text, block.ref, limit)
         if shown == text:
             self.whole.add(block.ref)
         return shown
@@ -423,17 +425,17 @@ class Rendering:
             return {"hidden": _replaced(hidden.replacement, block.ref)}
         limit = self.window.text_limit
         if block.turn < self.window.old_before and call.tool != PLAN_TOOL:
-            limit = min(limit or clipping.FIELD_LIMIT, clipping.FIELD_LIMIT)
-        shown = clipping.arguments_without_base64(call.arguments, block.ref)
+            limit = min(limit or truncation.FIELD_LIMIT, truncation.FIELD_LIMIT)
+        shown = truncation.arguments_without_base64(call.arguments, block.ref)
         if limit is not None:
-            shown = clipping.old_arguments(shown, block.ref, limit)
+            shown = truncation.old_arguments(shown, block.ref, limit)
         if shown == call.arguments:
             self.whole.add(block.ref)
         return shown
 
     def _result(self, block: Block, result: ToolResult, call: ToolCalled) -> ToolMessage:
-        text = self._seen(block, result, f"of {call.tool}({clipping.short(call.arguments)})")
-        self.marked.update(clipping.marked(text))
+        text = self._seen(block, result, f"of {call.tool}({truncation.short(call.arguments)})")
+        self.marked.update(truncation.marked(text))
         return ToolMessage(
             call_id=result.call_id,
             provider_id=call.provider_id,
@@ -447,20 +449,20 @@ class Rendering:
         hidden = self._facts.hidden(ref, window.hides)
         if hidden is not None:
             return _replaced(hidden.replacement, ref)
-        text = clipping.without_base64(result.text, ref)
+        text = truncation.without_base64(result.text, ref)
         read = result.call_id not in self._facts.started
         spent = read and block.turn < window.spent_before
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)
         if block.seq <= window.results_cleared or cleared:
             return self._facts.named_once(
-                block.seq, lambda: clipping.named(text, ref, call, result.shows)
+                block.seq, lambda: truncation.named(text, ref, call, result.shows)
             )
         if block.turn < window.old_before or spent:
-            return clipping.old_result(text, ref, spanned=text == result.text)
+            return truncation.old_result(text, ref, spanned=text == result.text)
         if text == result.text and len(text) <= window.result_limit:
             self.whole.add(ref)
             self.shown.update(result.shows)
-        return clipping.cut(text, window.result_limit, ref, spanned=text == result.text)
+        return truncation.cut(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
         written = written_out(message)

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from loopline.models import Carrying, Message, UserMessage
 from loopline.models.tokens import cost
-from loopline.prompt import attaching
-from loopline.prompt.clipping import short
-from loopline.prompt.framing import framed
+from loopline.prompt import attached_files
+from loopline.prompt.truncation import framed, short
 from loopline.timeline import (
     Block,
     Draft,
@@ -64,13 +63,13 @@ def _exceeds(blocks: Sequence[Block], window: Window, room: int) -> bool:
 
 def _messages(blocks: Iterable[Block], window: Window) -> Iterable[Message]:
     calls: dict[str, ToolCalled] = {}
-    load = attaching.Load()
+    load = attached_files.Load()
     for block in blocks:
         match block.body:
             case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
                 yield UserMessage(text=f"[THE USER SAID] {text}")
             case UserAttachment() as file:
-                attached, load = attaching.shown(block, file, window, load)
+                attached, load = attached_files.shown(block, file, window, load)
                 yield UserMessage(text="[THE USER ATTACHED]", attachments=(attached,))
             case ToolCalled(call_id=call_id) as call:
                 calls[call_id] = call

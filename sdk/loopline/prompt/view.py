@@ -8,8 +8,8 @@ from itertools import takewhile
 from math import ceil
 
 from loopline.models import Message
-from loopline.prompt.facts import Facts
 from loopline.prompt.protocols import DecisionProtocol
+from loopline.prompt.render_state import Facts
 from loopline.prompt.rendering import Rendering
 from loopline.timeline import Block, RangeSummary, RoundStart, Window, attachments
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from loopline.models import Json, JsonObject
-from loopline.prompt.clipping import without_base64
+from loopline.prompt.truncation import without_base64
 from loopline.timeline import (
     Block,
     ConversationSummary,

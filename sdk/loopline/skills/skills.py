@@ -1,15 +1,272 @@
-"""The skills of a bundle: loaded from a folder, selected for an agent, listed for a prompt."""
+"""Skills: SKILL.md files with a front matter, loaded from a folder and selected for an agent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
 from loopline.errors import BundleError, RefError
-from loopline.skills.selection import REACT, Selection
-from loopline.skills.skill import DEFAULT_NAMESPACE, FILE, Skill, read_skill
+from loopline.models import Json
+from loopline.refs import SkillRef
+from loopline.skills.yaml_document import Document, DocumentError, read_yaml
+
+FILE = "SKILL.md"
+DEFAULT_NAMESPACE = "custom"
+KEYS = (
+    *("name", "id", "description", "version", "namespace", "category", "tags", "when_to_use"),
+    *("author", "created", "built_in", "include_for", "import", "imports"),
+)
+WITHOUT_EFFECT = ("built_in", "include_for", "import", "imports")
+"""Keys of other systems' skills, which are read past here."""
+UNREAD_FILES = ("sources.yaml", "compact.md", "tools.yaml")
+"""Files of other systems' skills, which are not read here."""
+DIGEST = 12
+
+_FENCE = re.compile(r"---[ \t]*\n")
+_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*$\n?", re.DOTALL | re.MULTILINE)
+_TOKEN = re.compile(r"\[(?=\[[ \t]*[Ss][ \t]*:)")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_-]+")
+_ID = re.compile(r"[A-Za-z0-9_-]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """A skill as it is now. `warnings` say what of it means nothing.
+
+    A citation token in its text would name a source of the conversation that shows it: in `body` it is
+    plain text, `[ [S:1]]`.
+    """
+
+    namespace: str
+    id: str
+    name: str
+    description: str
+    when_to_use: str
+    body: str
+    digest: str
+    path: Path
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def full_id(self) -> str:
+        """`<namespace>.<id>`."""
+        return f"{self.namespace}.{self.id}"
+
+    @property
+    def ref(self) -> str:
+        """The pinned name by which this text can be read again."""
+        return str(SkillRef(namespace=self.namespace, skill=self.id, digest=self.digest))
+
+    def __str__(self) -> str:
+        when = f" (when: {self.when_to_use})" if self.when_to_use else ""
+        return f"{self.ref} — {self.name}: {self.description}{when}"
+
+
+def read_skill(path: Path, namespace: str) -> Skill:
+    """The skill in a SKILL.md whose place says `namespace` and, by its folder, the id.
+
+    Raises:
+        BundleError: the file is malformed; the message names file and line.
+    """
+    stored = path.read_bytes()
+    try:
+        text = stored.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = stored.count(b"\n", 0, error.start) + 1
+        raise BundleError(f"{path}:{line}: not UTF-8: {error.reason}") from error
+    front, body = _split(path, text)
+    fields = _Fields(path, front)
+    skill = Skill(
+        namespace=namespace,
+        id=path.parent.name,
+        name=fields.line_of_text("name", path.parent.name),
+        description=fields.line_of_text("description", ""),
+        when_to_use=fields.line_of_text("when_to_use", ""),
+        body=_TOKEN.sub("[ ", body.strip()),
+        digest=sha256(stored).hexdigest()[:DIGEST],
+        path=path,
+        warnings=(*fields.warnings(), *_unread(path, body)),
+    )
+    return _named(skill, fields)
+
+
+def _split(path: Path, text: str) -> tuple[Document, str]:
+    match = _FRONT.match(text)
+    if match is None:
+        problem = "is never closed: end it with a line ---" if _FENCE.match(text) else "is missing"
+        raise BundleError(f"{path}:1: the front matter between two lines --- {problem}")
+    try:
+        front = read_yaml(match[1], first_line=2)
+    except DocumentError as error:
+        raise BundleError(f"{path}:{error.line}: the front matter: {error.problem}") from error
+    return front, text[match.end() :]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """The front matter, and how to complain about it."""
+
+    path: Path
+    document: Document
+
+    @property
+    def values(self) -> dict[str, Json]:
+        value = self.document.value
+        if not isinstance(value, dict):
+            raise BundleError(f"{self.path}:2: the front matter must be lines like `name: …`")
+        return value
+
+    def line_of_text(self, key: str, default: str) -> str:
+        """A text on one line; a number or a date is taken as it is written."""
+        value = self.values.get(key)
+        if value is None and (default or key == "when_to_use"):
+            return default
+        if isinstance(value, list) and key == "when_to_use":
+            return "; ".join(" ".join(str(item).split()) for item in value)
+        text = "" if value is None or isinstance(value, dict | list) else str(value)
+        if not text.strip():
+            raise self.wrong(key, f"{key!r} must be a text")
+        return " ".join(text.split())
+
+    def wrong(self, key: str, problem: str) -> BundleError:
+        return BundleError(f"{self.path}:{self.document.line(key)}: {problem}")
+
+    def warnings(self) -> tuple[str, ...]:
+        found = list[str]()
+        for key in self.values:
+            if key not in KEYS:
+                near = get_close_matches(key, KEYS, 1, 0.0)[0]
+                line = self.document.line(key)
+                found.append(f"{self.path}:{line}: {key!r} means nothing, nearest is {near!r}")
+            elif key in WITHOUT_EFFECT:
+                line = self.document.line(key)
+                found.append(f"{self.path}:{line}: {key!r} has no effect: {_INSTEAD[key]}")
+        return tuple(found)
+
+
+_NAME_IT = "name the other skill in the text, so that it is read when it is needed"
+_SELECT = "select skills for an agent in `AGENTS_CONFIG`"
+_INSTEAD = {"built_in": _SELECT, "include_for": _SELECT, "import": _NAME_IT, "imports": _NAME_IT}
+
+
+def _unread(path: Path, body: str) -> Iterator[str]:
+    """Say what beside the front matter has no effect."""
+    for name in UNREAD_FILES:
+        if (path.parent / name).is_file():
+            yield f"{path.parent / name}: it is not read: write what it says into {FILE}"
+    if _TOKEN.search(body):
+        yield f"{path}: [[S:…]] names a source of a conversation, not of a skill: it is plain text here"
+
+
+def _named(skill: Skill, fields: _Fields) -> Skill:
+    """The skill under the names in its front matter, which may not contradict its place."""
+    given = {
+        key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
+    }
+    if given.get("id", skill.id) != skill.id:
+        problem = f"the id is {given['id']!r}, but the folder is called {skill.id!r}"
+        raise fields.wrong("id", f"{problem}: give both the same name")
+    if skill.namespace == DEFAULT_NAMESPACE:
+        skill = replace(skill, namespace=given.get("namespace", DEFAULT_NAMESPACE))
+    if given.get("namespace", skill.namespace) != skill.namespace:
+        problem = (
+            f"the namespace is {given['namespace']!r}, but the folder says {skill.namespace!r}"
+        )
+        raise fields.wrong("namespace", f"{problem}: give both the same name")
+    if not _NAMESPACE.fullmatch(skill.namespace) or not _ID.fullmatch(skill.id):
+        raise fields.wrong("id", f"{skill.full_id!r} is no name for a ref: use A-Z a-z 0-9 _ -")
+    return skill
+
+
+REACT = "solver.react.decision.v2"
+"""The consumer that the loop is; `react` means the same."""
+
+HIDDEN = "internal"
+"""The namespace whose skills are seen only where a pattern enables them."""
+
+_SHORT = "react"
+_KEYS = ("enabled", "disabled")
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Patterns over skills: an id, `<namespace>.<id>`, or a glob over one of them such as `public.*`."""
+
+    enabled: tuple[str, ...] | None = None
+    disabled: tuple[str, ...] = ()
+
+    def takes(self, namespace: str, id: str) -> bool:
+        """Whether a skill is seen."""
+        if self.enabled is not None:
+            return any(_matches(pattern, namespace, id) for pattern in self.enabled)
+        hidden = namespace == HIDDEN
+        return not hidden and not any(_matches(p, namespace, id) for p in self.disabled)
+
+    def matches(self, pattern: str, namespace: str, id: str) -> bool:
+        """Whether the pattern names a skill."""
+        return _matches(pattern, namespace, id)
+
+    def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
+        """The patterns without wildcards that name none of these skills."""
+        known = list(names)
+        return [
+            pattern
+            for pattern in (*(self.enabled or ()), *self.disabled)
+            if not _GLOB.search(pattern)
+            and not any(_matches(pattern, namespace, id) for namespace, id in known)
+        ]
+
+
+def selections(config: object) -> dict[str, Selection]:
+    """What an AGENTS_CONFIG says, by consumer; `react` comes under its full name.
+
+    Raises:
+        BundleError: it has another shape; the message says which one was meant.
+    """
+    if not isinstance(config, Mapping):
+        raise BundleError(f'write {{"{REACT}": {{"enabled": […]}}}}, not {config!r}')
+    found = dict[str, Selection]()
+    for consumer, patterns in cast("Mapping[object, object]", config).items():
+        name = REACT if consumer == _SHORT else consumer
+        if not isinstance(name, str) or name in found:
+            raise BundleError(f"{consumer!r} is no consumer, or is given twice")
+        found[name] = _selection(name, patterns)
+    return found
+
+
+def _selection(consumer: str, patterns: object) -> Selection:
+    if not isinstance(patterns, Mapping):
+        raise BundleError(
+            f'{consumer!r} must have {{"enabled": […]}} or {{"disabled": […]}} or {{}}'
+        )
+    given = cast("Mapping[object, object]", patterns)
+    for key in given:
+        if key not in _KEYS:
+            near = get_close_matches(str(key), _KEYS, 1, 0.0)[0]
+            raise BundleError(f"{consumer!r} has the unknown key {key!r}, nearest is {near!r}")
+    if len(given) > 1:
+        raise BundleError(f"{consumer!r} has both enabled and disabled: keep one of them")
+    texts = {str(key): _texts(consumer, value) for key, value in given.items()}
+    return Selection(enabled=texts.get("enabled"), disabled=texts.get("disabled", ()))
+
+
+def _texts(consumer: str, value: object) -> tuple[str, ...]:
+    items = cast("Iterable[object]", value) if isinstance(value, list | tuple) else [None]
+    texts = [item for item in items if isinstance(item, str)]
+    if not isinstance(value, list | tuple) or len(texts) != len(cast("list[object]", value)):
+        raise BundleError(f"{consumer!r} must list patterns as texts, not {value!r}")
+    return tuple(texts)
+
+
+def _matches(pattern: str, namespace: str, id: str) -> bool:
+    return fnmatchcase(f"{namespace}.{id}", pattern) or fnmatchcase(id, pattern)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The hands of an agent: tools, what comes of them, and the tools of the loop itself."""
+"""Tools: what an agent can call, what a call returns, and the tools of the loop itself."""
 
 from loopline.tools.builtin import (
     Calculator,
@@ -11,15 +11,21 @@ from loopline.tools.builtin import (
     WebSearch,
     WebSearchTool,
 )
-from loopline.tools.call import AskUser, Call, ChildTask, Deps, Emission, ToolContext
-from loopline.tools.custom_events import custom_event
-from loopline.tools.dependencies import unmet
-from loopline.tools.hiding import EDITABLE_TAIL_TOKENS, HideTool
+from loopline.tools.builtin.knowledge_search import KnowledgeSearch, SearchTool
+from loopline.tools.invocation import (
+    AskUser,
+    Call,
+    ChildTask,
+    Deps,
+    Emission,
+    ToolContext,
+    custom_event,
+)
 from loopline.tools.outcome import Outcome, Output, Section
-from loopline.tools.planning import PlanTool
-from loopline.tools.reading import ReadTool
-from loopline.tools.searching import KnowledgeSearch, SearchTool
-from loopline.tools.selection import (
+from loopline.tools.parameters import unmet
+from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
+from loopline.tools.tool import BoundTool, Tool, ToolFunction, check_deps, tool
+from loopline.tools.tool_selection import (
     REQUEST_TOOLS,
     RequestTools,
     Selection,
@@ -28,7 +34,6 @@ from loopline.tools.selection import (
     select,
     selected,
 )
-from loopline.tools.tool import BoundTool, Tool, ToolFunction, check_deps, tool
 from loopline.tools.toolset import ToolSet, WireNames, wire_names
 
 __all__ = [

@@ -35,10 +35,9 @@ from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
 from loopline.timeline import Effect, Source
 from loopline.tools.blocking import WatchedSteps
-from loopline.tools.call import Call, ToolContext
-from loopline.tools.dependencies import is_context, unmet, wanted_types
-from loopline.tools.outcome import Outcome, Output
-from loopline.tools.values import as_json, finite
+from loopline.tools.invocation import Call, ToolContext
+from loopline.tools.outcome import Outcome, Output, as_json, finite
+from loopline.tools.parameters import is_context, unmet, wanted_types
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

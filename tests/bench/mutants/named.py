@@ -68,13 +68,13 @@ def _function_at(source: str, line: int) -> str:
 NAMED = (
     Named(
         "a summary forgets the notes of the one before",
-        "prompt/summarizing.py",
+        "prompt/range_summary.py",
         "{line.words: line for line in covered.before.notes} if covered.before else {}",
         "dict[str, LedgerLine]()",
     ),
     Named(
         "a summary forgets the sources of the one before",
-        "prompt/summarizing.py",
+        "prompt/range_summary.py",
         "{line.ref: line for line in covered.before.sources} if covered.before else {}",
         "dict[str, LedgerLine]()",
     ),
@@ -96,22 +96,24 @@ NAMED = (
         "for n in found[-SOURCES_SHOWN:]",
         "for n in found[:SOURCES_SHOWN]",
     ),
-    Named("the tail reaches two blocks further", "prompt/points.py", "REACH = 18", "REACH = 20"),
+    Named(
+        "the tail reaches two blocks further", "prompt/cache_points.py", "REACH = 18", "REACH = 20"
+    ),
     Named(
         "a point of the epoch before counts",
-        "prompt/points.py",
+        "prompt/cache_points.py",
         "0 if pointing.anew else now.last_tail",
         "now.last_tail",
     ),
     Named(
         "a point before the tail comes a round too late",
-        "prompt/points.py",
+        "prompt/cache_points.py",
         "len(cuts) < pointing.min_rounds",
         "len(cuts) <= pointing.min_rounds",
     ),
     Named(
         "an old text without its base64 names a span of it",
-        "prompt/clipping.py",
+        "prompt/truncation.py",
         "return cut(bare, limit, ref, spanned=bare == text)",
         "return cut(bare, limit, ref)",
     ),
@@ -147,25 +149,25 @@ NAMED = (
     ),
     Named(
         "what stands at the first place that may change cannot be hidden",
-        "tools/hiding.py",
+        "tools/timeline_tools.py",
         "if place < _kept(call.timeline.last_round):",
         "if place <= _kept(call.timeline.last_round):",
     ),
     Named(
         "twice as much may be hidden",
-        "tools/hiding.py",
+        "tools/timeline_tools.py",
         "if tokens > self._editable_tokens:",
         "if tokens > 2 * self._editable_tokens:",
     ),
     Named(
         "a summary reaches to the beginning of a turn that lies much later",
-        "prompt/fitting.py",
+        "prompt/budget.py",
         "2 * (now.tokens - now.cost(cut.messages)) >= kept",
         "4 * (now.tokens - now.cost(cut.messages)) >= kept",
     ),
     Named(
         "what a summary says is carried beside it again",
-        "prompt/coverage.py",
+        "prompt/range_summary.py",
         "if term not in summary:",
         "if term:",
     ),

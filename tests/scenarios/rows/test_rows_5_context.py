@@ -9,8 +9,8 @@ import pytest
 
 from loopline import Block, Delta
 from loopline.models import Prompt, ToolMessage
-from loopline.prompt import clipping
-from loopline.prompt.coverage import terms
+from loopline.prompt import truncation
+from loopline.prompt.range_summary import terms
 from loopline.react import Limits
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -183,16 +183,16 @@ def test_row_96_old_blocks_are_clipped_by_kind(kind: str, limit: int) -> None:
     def clipped(size: int) -> bool:
         match kind:
             case "text":
-                return "[TRUNCATED]" in clipping.old_text("x" * size, "r")
+                return "[TRUNCATED]" in truncation.old_text("x" * size, "r")
             case "result":
-                return "[TRUNCATED]" in clipping.old_result("x" * size, "r")
+                return "[TRUNCATED]" in truncation.old_result("x" * size, "r")
             case "list":
-                return "more items" in clipping.old_result(str([1] * size), "r")
+                return "more items" in truncation.old_result(str([1] * size), "r")
             case "keys":
                 keys = ",".join(f'"{n}":1' for n in range(size))
-                return "more keys" in clipping.old_result(f"{{{keys}}}", "r")
+                return "more keys" in truncation.old_result(f"{{{keys}}}", "r")
             case _:
-                return "[base64" in clipping.without_base64(("aB3" * size)[:size], "r")
+                return "[base64" in truncation.without_base64(("aB3" * size)[:size], "r")
 
     assert [clipped(limit), clipped(limit + 1)] == [False, True]
 

@@ -4,9 +4,17 @@ Nothing here asks a provider: the rules are those of the vendors' pages, each na
 was read beside the rules it gave.
 """
 
-from loopline.prompt.caching.anthropic import MINIMUM_TOKENS, AnthropicCache, minimum_tokens
-from loopline.prompt.caching.openai import OpenAIBreakpointCache, OpenAICache
-from loopline.prompt.caching.report import (
+from loopline.prompt.caching.rules import (
+    Cached,
+    CacheRules,
+    Difference,
+    Limit,
+    Part,
+    PartKind,
+    Sent,
+    first_difference,
+)
+from loopline.prompt.caching.simulation import (
     NOT_RECORDED,
     CacheReport,
     CacheRow,
@@ -14,8 +22,13 @@ from loopline.prompt.caching.report import (
     MissReason,
     simulate,
 )
-from loopline.prompt.caching.rules import Cached, CacheRules, Limit
-from loopline.prompt.caching.sent import Difference, Part, PartKind, Sent, first_difference
+from loopline.prompt.caching.vendor_caches import (
+    MINIMUM_TOKENS,
+    AnthropicCache,
+    OpenAIBreakpointCache,
+    OpenAICache,
+    minimum_tokens,
+)
 
 __all__ = [
     "MINIMUM_TOKENS",

@@ -6,7 +6,6 @@ from typing import get_args
 
 from loopline.errors import LooplineError
 from loopline.models import ProtocolName
-from loopline.prompt.protocols.channels import ChannelSplitter
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
@@ -20,6 +19,7 @@ from loopline.prompt.protocols.decision import (
 from loopline.prompt.protocols.json_action import JsonAction
 from loopline.prompt.protocols.native import Native
 from loopline.prompt.protocols.tagged import Tagged
+from loopline.prompt.protocols.tags import ChannelSplitter
 from loopline.prompt.protocols.thought_action import ThoughtAction, ThoughtSplitter
 
 NATIVE: ProtocolName = "native"

@@ -18,7 +18,7 @@ from loopline.models import (
     ToolSpec,
     dumps,
 )
-from loopline.prompt.framing import framed
+from loopline.prompt.truncation import framed
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.prompt.protocols.channels import ChannelSplitter, Element, elements, escaped
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
@@ -40,6 +39,7 @@ from loopline.prompt.protocols.decision import (
     shown,
 )
 from loopline.prompt.protocols.json_action import JsonSplitter, decided
+from loopline.prompt.protocols.tags import ChannelSplitter, Element, elements, escaped
 
 _MANUAL = """Reply in tags. To call tools, say in a few words what you do, then for each call:
 <tool_call name="<tool name>">{"its arguments": "as one JSON object"}</tool_call>

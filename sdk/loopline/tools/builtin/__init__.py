@@ -1,7 +1,7 @@
 """Tools that a bundle may choose by name: arithmetic, the web, and knowledge spaces."""
 
 from loopline.tools.builtin.calculator import Calculator, calculate
-from loopline.tools.builtin.knowledge import KnowledgeSearchTool
+from loopline.tools.builtin.knowledge_search import KnowledgeSearchTool
 from loopline.tools.builtin.web import (
     MemoryWeb,
     WebFetch,

@@ -11,7 +11,7 @@ from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
 from loopline.timeline import Effect
 from loopline.tools.builtin.arguments import check_names, words
-from loopline.tools.call import Call
+from loopline.tools.invocation import Call
 from loopline.tools.outcome import Outcome
 
 LONGEST = 1_000

@@ -12,7 +12,7 @@ from loopline.errors import LooplineError, ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Effect, Source
 from loopline.tools.builtin.arguments import check_names, whole, words
-from loopline.tools.call import Call
+from loopline.tools.invocation import Call
 from loopline.tools.outcome import Outcome, Section
 
 DEFAULT_HITS = 8

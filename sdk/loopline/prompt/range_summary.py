@@ -1,27 +1,246 @@
-"""Summaries: what a model is asked for one, and the summary that is made of its reply, or without it."""
+"""Summaries of a range of blocks: the request to a model, its text, and the ledger that stands beside it."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from loopline.models import Usage, one_line
+from loopline.models import Usage, dumps, one_line
 from loopline.models.tokens import estimate, fitting
-from loopline.prompt.coverage import left_out
-from loopline.prompt.ledger import Ledger, cost, ledger, told
 from loopline.prompt.rendering import Cut
+from loopline.prompt.truncation import (
+    LONG_ARGUMENTS,
+    TEXT_LIMIT,
+    bare,
+    distilled,
+    is_strong,
+    rarity,
+    short,
+)
 from loopline.timeline import (
+    ArtifactKept,
     Block,
     Completion,
+    Draft,
+    Feedback,
     LedgerLine,
     Notes,
     RangeSummary,
     SummaryHint,
     Timeline,
+    ToolCalled,
+    ToolResult,
+    UserAttachment,
+    UserFollowup,
+    UserInput,
+    UserPrompt,
+    UserSteer,
+    attachments,
     memory_notes,
+    plan,
     summary_text,
 )
+
+Rank = Literal[0, 1, 2]
+
+WIDTHS: tuple[tuple[int, Rank], ...] = (
+    (160, 0),
+    (120, 0),
+    (90, 1),
+    (70, 1),
+    (60, 2),
+    (50, 2),
+    (42, 2),
+    (36, 2),
+)
+"""Characters that a line's words may have, and the least rank of a line, tried until all lines fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A block that a ledger has to name.
+
+    Of rank 2 are what users said, and whatever has numbers, names or paths of its own; of rank 1 other
+    results; of rank 0 other words of the model. `about` is how a result came about.
+    """
+
+    seq: int
+    ref: str
+    text: str
+    rank: Rank = 2
+    about: str = ""
+
+    @property
+    def whole(self) -> str:
+        """All that a line is distilled from."""
+        return f"{self.about} {self.text}" if self.about else self.text
+
+
+def told(blocks: Iterable[Block]) -> list[Told]:
+    """What these blocks say that cannot be worked out from the others, in order."""
+    calls: dict[str, ToolCalled] = {}
+    known: set[str] = set()
+    turn = 0
+    found = list[Told]()
+    for block in blocks:
+        if block.turn != turn:
+            turn, known = block.turn, set[str]()
+        if isinstance(block.body, ToolCalled):
+            calls[block.body.call_id] = block.body
+            known |= set(map(bare, _values(block.body).split()))
+        for one in _of(block, calls):
+            words = one.text.split()
+            new = {bare(word) for word in words} - known
+            strong = any(
+                bare(word) in new and is_strong(word, first=place == 0)
+                for place, word in enumerate(words)
+            )
+            if strong or one.rank or 3 * len(new) > len(words):
+                found.append(replace(one, rank=2) if strong else one)
+            known |= new
+    return found
+
+
+def _values(call: ToolCalled) -> str:
+    return " ".join(f"{name}={value} {value}" for name, value in call.arguments.items())
+
+
+def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
+    match block.body:
+        case UserPrompt() | UserFollowup() | UserSteer() | UserAttachment() as said:
+            yield Told(block.seq, block.ref, _said(said))
+        case ToolCalled(tool=tool, arguments=arguments):
+            if len(dumps(arguments)) > LONG_ARGUMENTS:
+                values = " ".join(f"{name}={value}" for name, value in arguments.items())
+                yield Told(block.seq, block.ref, f"{tool} {values}")
+        case ToolResult(call_id=call_id, tool=tool, text=text):
+            call = calls.get(call_id)
+            about = f"{tool}({short(call.arguments) if call else ''})"
+            yield Told(block.seq, block.ref, text, 1, about)
+        case Completion(text=text) | Draft(text=text):
+            yield Told(block.seq, block.ref, text, 0)
+        case Notes(text=text):
+            rest = _beside_marks(text)
+            if rest:
+                yield Told(block.seq, block.ref, rest, 0)
+        case ArtifactKept(name=name, text=text):
+            yield Told(block.seq, block.ref, f"{name}: {text}")
+        case Feedback(reaction=reaction, text=text):
+            yield Told(block.seq, block.ref, f"feedback {reaction}: {text}")
+        case _:
+            pass
+
+
+def _said(body: UserInput | UserAttachment) -> str:
+    match body:
+        case UserAttachment():
+            return f"{attachments.described(body)} {body.text[:TEXT_LIMIT]}"
+        case _:
+            return body.text
+
+
+def _beside_marks(notes: str) -> str:
+    """The lines that are neither marks of a plan nor memory notes, which survive by themselves."""
+    lines = [line for line in notes.splitlines() if not memory_notes.read(line)]
+    return " ".join(line for line in lines if not plan.read_mark(line)).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Lines that fit, and how many had no room."""
+
+    lines: tuple[LedgerLine, ...]
+    dropped: int = 0
+
+
+def ledger(before: Sequence[LedgerLine], new: Sequence[Told], room: int) -> Ledger:
+    """The lines of an earlier ledger and of further blocks, in words as few as `room` tokens ask for.
+
+    When even few words are too many, lines of a low rank go first, then those that say least that no
+    other line says.
+    """
+    every = [Told(0, line.ref, line.words, line.rank) for line in before] + list(new)
+    rare = rarity([one.whole for one in every])
+    lines = list[LedgerLine]()
+    for width, rank in WIDTHS:
+        lines = [
+            LedgerLine(ref=one.ref, words=distilled(one.whole, width, rare), rank=one.rank)
+            for one in every
+            if one.rank >= rank
+        ]
+        if cost(lines) <= room:
+            return Ledger(tuple(lines))
+    kept, total = set(range(len(lines))), cost(lines)
+    for place in sorted(kept, key=lambda place: (_news(lines[place].words, rare), place)):
+        if total <= room:
+            break
+        kept.remove(place)
+        total -= cost([lines[place]])
+    return Ledger(tuple(lines[place] for place in sorted(kept)), len(lines) - len(kept))
+
+
+def _news(words: str, rare: Mapping[str, float]) -> float:
+    """How much a line says that others do not."""
+    return sum(rare.get(word, 1.0) for word in set(map(bare, words.split())))
+
+
+def cost(lines: Sequence[LedgerLine]) -> int:
+    """What these lines cost in a prompt, in tokens."""
+    return sum(estimate(f"{line.ref} {line.words}") + 1 for line in lines)
+
+
+MOST = 24
+"""Lines that are carried into a summary for what its text left out."""
+_AROUND = 70
+
+_TERM = re.compile(
+    r"""
+    (?<![\w.-])[\w.-]++(?:/[\w.-]++)++              # a path
+  | (?<!\w)(?<!\w-)\w++(?:-\w++)*+\.[A-Za-z]\w{0,5}\b  # a file
+  | \b(?<!\d[.,:])\d(?:\d|[.,:](?=\d))++\b          # a number of two digits or more
+  | \b[A-Za-z]\w*_\w+\b                             # an identifier
+  | \b[A-Z](?:(?![a-z])\w)*+[a-z](?:(?![A-Z])\w)*+[A-Z]\w*+  # a name in camel case
+  | (?<=[a-z,;:] )[A-Z]\w+                          # a name within a sentence
+    """,
+    re.X,
+)
+_NO_NAME = re.compile(r"(?<![\w.-])[\w.-]{201,}+|-{2,}+")
+"""A word of so many characters names nothing, and no more does a rule of dashes."""
+_OURS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
+
+
+def terms(text: str) -> set[str]:
+    """The paths, numbers and names of a text; those of our own refs aside."""
+    named = _TERM.findall(_NO_NAME.sub(" ", text))
+    return {found for found in named if not _OURS.fullmatch(found)}
+
+
+def left_out(summary: str, covered: Sequence[Told], later: Iterable[str]) -> list[LedgerLine]:
+    """A line for each term that later text uses, the covered blocks explain and the summary lacks.
+
+    The line names the newest block that holds the term, with the words around it.
+    """
+    wanted = set[str]().union(*(terms(text) for text in later))
+    lines = list[LedgerLine]()
+    for one in reversed(covered):
+        here = wanted & terms(one.text)
+        for term in sorted(here):
+            if term not in summary:
+                lines.append(LedgerLine(ref=one.ref, words=_around(one.text, term)))
+        wanted -= here
+        if not wanted or len(lines) >= MOST:
+            break
+    return lines[:MOST]
+
+
+def _around(text: str, term: str) -> str:
+    at = text.index(term)
+    start, end = max(at - _AROUND, 0), at + len(term) + _AROUND
+    return " ".join(text[start:end].split())
+
 
 TEXT_TOKENS = 800
 """What a model's text may cost."""

@@ -1,4 +1,4 @@
-"""What has to be known of a conversation to render any stretch of it, whatever is shown of the rest."""
+"""The render state: what rendering any stretch of a conversation needs to know of all of it."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from loopline.tools.call import ToolContext
+from loopline.tools.invocation import ToolContext
 
 
 def is_context(hint: object) -> bool:

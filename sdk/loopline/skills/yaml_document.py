@@ -1,4 +1,4 @@
-"""YAML as JSON values, and the line on which each of its keys stands."""
+"""YAML documents as JSON values, with the line of each key."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A call on its way: what a tool is given besides its arguments."""
+"""A tool invocation: what a tool is given besides its arguments."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import (
     Awaitable,
     Callable,
@@ -17,13 +18,13 @@ from typing import Any, Generic, Literal, NoReturn, cast
 
 from typing_extensions import TypeVar
 
-from loopline.errors import ToolError
-from loopline.models import Json, Model
+from loopline.errors import LooplineError, ToolError
+from loopline.models import Json, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import CustomEvent, LimitValue, Moment, Timeline, TurnResult
 from loopline.timeline.waiting import settled
-from loopline.tools.custom_events import custom_event
+from loopline.tools.outcome import as_json
 
 Deps = TypeVar("Deps", covariant=True, default=None)
 
@@ -186,3 +187,32 @@ class Call:
     reader: Reader
     moment: Moment
     on_outlived: Callable[[Future[object]], None] = _let_it_run
+
+
+EVENT_BYTES = 2_000_000
+"""Bytes of JSON that the data of an event may have."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+
+
+def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
+    """Return the event, its data being any JSON, pydantic or dataclass value.
+
+    Raises:
+        LooplineError: the name has other characters or is too long, or the data is no JSON or too large.
+    """
+    if not _NAME.fullmatch(name):
+        raise LooplineError(
+            f"an event's name has 1 to 100 letters, digits, _ . : or -, which {name[:100]!r} has not"
+        )
+    try:
+        value = as_json(data)
+        size = len(dumps(value).encode())
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LooplineError(f"the data of the event {name!r} is no JSON: {error}") from error
+    if size > EVENT_BYTES:
+        raise LooplineError(
+            f"the data of the event {name!r} has {size:,} bytes, and may have {EVENT_BYTES:,}: keep it as a "
+            "file or an artifact, and emit its ref"
+        )
+    return CustomEvent(name=name, data=value, call_id=call_id)

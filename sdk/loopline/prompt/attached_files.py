@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from loopline.models import Attached, Carrying, one_line
 from loopline.models.tokens import estimate
-from loopline.prompt import clipping
-from loopline.prompt.framing import framed
+from loopline.prompt import truncation
+from loopline.prompt.truncation import framed
 from loopline.timeline import Block, UserAttachment, Window, attachments
 
 _PATCH = 28
@@ -101,8 +101,8 @@ def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iter
 def _clipped(block: Block, text: str, window: Window) -> str:
     limit = min(window.result_limit, window.text_limit or window.result_limit)
     if block.turn < window.old_before:
-        return framed(clipping.old_text(text, block.ref, min(limit, clipping.TEXT_LIMIT)))
-    return framed(clipping.cut(text, limit, block.ref))
+        return framed(truncation.old_text(text, block.ref, min(limit, truncation.TEXT_LIMIT)))
+    return framed(truncation.cut(text, limit, block.ref))
 
 
 def _is_old(block: Block, file: UserAttachment, window: Window) -> bool:

@@ -1,4 +1,4 @@
-"""Cache points: at most three places, computed on rounds over what is rendered."""
+"""Cache points: at most three places in the messages, placed by rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests played through a provider's cache: what was read of each, and why not more."""
+"""A simulation of a provider's prompt cache: what it read of each request, and why it missed the rest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from itertools import pairwise
 from typing import Literal
 
 from loopline.models import Usage
-from loopline.prompt.caching.rules import Cached, CacheRules, Limit
-from loopline.prompt.caching.sent import Difference, Sent, first_difference
+from loopline.prompt.caching.rules import (
+    Cached,
+    CacheRules,
+    Difference,
+    Limit,
+    Sent,
+    first_difference,
+)
 
 NOT_RECORDED = "not recorded"
 """The cause of a broken prefix of which the request says none."""

@@ -1,4 +1,4 @@
-"""Fitting: which window makes a prompt fit its budget, the cheapest change first."""
+"""The token budget of a prompt, and the window under which the prompt fits it."""
 
 from __future__ import annotations
 

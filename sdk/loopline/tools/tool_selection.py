@@ -1,4 +1,4 @@
-"""Which of many tools a turn begins with, and `react.request_tools`, which brings in others later."""
+"""The selection of tools that a turn begins with, and `react.request_tools`, which adds others later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loopline.models import (
 )
 from loopline.refs import CallRef
 from loopline.timeline import Effect, Timeline, ToolCalled
-from loopline.tools.call import Call
+from loopline.tools.invocation import Call
 from loopline.tools.outcome import Outcome
 from loopline.tools.tool import by_likeness
 

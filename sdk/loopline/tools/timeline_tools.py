@@ -1,0 +1,374 @@
+"""The tools that work on the conversation itself: `react.hide`, `react.plan` and `react.read`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loopline.errors import LooplineError, ToolError
+from loopline.models import Json, JsonObject, ToolSpec, dumps
+from loopline.reader import Item, Reading
+from loopline.refs import BlockRef, CallRef, PlanRef, parse
+from loopline.timeline import (
+    Block,
+    Completion,
+    Draft,
+    Effect,
+    Hide,
+    Notice,
+    Plan,
+    Plans,
+    PlanSnapshot,
+    RoundStart,
+    SystemMessage,
+    TextKept,
+    ToolCalled,
+    ToolResult,
+    UserFollowup,
+    UserPrompt,
+    UserSteer,
+    plan,
+)
+from loopline.tools.invocation import Call
+from loopline.tools.outcome import Outcome, Section
+
+EDITABLE_TAIL_TOKENS = 2_000
+"""How far back from the end of the prompt something may be hidden, in tokens."""
+_HIDE_FIELDS = ("path", "replacement")
+
+
+class HideTool:
+    """Hides what lies behind the point before the tail, so that the cached prefix stays as it is."""
+
+    effect: Effect = "meta"
+    spec: ToolSpec = ToolSpec(
+        name="react.hide",
+        description=(
+            "Put something recent out of sight that you need no more, such as a long result: "
+            "replacement, a line of yours, stands where path, its ref, was. react.read shows it "
+            "again. What is older than the cached part of the prompt cannot be hidden."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "description": "The ref of what is to be hidden."},
+                "replacement": {"type": "string", "description": "What is shown in its place."},
+            },
+            "required": ["path", "replacement"],
+            "additionalProperties": False,
+        },
+    )
+
+    def __init__(self, editable_tokens: int = EDITABLE_TAIL_TOKENS) -> None:
+        self._editable_tokens = editable_tokens
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse anything but a path and a replacement."""
+        unknown = sorted(set(arguments) - set(_HIDE_FIELDS))
+        if unknown:
+            raise ToolError(f"react.hide has no field {unknown[0]!r}: it takes path, replacement")
+        for name in _HIDE_FIELDS:
+            if not isinstance(arguments.get(name), str):
+                raise ToolError(f"react.hide takes {name}, a string")
+
+    def key(self, arguments: JsonObject) -> str:
+        """Calls that change what is shown keep their order."""
+        del arguments
+        return "view"
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """The hide, which the next round does."""
+        asked, replacement = str(arguments["path"]), str(arguments["replacement"])
+        block = await _block_named(asked, call)
+        self._check_place(block, call)
+        return Outcome(
+            text=f"{block.ref} is hidden from the next round on",
+            bodies=(Hide(path=block.ref, replacement=replacement),),
+        )
+
+    def _check_place(self, block: Block, call: Call) -> None:
+        now = call.view.now
+        place = now.place(block.ref)
+        match block.body:
+            case UserPrompt() | UserFollowup() | UserSteer():
+                raise ToolError(f"{block.ref} is what the user said, which is never hidden")
+            case ToolCalled() | ToolResult() | Completion() | Draft() | Notice() | SystemMessage():
+                pass
+            case _:
+                raise ToolError(
+                    f"{block.ref} is a {block.type}, and only calls, results, answers and notices can be hidden"
+                )
+        if place is None:
+            raise ToolError(f"{block.ref} is not shown, so there is nothing to hide")
+        if place < _stable_messages(call.timeline.last_round):
+            raise ToolError(
+                f"hide_before_cache: {block.ref} lies in the part of the prompt that the provider "
+                "keeps; only what came in the last rounds can be hidden"
+            )
+        tokens = now.tokens - now.cost(place)
+        if tokens > self._editable_tokens:
+            raise ToolError(
+                f"hide_too_old: {tokens} tokens follow {block.ref}, and only the last "
+                f"{self._editable_tokens} can be changed"
+            )
+
+
+def _stable_messages(begun: RoundStart | None) -> int:
+    """How many messages the prompt of the round keeps as they are."""
+    points = {point.name: point.messages for point in begun.points} if begun else {}
+    return points.get("pre_tail") or points.get("prev_turn") or 0
+
+
+async def _block_named(asked: str, call: Call) -> Block:
+    """The block that a ref names, or the result that shows it and nothing else."""
+    try:
+        ref = parse(asked)
+    except LooplineError as error:
+        raise ToolError(str(error)) from error
+    if isinstance(ref, BlockRef | CallRef):
+        block = await call.reader.find(ref)
+        if block is None:
+            raise ToolError(f"nothing here answers to {asked!r}")
+        return block
+    for block in reversed((await call.reader.here.whole()).blocks):
+        match block.body:
+            case ToolResult(shows=shows) if any(name == asked for name, _ in shows):
+                if len({digest for _, digest in shows}) > 1:
+                    raise ToolError(f"{block.ref} shows {asked} among others: hide {block.ref}")
+                return block
+            case _:
+                pass
+    raise ToolError(f"no result shows {asked!r}: hide the ref of a result, tc:<turn>.<call>.result")
+
+
+_PLAN_FIELDS = ("mode", "plan_id", "steps")
+
+
+class PlanTool:
+    """The plan fold as a tool: the snapshots it makes are recorded with its result."""
+
+    effect: Effect = "meta"
+    spec: ToolSpec = ToolSpec(
+        name="react.plan",
+        description=(
+            "Keep a plan. mode=new begins one from steps; replace retires plan_id and begins "
+            "another from steps; activate makes an open plan_id current again; close ends plan_id. "
+            "Acknowledge steps of the current plan with lines in your text that begin "
+            "✓ [n] done, ✗ [n] failed, … [n] in progress, □ [n] pending, but never in the reply "
+            "that calls react.plan."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "mode": {"type": "string", "enum": ["new", "activate", "replace", "close"]},
+                "plan_id": {"type": "string", "description": "For activate, replace and close."},
+                "steps": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "description": "Descriptions, in order; for new and replace.",
+                },
+            },
+            "required": ["mode"],
+            "additionalProperties": False,
+        },
+    )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse unknown fields and fields of the wrong type; the mode is checked when it runs."""
+        unknown = sorted(set(arguments) - set(_PLAN_FIELDS))
+        if unknown:
+            raise ToolError(
+                f"react.plan has no field {unknown[0]!r}: it takes {', '.join(_PLAN_FIELDS)}"
+            )
+        _steps(arguments)
+        _plan_id(arguments)
+
+    def key(self, arguments: JsonObject) -> str:
+        """Calls that change plans keep their order."""
+        del arguments
+        return "plan"
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """The plan as it stands after the change."""
+        known = await _with_named_plan(arguments, call)
+        snapshots = _changed(arguments, known, call)
+        plans = plan.fold([*known.latest.values(), *snapshots])
+        return Outcome(
+            text=_summary(str(arguments.get("mode")), snapshots, plans.current),
+            bodies=tuple(Plan(snapshot=snapshot) for snapshot in snapshots),
+        )
+
+
+async def _with_named_plan(arguments: JsonObject, call: Call) -> Plans:
+    """The plans, with the one that the call names, however long ago it was changed."""
+    plans, plan_id = call.timeline.plans, _plan_id(arguments)
+    if not plan_id or plan_id in plans.latest:
+        return plans
+    match await call.reader.find(PlanRef(plan_id=plan_id)):
+        case Block(body=Plan(snapshot=snapshot)):
+            return plan.fold([*plans.latest.values(), snapshot])
+        case _:
+            return plans
+
+
+def _changed(arguments: JsonObject, plans: Plans, call: Call) -> list[PlanSnapshot]:
+    moment, mode = call.moment, arguments.get("mode")
+    new_id = f"plan:{call.context.turn_id}:{call.context.call_id}"
+    match mode:
+        case "new":
+            return plan.new(plans, new_id, _steps(arguments), moment)
+        case "replace":
+            return plan.replace_with(plans, _plan_id(arguments), new_id, _steps(arguments), moment)
+        case "activate":
+            return plan.activate(plans, _plan_id(arguments), moment)
+        case "close":
+            return plan.close(plans, _plan_id(arguments), moment)
+        case _:
+            raise ToolError(f"mode={mode!r}: react.plan knows new, activate, replace and close")
+
+
+def _summary(mode: str, snapshots: list[PlanSnapshot], current: PlanSnapshot | None) -> str:
+    if current is None:
+        return f"mode={mode}: done; no plan is current"
+    changed = "" if snapshots else " already"
+    head = f"mode={mode}: plan_id={current.plan_id} is{changed} current"
+    return "\n".join([head, f"latest: ar:plan.latest:{current.plan_id}", *current.lines()])
+
+
+def _steps(arguments: JsonObject) -> list[str]:
+    steps: Json = arguments.get("steps") or []
+    found = steps if isinstance(steps, list) else []
+    descriptions = [step for step in found if isinstance(step, str)]
+    if not isinstance(steps, list) or len(descriptions) != len(steps):
+        raise ToolError("steps: a list of strings, each the description of one step")
+    return descriptions
+
+
+def _plan_id(arguments: JsonObject) -> str:
+    plan_id = arguments.get("plan_id") or ""
+    if not isinstance(plan_id, str):
+        raise ToolError("plan_id: a string, as ANNOUNCE shows it")
+    return plan_id
+
+
+READ_LIMIT = 48_000
+"""Characters that one call may put before the model, over all its paths."""
+MOST_PATHS = 50
+
+
+class ReadTool:
+    """Reads by ref: what exists is read although some of the refs do not."""
+
+    effect: Effect = "read"
+    spec: ToolSpec = ToolSpec(
+        name="react.read",
+        description=(
+            "Read anything that has a ref again: ar: blocks, tc: tool calls and results, "
+            "fi: attached files, so:sources_pool[1,3-5], sk: skills, ks: knowledge paths; add #L10-L40 for some lines. "
+            "The status comes first, then the texts."
+        ),
+        parameters={
+            "type": "object",
+            "properties": {
+                "paths": {
+                    "type": "array",
+                    "items": {"type": "string"},
+                    "minItems": 1,
+                    "maxItems": MOST_PATHS,
+                    "description": "The refs to read, in the order wanted.",
+                }
+            },
+            "required": ["paths"],
+            "additionalProperties": False,
+        },
+    )
+
+    def check(self, arguments: JsonObject) -> None:
+        """Refuse anything but a list of refs."""
+        _paths(arguments)
+
+    def key(self, arguments: JsonObject) -> str:
+        """Reads exclude nothing."""
+        del arguments
+        return ""
+
+    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+        """What it does is in the log or has not happened: it may simply be run."""
+        return await self.run(arguments, call)
+
+    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+        """The status, then a section for each text that is not visible already."""
+        reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
+        seen = [one.ref for one in reading if one.found and _is_visible(one, call)]
+        fresh = [item for item in reading if item.ref not in seen]
+        return Outcome(
+            text=_status(replace_seen(reading, seen)),
+            sections=tuple(_section(item) for item in fresh if item.found),
+            bodies=tuple(
+                _text_kept(item) for item in fresh if item.keep and not _is_recorded(item, call)
+            ),
+            found=len(reading.paths),
+            shows=tuple(pair for item in fresh if item.text for pair in _shown(item)),
+        )
+
+
+def _is_visible(item: Item, call: Call) -> bool:
+    """Whether the prompt shows the text: a result put it there, or its block is shown whole."""
+    now = call.view.now
+    return now.shown.get(item.ref) == item.sha256 or item.ref.partition("#")[0] in now.whole
+
+
+def replace_seen(reading: Reading, seen: list[str]) -> Reading:
+    """The reading, with what the model can see already listed and its text left out."""
+    items = [replace(item, text="") if item.ref in seen else item for item in reading]
+    return Reading(items, exists_in_visible_context=tuple(seen))
+
+
+def _status(reading: Reading) -> str:
+    problems = [f"missing {item.asked}: {item.message}" for item in reading if not item.found]
+    return "\n".join([dumps(reading.status()), *problems])
+
+
+def _section(item: Item) -> Section:
+    title = f"{item.title} — {item.ref}" if item.title else item.ref
+    ending = f"\n… {item.message}" if item.message else ""
+    source = item.source
+    if source is not None and item.keep:
+        source = replace(source, text=item.text)
+    return Section(heading=title, text=f"{item.text}{ending}", source=source)
+
+
+def _shown(item: Item) -> list[tuple[str, str]]:
+    """The names under which the model has seen the text: its own, and the one it asked by."""
+    return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.asked))]
+
+
+def _is_recorded(item: Item, call: Call) -> bool:
+    """Whether the text comes with its source, or has come before."""
+    new = item.source is not None and call.timeline.pool.find(item.source.url) is None
+    return new or item.ref in call.timeline.kept
+
+
+def _text_kept(item: Item) -> TextKept:
+    return TextKept(ref=item.ref, text=item.text, title=item.title, mime=item.mime)
+
+
+def _paths(arguments: JsonObject) -> list[str]:
+    unknown = sorted(set(arguments) - {"paths"})
+    if unknown:
+        raise ToolError(f"react.read has no field {unknown[0]!r}: it takes paths, a list of refs")
+    paths = arguments.get("paths")
+    found = [paths] if isinstance(paths, str) else paths
+    if not isinstance(found, list) or not found or len(found) > MOST_PATHS:
+        raise ToolError(f"react.read takes paths, a list of 1 to {MOST_PATHS} refs")
+    refs = [ref for ref in found if isinstance(ref, str)]
+    if len(refs) != len(found):
+        raise ToolError("react.read takes paths, a list of refs, each a string")
+    return refs
