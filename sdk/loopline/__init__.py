@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     __version__: str
     from loopline.bundle import BaseWorkflow, Bundle, ChatCommunicator
-    from loopline.conversations import Conversation as Conversation
-    from loopline.conversations import InterruptQueue, Receipt
+    from loopline.conversations import Conversation, InterruptQueue, Receipt
     from loopline.errors import (
         AttachmentError,
         BundleError,
@@ -180,8 +179,6 @@ _ROOMS = (
     "conversations",
     "harness",
 )
-_NAMED_OTHERWISE = {"Conversation": ("conversations", "Talk")}
-"""Public names whose room has another word for them, with that room and that word."""
 
 
 def __getattr__(name: str) -> object:
@@ -196,9 +193,6 @@ def _public(name: str) -> object:
     if name == "__version__":
         version: object = import_module("importlib.metadata").version("loopline")
         return version
-    if name in _NAMED_OTHERWISE:
-        room, own_name = _NAMED_OTHERWISE[name]
-        return getattr(import_module(f"loopline.{room}"), own_name)
     modules = (import_module(f"loopline.{room}") for room in _ROOMS)
     home = next(module for module in modules if name in getattr(module, "__all__", dir(module)))
     return getattr(home, name)
