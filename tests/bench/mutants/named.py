@@ -150,8 +150,8 @@ NAMED = (
     Named(
         "what stands at the first place that may change cannot be hidden",
         "tools/timeline_tools.py",
-        "if place < _kept(call.timeline.last_round):",
-        "if place <= _kept(call.timeline.last_round):",
+        "if place < _stable_messages(call.timeline.last_round):",
+        "if place <= _stable_messages(call.timeline.last_round):",
     ),
     Named(
         "twice as much may be hidden",
