@@ -11,8 +11,10 @@ import pytest
 
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import unused
+from loopline.cli.knowing import indexed
 from loopline.cli.pasting import Ran, Started, commands, elsewhere
-from loopline.cli.words import answer_text, answered, duration, indexed, source_lines, visible
+from loopline.cli.running import answer_text, answered, source_lines
+from loopline.cli.words import duration, visible
 from loopline.knowledge import KnowledgeState
 from loopline.timeline import (
     Block,

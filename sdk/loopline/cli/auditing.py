@@ -10,12 +10,11 @@ from pathlib import Path
 from rich.text import Text
 
 from loopline.cli.choices import Choices
+from loopline.cli.conversing import stored
 from loopline.cli.documents import read_object
 from loopline.cli.door import ANSWERED, FAILED, UsageError
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
-from loopline.cli.words import QUIET, visible
+from loopline.cli.words import QUIET, counted, visible
 from loopline.models import Json, JsonObject, dumps
 from loopline.reader import audit_document, heads_text, read_heads
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationKey
@@ -38,9 +37,9 @@ async def audit(asked: Audited, choices: Choices, screen: Screen) -> int:
     key = b"" if asked.key is None else await asyncio.to_thread(_key, asked.key)
     heads = dict[ConversationKey, Head]()
     if asked.heads is not None:
-        heads = read_heads(await asyncio.to_thread(_text, asked.heads), key)
+        heads = read_heads(await asyncio.to_thread(_heads_text, asked.heads), key)
     if asked.document is not None:
-        found: Sequence[Audit] = [await _document(asked, asked.document, heads, choices)]
+        found: Sequence[Audit] = [await _audit_exported(asked, asked.document, heads, choices)]
     else:
         only = None if asked.name is None else _conversation(asked.name, choices)
         async with stored(choices) as store:
@@ -48,11 +47,11 @@ async def audit(asked: Audited, choices: Choices, screen: Screen) -> int:
     if asked.save is not None:
         kept = {one.conversation: one.head for one in found if one.head.seq and not one.faults}
         await asyncio.to_thread(asked.save.write_text, heads_text(kept, key), "utf-8")
-    _print(found, choices, screen)
+    _print_audits(found, choices, screen)
     return FAILED if any(one.faults for one in found) else ANSWERED
 
 
-async def _document(
+async def _audit_exported(
     asked: Audited, file: Path, heads: dict[ConversationKey, Head], choices: Choices
 ) -> Audit:
     document = await read_object(file)
@@ -69,7 +68,7 @@ def _conversation(name: str, choices: Choices) -> ConversationKey:
     )
 
 
-def _text(file: Path) -> str:
+def _heads_text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except ValueError as error:
@@ -83,9 +82,9 @@ def _key(file: Path) -> bytes:
     return key
 
 
-def _print(found: Sequence[Audit], choices: Choices, screen: Screen) -> None:
+def _print_audits(found: Sequence[Audit], choices: Choices, screen: Screen) -> None:
     if choices.as_json:
-        rows: list[Json] = [_row(one) for one in found]
+        rows: list[Json] = [_audit_row(one) for one in found]
         screen.raw(dumps({"conversations": rows}))
         return
     for one in found:
@@ -101,7 +100,7 @@ def _print(found: Sequence[Audit], choices: Choices, screen: Screen) -> None:
         screen.note(Text("there is no such conversation", style=QUIET))
 
 
-def _row(one: Audit) -> JsonObject:
+def _audit_row(one: Audit) -> JsonObject:
     faults: list[Json] = [
         {"seq": fault.seq, "kind": fault.kind, "text": fault.text} for fault in one.faults
     ]

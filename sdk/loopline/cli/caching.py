@@ -70,10 +70,10 @@ def show_cache(played: Played, screen: Screen) -> None:
     """Print a row for each request, and what they cost together."""
     report = played.report
     rows = [
-        _row(request, row, cost)
+        _cache_row(request, row, cost)
         for request, row, cost in zip(played.asked, report.rows, played.costs, strict=True)
     ]
-    columns = Columns(rows=[_HEADINGS, *rows], cut=7, right=frozenset({1, 2, 3, 4, 5}))
+    columns = Columns(rows=[_CACHE_HEADINGS, *rows], cut=7, right=frozenset({1, 2, 3, 4, 5}))
     plain = "\n".join("\t".join(cell.plain for cell in row) for row in rows)
     screen.answer_whole(columns, plain)
     held, every = report.read_of_held, report.read_of_all
@@ -94,13 +94,13 @@ def show_cache(played: Played, screen: Screen) -> None:
     screen.note(Text(said, style=QUIET))
 
 
-_HEADINGS = tuple(
+_CACHE_HEADINGS = tuple(
     Text(name, style=QUIET)
     for name in ("round", "read", "written", "fresh", "missed", "cost", "epoch", "why")
 )
 
 
-def _row(request: Request, row: CacheRow, cost: float | None) -> tuple[Text, ...]:
+def _cache_row(request: Request, row: CacheRow, cost: float | None) -> tuple[Text, ...]:
     return (
         Text(f"{request.block.turn}.{request.block.round}"),
         Text(f"{row.read:,}", style="green" if row.read else QUIET),

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from loopline.cli.options import REACTIONS
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps, entered
-from loopline.timeline import Reaction, turn_id
+from loopline.timeline import turn_id
 
-REACTIONS: Mapping[str, Reaction | None] = {
-    "ok": "ok",
-    "not_ok": "not_ok",
-    "neutral": "neutral",
-    "none": None,
-}
-"""What a turn may be worth, as it is typed; `none` takes the last word back."""
 _COMMAND = re.compile(r"/[a-z]+")
 
 

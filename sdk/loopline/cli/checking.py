@@ -20,12 +20,12 @@ from loopline.bundle import (
     wired,
     wiring_problems,
 )
-from loopline.cli import words
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED, FAILED, UsageError
+from loopline.cli.knowing import indexed
 from loopline.cli.opening import opened
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
+from loopline.cli.words import QUIET, counted, visible
 from loopline.errors import BundleError, LooplineError, PropertyError
 from loopline.knowledge import KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
@@ -87,7 +87,7 @@ async def check(bundle: str, choices: Choices, screen: Screen) -> int:
         found.note(error)
     if found.knowledge is not None:
         found.warnings += found.knowledge.warnings
-    _show(found, choices, screen)
+    _show_findings(found, choices, screen)
     return FAILED if found.problems else ANSWERED
 
 
@@ -124,14 +124,14 @@ def _specified(module: str, loaded: LoadedBundle) -> ToolSet:
     return tools if tools.specs else ToolSet()
 
 
-def _show(found: Findings, choices: Choices, screen: Screen) -> None:
+def _show_findings(found: Findings, choices: Choices, screen: Screen) -> None:
     if choices.as_json:
-        screen.raw(dumps(_document(found)))
+        screen.raw(dumps(_findings_document(found)))
     else:
         for line in _lines(found):
             screen.answer(line)
     for warning in found.warnings:
-        screen.note(Text(f"warning: {words.visible(warning)}", style="yellow"))
+        screen.note(Text(f"warning: {visible(warning)}", style="yellow"))
     for problem in found.problems:
         screen.error(problem)
     if not found.problems:
@@ -144,14 +144,14 @@ def _lines(found: Findings) -> Iterator[Text]:
     for name, tool in found.tools.items():
         line = Text.assemble(
             f"    {name}",
-            (f"({_parameters(tool.spec.parameters)})", words.QUIET),
+            (f"({_parameters(tool.spec.parameters)})", QUIET),
             f"  {tool.effect}",
         )
-        yield line.append(f"  {_first(tool.spec.description)}", style=words.QUIET)
+        yield line.append(f"  {_first_line(tool.spec.description)}", style=QUIET)
     yield _head("skills", counted(len(list(found.skills)), "skill"))
     for skill in found.skills:
         yield Text.assemble(
-            f"    {skill.ref}", (f"  {skill.name}: {_first(skill.description)}", words.QUIET)
+            f"    {skill.ref}", (f"  {skill.name}: {_first_line(skill.description)}", QUIET)
         )
     yield from _knowledge(found)
     if found.output is not None:
@@ -159,25 +159,25 @@ def _lines(found: Findings) -> Iterator[Text]:
     yield _head("properties", "" if found.properties.given else "none")
     for name, value in found.properties.flat().items():
         if name.partition(".")[0] in found.properties.given:
-            yield Text.assemble(f"    {name}", (f" = {dumps(value)}", words.QUIET))
+            yield Text.assemble(f"    {name}", (f" = {dumps(value)}", QUIET))
 
 
 def _knowledge(found: Findings) -> Iterator[Text]:
     if found.knowledge is None:
         yield _head("knowledge", "none")
         return
-    yield _head("knowledge", words.indexed(found.knowledge, hint=False).plain)
+    yield _head("knowledge", indexed(found.knowledge, hint=False).plain)
     section = found.properties.section("knowledge")
     for root in ROOTS:
         if section.get(root):
             name = root.removesuffix("_root")
-            yield Text.assemble(f"    ks:{name}/", (f"  {section[root]}", words.QUIET))
+            yield Text.assemble(f"    ks:{name}/", (f"  {section[root]}", QUIET))
     for skipped in found.knowledge.skipped:
-        yield Text(f"    left out: {words.visible(skipped.path)}: {skipped.reason}", words.QUIET)
+        yield Text(f"    left out: {visible(skipped.path)}: {skipped.reason}", QUIET)
 
 
 def _head(name: str, summary: str) -> Text:
-    return Text.assemble((f"  {name}", "bold"), (f"  {summary}" if summary else "", words.QUIET))
+    return Text.assemble((f"  {name}", "bold"), (f"  {summary}" if summary else "", QUIET))
 
 
 def _parameters(schema: JsonObject) -> str:
@@ -209,12 +209,12 @@ def _type(described: Json) -> str:
             return "any"
 
 
-def _first(text: str) -> str:
+def _first_line(text: str) -> str:
     """The first line of a text."""
     return text.strip().partition("\n")[0]
 
 
-def _document(found: Findings) -> JsonObject:
+def _findings_document(found: Findings) -> JsonObject:
     tools: list[Json] = [
         {
             "name": name,

@@ -55,3 +55,6 @@ class Columns:
 
 def _width(cell: Cell) -> int:
     return cell.cell_len if isinstance(cell, Text) else 1
+
+
+WIDE = 120

@@ -7,12 +7,18 @@ from collections.abc import Iterable
 from rich.text import Text
 
 from loopline.cli.choices import Choices
+from loopline.cli.door import UsageError
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, visible
 from loopline.conversations import Conversation
-from loopline.errors import LooplineError
+from loopline.errors import LooplineError, StoreError
 from loopline.harness import Store
-from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationSummary, TimelineLog
+from loopline.timeline import (
+    DEFAULT_PROJECT,
+    DEFAULT_TENANT,
+    ConversationSummary,
+    TimelineLog,
+)
 
 
 def unused(bundle: str, taken: Iterable[str]) -> str:
@@ -71,3 +77,23 @@ def _said(found: ConversationSummary | None, choices: Choices, screen: Screen) -
     name = found.conversation.name
     screen.note(Text(f"conversation {visible(name)} (the latest)", style=QUIET))
     return name
+
+
+def unknown(name: str, choices: Choices) -> LooplineError:
+    """That there is no such conversation."""
+    return LooplineError(
+        f"no conversation {name!r} of the user {choices.whose!r}: "
+        "loopline timeline --list shows which there are"
+    )
+
+
+def stored(choices: Choices) -> Store:
+    """The store that was chosen, to be read.
+
+    Raises:
+        UsageError: its URL is not one that works.
+    """
+    try:
+        return Store.open(choices.store, read_only=True)
+    except StoreError as error:
+        raise UsageError(str(error)) from error

@@ -9,14 +9,11 @@ from functools import partial
 from rich.text import Text
 
 from loopline.cli.choices import Choices
-from loopline.cli.columns import Columns
-from loopline.cli.conversing import kept, latest_kept
+from loopline.cli.columns import WIDE, Columns
+from loopline.cli.conversing import kept, latest_kept, stored, unknown
 from loopline.cli.door import ANSWERED, UsageError
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
-from loopline.cli.timelines import WIDE, unknown
-from loopline.cli.words import QUIET, visible
+from loopline.cli.words import QUIET, counted, visible
 from loopline.conversations import Conversation
 from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.timeline import Block, RunChild, Spending, Spent, spent, turn_id
@@ -42,9 +39,9 @@ async def costs(turn: int | None, choices: Choices, screen: Screen) -> int:
         blocks = await talks(name).blocks()
         if not blocks:
             raise unknown(name, choices)
-        lines = [line for line in await _lines(blocks, talks) if turn in (None, line.turn)]
+        lines = [line for line in await _cost_lines(blocks, talks) if turn in (None, line.turn)]
     if choices.as_json:
-        screen.raw(dumps(_document(name, lines)))
+        screen.raw(dumps(_cost_document(name, lines)))
         return ANSWERED
     if not lines:
         where = repr(name) if turn is None else f"{turn_id(turn)} of {name!r}"
@@ -59,7 +56,7 @@ async def costs(turn: int | None, choices: Choices, screen: Screen) -> int:
     return ANSWERED
 
 
-async def _lines(blocks: Sequence[Block], talks: Callable[[str], Conversation]) -> list[Line]:
+async def _cost_lines(blocks: Sequence[Block], talks: Callable[[str], Conversation]) -> list[Line]:
     """Every request of these blocks, those of a child run at the place where it was begun.
 
     A run whose conversation is no longer there is one line.
@@ -70,7 +67,7 @@ async def _lines(blocks: Sequence[Block], talks: Callable[[str], Conversation]) 
         one = spent(block)
         match block.body:
             case RunChild(conversation=child, reason=""):
-                children[child] = below = await _lines(await talks(child).blocks(), talks)
+                children[child] = below = await _cost_lines(await talks(child).blocks(), talks)
                 found += [here(spent=line.spent, child=line.child or child) for line in below]
             case RunChild(conversation=child) if children.get(child):
                 pass
@@ -109,14 +106,14 @@ def _rows(lines: Sequence[Line], *, wide: bool) -> Iterator[tuple[Text, ...]]:
     """A row for each request, a sum after each turn, and at the end one for each model and one for all."""
     for number, own in by_turn(lines).items():
         for line in own:
-            yield _row(line, wide=wide)
-        yield _sum(turn_id(number), "", own)
+            yield _cost_row(line, wide=wide)
+        yield _sum_row(turn_id(number), "", own)
     for model, asked in by_model(lines).items():
-        yield _sum("model", _named(model, wide=wide), asked)
-    yield _sum("all", "", lines)
+        yield _sum_row("model", _named(model, wide=wide), asked)
+    yield _sum_row("all", "", lines)
 
 
-def _row(line: Line, *, wide: bool) -> tuple[Text, ...]:
+def _cost_row(line: Line, *, wide: bool) -> tuple[Text, ...]:
     one = line.spent
     purpose = f"↳ {one.purpose}" if line.child and one.purpose != "child" else one.purpose
     return (
@@ -134,7 +131,7 @@ def _named(model: str, *, wide: bool) -> str:
     return model if wide else model.partition(":")[2] or model
 
 
-def _sum(of: str, model: str, lines: Sequence[Line]) -> tuple[Text, ...]:
+def _sum_row(of: str, model: str, lines: Sequence[Line]) -> tuple[Text, ...]:
     together = Spending.of(line.spent for line in lines)
     return (
         Text(of, style="bold"),
@@ -185,7 +182,7 @@ def _tabbed(row: Sequence[Text]) -> str:
     return "\t".join(cell.plain for cell in row)
 
 
-def _document(name: str, lines: Sequence[Line]) -> JsonObject:
+def _cost_document(name: str, lines: Sequence[Line]) -> JsonObject:
     turns: list[Json] = [
         {"turn_id": turn_id(number), **_summed(own)} for number, own in by_turn(lines).items()
     ]
@@ -194,14 +191,14 @@ def _document(name: str, lines: Sequence[Line]) -> JsonObject:
     ]
     return {
         "conversation": name,
-        "requests": list[Json](map(_request, lines)),
+        "requests": list[Json](map(_request_document, lines)),
         "turns": turns,
         "models": models,
         "all": _summed(lines),
     }
 
 
-def _request(line: Line) -> JsonObject:
+def _request_document(line: Line) -> JsonObject:
     one = line.spent
     return {
         "turn_id": turn_id(line.turn),

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from rich.text import Text
 
-from loopline.cli.chat_commands import REACTIONS
 from loopline.cli.choices import Choices
-from loopline.cli.conversing import kept, latest_kept
+from loopline.cli.conversing import kept, latest_kept, stored
 from loopline.cli.documents import read_object
 from loopline.cli.door import ANSWERED, FAILED, UsageError
 from loopline.cli.keyboard import Keyboard, restored
-from loopline.cli.reading import stored
+from loopline.cli.options import REACTIONS
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
-from loopline.cli.words import QUIET, visible
+from loopline.cli.words import QUIET, counted, visible
 from loopline.errors import LooplineError
 from loopline.harness import Store
 from loopline.models import dumps

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli import words
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED, FAILED, UsageError
 from loopline.cli.opening import opened
 from loopline.cli.screen import Screen
+from loopline.cli.words import QUIET, REF, counted, visible
 from loopline.errors import LooplineError
 from loopline.harness import Harness
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Passage
@@ -26,14 +26,14 @@ async def search(bundle: str, query: str, limit: int, choices: Choices, screen: 
         raise UsageError("the query is empty: say what to look for")
     async with opened(bundle, choices, screen) as harness:
         space = _space(harness)
-        screen.note(words.indexed(space.state))
+        screen.note(indexed(space.state))
         passages = await space.search(query, limit=limit)
     if choices.as_json:
-        screen.raw(dumps([_row(passage) for passage in passages]))
+        screen.raw(dumps([_passage_document(passage) for passage in passages]))
     elif passages:
-        screen.answer_whole(_table(passages), "\n".join(map(_line, passages)))
+        screen.answer_whole(_passage_table(passages), "\n".join(map(_passage_line, passages)))
     else:
-        screen.note(Text("no passage has any of these words", style=words.QUIET))
+        screen.note(Text("no passage has any of these words", style=QUIET))
     return ANSWERED if passages else FAILED
 
 
@@ -42,13 +42,13 @@ async def build(bundle: str, choices: Choices, screen: Screen) -> int:
     async with opened(bundle, choices, screen) as harness:
         state = _space(harness).state
     if choices.as_json:
-        screen.raw(dumps(_state(state)))
+        screen.raw(dumps(_state_document(state)))
         return ANSWERED
-    screen.answer(words.indexed(state, hint=False))
+    screen.answer(indexed(state, hint=False))
     for skipped in state.skipped:
-        screen.note(Text(f"left out: {words.visible(skipped.path)}: {skipped.reason}", "yellow"))
+        screen.note(Text(f"left out: {visible(skipped.path)}: {skipped.reason}", "yellow"))
     for warning in state.warnings:
-        screen.note(Text(f"warning: {words.visible(warning)}", style="yellow"))
+        screen.note(Text(f"warning: {visible(warning)}", style="yellow"))
     return ANSWERED
 
 
@@ -61,37 +61,35 @@ def _space(harness: Harness) -> KnowledgeSpace:
     return harness.knowledge
 
 
-def _table(passages: Sequence[Passage]) -> Table:
+def _passage_table(passages: Sequence[Passage]) -> Table:
     shown = Table.grid(padding=(0, 1))
-    shown.add_column(justify="right", style=words.QUIET, no_wrap=True)
+    shown.add_column(justify="right", style=QUIET, no_wrap=True)
     shown.add_column(overflow="fold")
     for passage in passages:
-        text = Text.assemble(
-            (words.visible(passage.ref), words.REF), "  ", (words.visible(passage.title), "bold")
-        )
-        first = Text(words.visible(_first(passage)), no_wrap=True, overflow="ellipsis")
+        text = Text.assemble((visible(passage.ref), REF), "  ", (visible(passage.title), "bold"))
+        first = Text(visible(_first_line(passage)), no_wrap=True, overflow="ellipsis")
         shown.add_row(_score(passage), text)
         shown.add_row("", first)
     return shown
 
 
-def _line(passage: Passage) -> str:
-    parts = (_score(passage), passage.ref, passage.title, _first(passage))
-    return "\t".join(words.visible(part).replace("\t", " ") for part in parts)
+def _passage_line(passage: Passage) -> str:
+    parts = (_score(passage), passage.ref, passage.title, _first_line(passage))
+    return "\t".join(visible(part).replace("\t", " ") for part in parts)
 
 
 def _score(passage: Passage) -> str:
     return "" if passage.score is None else f"{passage.score:.{SCORE_DIGITS}f}"
 
 
-def _first(passage: Passage) -> str:
+def _first_line(passage: Passage) -> str:
     """The first line that says something, beneath a heading if it begins with one."""
     lines = [line.strip() for line in passage.text.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith("#")]
     return next(iter(told or lines), "")
 
 
-def _row(passage: Passage) -> Json:
+def _passage_document(passage: Passage) -> Json:
     return {
         "ref": passage.ref,
         "title": passage.title,
@@ -103,7 +101,7 @@ def _row(passage: Passage) -> Json:
     }
 
 
-def _state(state: KnowledgeState) -> Json:
+def _state_document(state: KnowledgeState) -> Json:
     return {
         "repository": state.repository,
         "location": state.location,
@@ -117,3 +115,23 @@ def _state(state: KnowledgeState) -> Json:
         "warnings": list[Json](state.warnings),
         "skipped": [{"path": one.path, "reason": one.reason} for one in state.skipped],
     }
+
+
+def indexed(state: KnowledgeState, *, hint: bool = True) -> Text:
+    """What the knowledge space was made from, and how much is in it.
+
+    With a `hint` it says where the warnings can be read.
+    """
+    verb = "opened index of" if state.reused else "indexed"
+    parts = [
+        f"{verb} {visible(state.repository)} @ {state.short_commit}",
+        counted(state.files, "file"),
+        counted(state.passages, "passage"),
+        f"{state.seconds:.1f} s",
+    ]
+    if state.uncommitted:
+        parts.append(f"{counted(state.uncommitted, 'uncommitted file')} not included")
+    if state.warnings:
+        where = " (loopline check)" if hint else ""
+        parts.append(f"{counted(len(state.warnings), 'warning')}{where}")
+    return Text(" · ".join(parts), style=QUIET)

@@ -10,11 +10,10 @@ from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.columns import Columns
+from loopline.cli.conversing import stored
 from loopline.cli.door import ANSWERED, UsageError
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
-from loopline.cli.words import QUIET, visible
+from loopline.cli.words import QUIET, counted, visible
 from loopline.models import JsonObject, dumps
 from loopline.reader import iso
 from loopline.timeline import DEFAULT_PROJECT, DEFAULT_TENANT, ConversationKey, ConversationSummary
@@ -60,9 +59,9 @@ async def conversations(active: Active, choices: Choices, screen: Screen) -> int
         found = [summary async for summary in listed]
     page = found[:limit]
     if choices.as_json:
-        screen.raw(dumps([_row(summary) for summary in page]))
+        screen.raw(dumps([_conversation_row(summary) for summary in page]))
     elif page:
-        screen.answer_whole(_table(page), "\n".join(map(_line, page)))
+        screen.answer_whole(_conversation_table(page), "\n".join(map(_conversation_line, page)))
     else:
         any_at_all = active == Active(limit=limit) and choices.owner == (None, None, None)
         nothing = "no conversation yet" if any_at_all else "no such conversation"
@@ -73,7 +72,7 @@ async def conversations(active: Active, choices: Choices, screen: Screen) -> int
     return ANSWERED
 
 
-def _table(found: Sequence[ConversationSummary]) -> Columns:
+def _conversation_table(found: Sequence[ConversationSummary]) -> Columns:
     rows = [
         (
             Text(visible(summary.conversation.name), style="bold"),
@@ -95,7 +94,7 @@ def _owner(conversation: ConversationKey) -> str:
     return " · ".join([conversation.user, *project, *tenant])
 
 
-def _line(summary: ConversationSummary) -> str:
+def _conversation_line(summary: ConversationSummary) -> str:
     conversation = summary.conversation
     return "\t".join(
         [
@@ -109,7 +108,7 @@ def _line(summary: ConversationSummary) -> str:
     )
 
 
-def _row(summary: ConversationSummary) -> JsonObject:
+def _conversation_row(summary: ConversationSummary) -> JsonObject:
     return {
         "conversation": summary.conversation.name,
         "user": summary.conversation.user,

@@ -55,13 +55,13 @@ async def bundles(choices: Choices, screen: Screen) -> int:
         screen.raw(dumps(rows))
     elif found:
         plain = "\n".join(f"{visible(one.name)}\t{visible(one.place)}" for one in found)
-        screen.answer_whole(_table(found), plain)
+        screen.answer_whole(_bundle_table(found), plain)
     else:
         screen.note(Text("none installed and none in ./bundles: begin one with loopline new NAME"))
     return ANSWERED
 
 
-def _table(found: Sequence[Available]) -> Table:
+def _bundle_table(found: Sequence[Available]) -> Table:
     shown = Table.grid(padding=(0, 2))
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(style=QUIET, overflow="fold")

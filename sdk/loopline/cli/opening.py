@@ -7,10 +7,15 @@ import gc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
 from loopline.cli.choices import Choices
 from loopline.cli.door import UsageError, stopping
 from loopline.cli.screen import Screen
-from loopline.cli.watching import building
+from loopline.cli.words import QUIET, visible
 from loopline.errors import CassetteError, ModelError, PropertyError, StoreError
 from loopline.harness import Harness
 from loopline.knowledge import Progress
@@ -66,3 +71,20 @@ def _bar(screen: Screen) -> Progress | None:
         loop.call_soon_threadsafe(screen.moving, building(done, total, what))
 
     return told
+
+
+BAR_WIDTH = 32
+
+
+def building(done: int, total: int, what: str) -> RenderableType:
+    """A bar for the knowledge space that is being built."""
+    table = Table.grid(padding=(0, 1))
+    bar = ProgressBar(
+        total=total or 1, completed=done, width=BAR_WIDTH, complete_style="cyan", pulse=not total
+    )
+    table.add_row(
+        Text(visible(what), style=QUIET),
+        bar,
+        Text(f"{done:,} of {total:,} files", style=QUIET),
+    )
+    return table

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from loopline.timeline import Reaction
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
 
@@ -72,3 +75,12 @@ PagerOption = Annotated[
 VerboseOption = Annotated[
     bool, typer.Option("-v", "--verbose", help="Say more, on stderr; with --json in lines of JSON.")
 ]
+
+
+REACTIONS: Mapping[str, Reaction | None] = {
+    "ok": "ok",
+    "not_ok": "not_ok",
+    "neutral": "neutral",
+    "none": None,
+}
+"""What a turn may be worth, as it is typed; `none` takes the last word back."""

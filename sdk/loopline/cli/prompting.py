@@ -9,9 +9,8 @@ from rich.text import Text
 
 from loopline.cli.caching import CacheName, cache_document, play, show_cache
 from loopline.cli.choices import Choices
-from loopline.cli.conversing import latest_kept
+from loopline.cli.conversing import latest_kept, stored
 from loopline.cli.door import ANSWERED, UsageError
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
 from loopline.cli.words import QUIET, REF, visible
 from loopline.errors import LooplineError
@@ -62,7 +61,7 @@ async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
     if request.inexact:
         screen.note(Text(f"this may not be what was sent: {request.inexact}", style="yellow"))
     if choices.as_json:
-        screen.raw(dumps(_document(request, _form(timeline, request))))
+        screen.raw(dumps(_prompt_document(request, _form(timeline, request))))
         return ANSWERED
     screen.note(_heading(request))
     shown = Text("\n").join(_pieces(request, _form(timeline, request)))
@@ -163,7 +162,7 @@ def _written(message: Message) -> str:
             return text
 
 
-def _document(request: Request, form: JsonObject | None) -> JsonObject:
+def _prompt_document(request: Request, form: JsonObject | None) -> JsonObject:
     messages: list[Json] = [
         {"role": _role(message), "ref": ref, "text": _written(message)}
         for message, ref in zip(request.messages, request.refs, strict=True)

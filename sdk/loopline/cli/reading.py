@@ -9,13 +9,10 @@ from rich.rule import Rule
 from rich.text import Text
 
 from loopline.cli.choices import Choices
-from loopline.cli.conversing import kept, latest_kept
-from loopline.cli.door import ANSWERED, FAILED, UsageError
+from loopline.cli.conversing import kept, latest_kept, stored
+from loopline.cli.door import ANSWERED, FAILED
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
-from loopline.cli.words import QUIET, REF, visible
-from loopline.errors import StoreError
-from loopline.harness import Store
+from loopline.cli.words import QUIET, REF, counted, visible
 from loopline.models import Json, JsonObject, dumps
 from loopline.reader import Item, Reading
 
@@ -27,30 +24,18 @@ async def read(refs: Sequence[str], choices: Choices, screen: Screen) -> int:
         talk = kept(store, name, choices)
         reading = await talk.read(refs)
     if choices.as_json:
-        screen.raw(dumps({"conversation": name, **document(reading)}))
+        screen.raw(dumps({"conversation": name, **_reading_document(reading)}))
     else:
-        _show(reading, screen)
+        _show_reading(reading, screen)
     return FAILED if reading.missing else ANSWERED
 
 
-def stored(choices: Choices) -> Store:
-    """The store that was chosen, to be read.
-
-    Raises:
-        UsageError: its URL is not one that works.
-    """
-    try:
-        return Store.open(choices.store, read_only=True)
-    except StoreError as error:
-        raise UsageError(str(error)) from error
-
-
-def document(reading: Reading) -> JsonObject:
+def _reading_document(reading: Reading) -> JsonObject:
     """The status of a reading and its items, for programs."""
-    return {**reading.status(), "items": [_row(item) for item in reading]}
+    return {**reading.status(), "items": [_item_document(item) for item in reading]}
 
 
-def _row(item: Item) -> Json:
+def _item_document(item: Item) -> Json:
     data: JsonObject = {"data": b64encode(item.data).decode()} if item.data else {}
     return {
         "ref": item.ref,
@@ -64,7 +49,7 @@ def _row(item: Item) -> Json:
     }
 
 
-def _show(reading: Reading, screen: Screen) -> None:
+def _show_reading(reading: Reading, screen: Screen) -> None:
     parts = [counted(len(reading.paths), "ref") + " read"]
     if reading.missing:
         parts.append(f"{len(reading.missing)} missing")

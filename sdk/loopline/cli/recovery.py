@@ -6,12 +6,11 @@ from functools import partial
 
 from rich.text import Text
 
-from loopline.cli import words
 from loopline.cli.choices import Choices
 from loopline.cli.door import ANSWERED, FAILED, stopping
 from loopline.cli.opening import opened
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
+from loopline.cli.words import QUIET, counted, visible
 from loopline.conversations import Recovery
 from loopline.models import Json, JsonObject, dumps
 
@@ -19,15 +18,15 @@ from loopline.models import Json, JsonObject, dumps
 async def carry_on(bundle: str, at_once: int, choices: Choices, screen: Screen) -> int:
     """Carry on every cut turn of the bundle, a line for each as it ends; the exit code."""
     async with opened(bundle, choices, screen) as harness:
-        tell = None if choices.as_json else partial(_tell, screen)
+        tell = None if choices.as_json else partial(_show_outcome, screen)
         with stopping(screen):
             found = await harness.carry_on(at_once=at_once, on_outcome=tell)
     if choices.as_json:
-        screen.raw(dumps([_row(outcome) for outcome in found]))
+        screen.raw(dumps([_outcome_document(outcome) for outcome in found]))
     counts = [(status, sum(one.status == status for one in found)) for status in _ORDER]
     told = ", ".join(f"{count} {status}" for status, count in counts if count)
     summary = f"{counted(len(found), 'turn')}: {told}" if found else "no turn was left behind"
-    screen.note(Text(summary, style=words.QUIET))
+    screen.note(Text(summary, style=QUIET))
     return ANSWERED if all(map(_is_well, found)) else FAILED
 
 
@@ -41,13 +40,13 @@ def _is_well(outcome: Recovery) -> bool:
     return outcome.status in ("waiting", "running")
 
 
-def _tell(screen: Screen, outcome: Recovery) -> None:
+def _show_outcome(screen: Screen, outcome: Recovery) -> None:
     whose = outcome.conversation
-    cells = (whose.name, whose.user, outcome.turn_id, outcome.status, _detail(outcome))
-    screen.answer(Text("\t".join(words.visible(" ".join(cell.split())) for cell in cells)))
+    cells = (whose.name, whose.user, outcome.turn_id, outcome.status, _outcome_detail(outcome))
+    screen.answer(Text("\t".join(visible(" ".join(cell.split())) for cell in cells)))
 
 
-def _detail(outcome: Recovery) -> str:
+def _outcome_detail(outcome: Recovery) -> str:
     came = outcome.result
     if came is None:
         return outcome.reason
@@ -55,7 +54,7 @@ def _detail(outcome: Recovery) -> str:
     return ", ".join(waits) if waits else f"{came.exit_reason} {came.error}".strip()
 
 
-def _row(outcome: Recovery) -> JsonObject:
+def _outcome_document(outcome: Recovery) -> JsonObject:
     came, whose = outcome.result, outcome.conversation
     return {
         "conversation": whose.name,

@@ -11,13 +11,12 @@ from loopline.cli.columns import Columns
 from loopline.cli.door import ANSWERED, FAILED
 from loopline.cli.prompting import chosen_timeline
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
-from loopline.cli.words import QUIET, visible
+from loopline.cli.words import QUIET, counted, visible
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.prompt import Divergence, ReplayedRound, replayed
 
-HEADINGS = ("round", "epoch", "messages", "tokens", "prompt", "opened by")
+_ROUND_HEADINGS = ("round", "epoch", "messages", "tokens", "prompt", "opened by")
 DIGITS = 12
 """How much of a digest is shown to people."""
 
@@ -29,10 +28,10 @@ async def replay(choices: Choices, screen: Screen) -> int:
         raise LooplineError("no model was asked in this conversation: there is nothing to replay")
     wrong = next((one for one in rounds if one.divergence is not None), None)
     if choices.as_json:
-        screen.raw(dumps(_document(rounds, wrong)))
+        screen.raw(dumps(_replay_document(rounds, wrong)))
         return ANSWERED if wrong is None else FAILED
-    rows = list(map(_row, rounds))
-    headings = tuple(Text(name, style=QUIET) for name in HEADINGS)
+    rows = list(map(_round_row, rounds))
+    headings = tuple(Text(name, style=QUIET) for name in _ROUND_HEADINGS)
     columns = Columns(rows=[headings, *rows], cut=5, right=frozenset({1, 2, 3}))
     screen.answer_whole(columns, "\n".join("\t".join(cell.plain for cell in row) for row in rows))
     if wrong is None or wrong.divergence is None:
@@ -42,7 +41,7 @@ async def replay(choices: Choices, screen: Screen) -> int:
     return FAILED
 
 
-def _row(one: ReplayedRound) -> tuple[Text, ...]:
+def _round_row(one: ReplayedRound) -> tuple[Text, ...]:
     block, begun, found = one.request.block, one.request.begun, one.divergence
     differs = Text("identical", style="green")
     if found is not None:
@@ -88,12 +87,16 @@ def _told(one: ReplayedRound, found: Divergence) -> str:
             )
 
 
-def _document(rounds: Sequence[ReplayedRound], wrong: ReplayedRound | None) -> JsonObject:
-    rows: list[Json] = [_round(one) for one in rounds]
-    return {"identical": wrong is None, "first": _round(wrong) if wrong else None, "rounds": rows}
+def _replay_document(rounds: Sequence[ReplayedRound], wrong: ReplayedRound | None) -> JsonObject:
+    rows: list[Json] = [_round_document(one) for one in rounds]
+    return {
+        "identical": wrong is None,
+        "first": _round_document(wrong) if wrong else None,
+        "rounds": rows,
+    }
 
 
-def _round(one: ReplayedRound) -> JsonObject:
+def _round_document(one: ReplayedRound) -> JsonObject:
     block, begun, found = one.request.block, one.request.begun, one.divergence
     return {
         "turn_id": block.turn_id,
@@ -104,11 +107,11 @@ def _round(one: ReplayedRound) -> JsonObject:
         "messages": len(one.request.messages),
         "tokens": begun.tokens,
         "identical": found is None,
-        "divergence": None if found is None else _divergence(one, found),
+        "divergence": None if found is None else _divergence_document(one, found),
     }
 
 
-def _divergence(one: ReplayedRound, found: Divergence) -> JsonObject:
+def _divergence_document(one: ReplayedRound, found: Divergence) -> JsonObject:
     return {
         "part": found.part,
         "recorded": found.recorded,

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.text import Text
 
-from loopline.cli import words
 from loopline.cli.choices import Choices
 from loopline.cli.conversing import fresh, latest
 from loopline.cli.door import ANSWERED, FAILED, UsageError, leave, stopping
+from loopline.cli.knowing import indexed
 from loopline.cli.opening import opened
 from loopline.cli.pasting import Ran, Started, commands
 from loopline.cli.screen import Screen
 from loopline.cli.watching import Watch
+from loopline.cli.words import QUIET, REF, counted, duration, visible
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
 from loopline.harness import Harness
 from loopline.models import Json, JsonObject, dumps
-from loopline.react import Limits, TurnResult, result
-from loopline.timeline import Block, Timeline
+from loopline.react import Limits, PendingCall, TurnResult, result
+from loopline.timeline import (
+    Block,
+    Source,
+    Timeline,
+    Turn,
+    citations,
+)
 
 STDIN = "-"
 PICTURE = "--svg"
@@ -141,16 +150,16 @@ async def _conversation(harness: Harness, asked: Asked, screen: Screen) -> str:
 
 async def stop(talk: Conversation, screen: Screen) -> None:
     """End the running turn, and say that it may take a moment."""
-    screen.note(Text("stopping; once more to leave at once", style=words.QUIET))
+    screen.note(Text("stopping; once more to leave at once", style=QUIET))
     await talk.stop()
 
 
 def introduce(harness: Harness, screen: Screen) -> None:
     """Who answers, and from what."""
-    screen.note(words.heading(harness.bundle.id, harness.model.name))
+    screen.note(heading(harness.bundle.id, harness.model.name))
     state = harness.knowledge_state
     if state is not None:
-        screen.note(words.indexed(state))
+        screen.note(indexed(state))
     screen.gap()
 
 
@@ -165,7 +174,7 @@ async def watched(
     attached: Sequence[Path] = (),
 ) -> Over:
     """Run the turn to its end or until it waits; one that ended by an error is over too."""
-    name = shlex.quote(words.visible(talk.conversation.name))
+    name = shlex.quote(visible(talk.conversation.name))
     hint = f"Ctrl-C takes yours back · loopline stop -c {name} ends both"
     watch = Watch(screen, moves=moves, busy_hint=hint)
     if text is None:
@@ -189,23 +198,23 @@ async def watched(
 def tell(over: Over, name: str, screen: Screen, *, as_json: bool) -> None:
     """The answer with its sources, and how the turn went."""
     turn = over.timeline.turn(over.number)
-    answer = words.answered(over.timeline, turn)
+    answer = answered(over.timeline, turn)
     if as_json:
         screen.raw(dumps(report(over, answer, name)))
     elif answer.text:
         screen.gap(needed=True)
-        screen.answer(words.answer_text(answer, dense=screen.is_small))
+        screen.answer(answer_text(answer, dense=screen.is_small))
         if answer.sources:
             screen.answer(Text())
-        for line in words.source_lines(answer.sources, screen.width):
+        for line in source_lines(answer.sources, screen.width):
             screen.answer(line)
     _close(over, name, screen)
 
 
 def conclude(over: Over, name: str, screen: Screen) -> None:
     """Show the sources of an answer that was shown as it came, and how the turn went."""
-    answer = words.answered(over.timeline, over.timeline.turn(over.number))
-    for line in words.source_lines(answer.sources, screen.width):
+    answer = answered(over.timeline, over.timeline.turn(over.number))
+    for line in source_lines(answer.sources, screen.width):
         screen.answer(line)
     _close(over, name, screen)
 
@@ -213,15 +222,15 @@ def conclude(over: Over, name: str, screen: Screen) -> None:
 def _close(over: Over, name: str, screen: Screen) -> None:
     """Show what the turn waits for, how it went, and what went wrong."""
     for call in over.result.pending:
-        screen.note(words.waits(call))
+        screen.note(waits(call))
     screen.gap()
     turn = over.timeline.turn(over.number)
-    screen.note(words.footer(turn, blocks=len(over.blocks), conversation=name))
+    screen.note(footer(turn, blocks=len(over.blocks), conversation=name))
     if over.result.error:
         screen.error(over.result.error)
 
 
-def report(over: Over, answer: words.Answered, name: str) -> JsonObject:
+def report(over: Over, answer: Answered, name: str) -> JsonObject:
     """What came of a run, for programs."""
     came, ended = over.result, over.timeline.turn(over.number).exit
     usage: JsonObject = {**asdict(came.usage)}
@@ -251,7 +260,7 @@ def report(over: Over, answer: words.Answered, name: str) -> JsonObject:
     }
 
 
-def _source(cited: words.Cited) -> Json:
+def _source(cited: Cited) -> Json:
     source = cited.source
     return {
         "n": cited.n,
@@ -261,3 +270,88 @@ def _source(cited: words.Cited) -> Json:
         "commit": source.commit,
         "lines": list[Json](source.lines) if source.lines else None,
     }
+
+
+SHORTEST_TITLE = 12
+
+
+GLOSSES = {"offline": " — a deterministic reader, not a language model"}
+"""What has to be known about a model beside its name."""
+
+
+_EMPTY_LINES = re.compile(r"\n\s*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """A source under the number that the printed answer gives it."""
+
+    n: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer as it is printed: its citations are numbered in the order of their first mention."""
+
+    text: str
+    sources: tuple[Cited, ...]
+
+
+def answered(timeline: Timeline, turn: Turn) -> Answered:
+    """The answer of a turn, for people."""
+    written, pool = turn.completion.text if turn.completion else "", timeline.pool
+    marks = citations.Marks(pool.sources)
+    text = citations.resolve(written, marks, newest=pool.newest).strip()
+    cited = tuple(Cited(n, pool.sources[sid]) for sid, n in marks.numbers.items())
+    return Answered(text=text, sources=cited)
+
+
+def waits(call: PendingCall) -> Text:
+    """`? c7 shop.buy asks: which one?`."""
+    asked = visible(call.question)
+    return Text.assemble(("? ", "yellow"), f"{call.call_id} {call.tool} asks: ", (asked, "bold"))
+
+
+def heading(bundle: str, model: str) -> Text:
+    """`repo_guide · offline — a deterministic reader, not a language model`."""
+    return Text.assemble((bundle, "bold"), (" · ", QUIET), model, (GLOSSES.get(model, ""), QUIET))
+
+
+def answer_text(answer: Answered, *, dense: bool = False) -> Text:
+    """The answer, its citations set apart; a `dense` one has no empty lines."""
+    shown = visible(answer.text)
+    text = Text(_EMPTY_LINES.sub("\n", shown) if dense else shown)
+    if answer.sources:
+        text.highlight_regex(r"\[(?:\d+|\?)\](?=[\s.,;:)\[]|$)", REF)
+    return text
+
+
+def source_lines(sources: Iterable[Cited], width: int = 0) -> list[Text]:
+    """`[1] heading — ks:docs/…@3f2a91c#L88-L96`, one for each.
+
+    Where `width` columns are too few, the heading is cut; the ref never is.
+    """
+    return [_source_line(cited, width) for cited in sources]
+
+
+def _source_line(cited: Cited, width: int) -> Text:
+    title, ref = visible(" ".join(cited.source.title.split())), visible(cited.source.url)
+    room = width - len(f"[{cited.n}]  — ") - cell_len(ref)
+    if width and cell_len(title) > room >= SHORTEST_TITLE:
+        title = f"{title[: room - 1].rstrip()}…"
+    return Text.assemble((f"[{cited.n}]", REF), f" {title}", (" — ", QUIET), (ref, REF))
+
+
+def footer(turn: Turn, *, blocks: int, conversation: str) -> Text:
+    """How the turn went: rounds, time, blocks, and its conversation; the reason unless it is done."""
+    ended = turn.exit
+    reason = "" if ended is None or ended.reason == "complete" else ended.reason
+    parts = [
+        *([reason.replace("_", " ")] if reason else []),
+        counted(turn.rounds, "round"),
+        *([duration(ended.elapsed_ms)] if ended else []),
+        counted(blocks, "block"),
+        f"conversation {visible(conversation)}",
+    ]
+    return Text(" · ".join(parts), style=QUIET)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from loopline.cli.words import counted
 from loopline.conversations import QUEUE_CHANNEL
 from loopline.events import Delta, Event
 from loopline.models import JsonObject, dumps
@@ -248,8 +249,3 @@ def _shown(arguments: JsonObject) -> str:
 def _shortened(text: str, length: int) -> str:
     words = " ".join(text.split())
     return words if len(words) <= length else f"{words[: length - 1]}…"
-
-
-def counted(count: int, unit: str) -> str:
-    """`1 hit`, `1,903 hits`."""
-    return f"{count:,} {unit}{'' if count == 1 else 's'}"

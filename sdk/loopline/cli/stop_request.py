@@ -10,11 +10,9 @@ from contextlib import suppress
 from rich.text import Text
 
 from loopline.cli.choices import Choices
-from loopline.cli.conversing import kept, latest_kept
+from loopline.cli.conversing import kept, latest_kept, stored, unknown
 from loopline.cli.door import ANSWERED, FAILED
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
-from loopline.cli.timelines import unknown
 from loopline.cli.words import QUIET, visible
 from loopline.conversations import Conversation
 from loopline.harness import Store
@@ -46,7 +44,7 @@ async def stop(seconds: float, choices: Choices, screen: Screen) -> int:
                 await asyncio.wait_for(talk.stop(), seconds)
             timeline = Timeline(await talk.blocks())
             turns = [timeline.turn(number) for number in numbers]
-    _show(name, turns, seconds, choices, screen)
+    _show_stopped(name, turns, seconds, choices, screen)
     return ANSWERED if all(turn.exit for turn in turns) else FAILED
 
 
@@ -56,11 +54,13 @@ async def _open_turns(talk: Conversation) -> Sequence[int]:
     return [turn.number for turn in (*timeline.cut, *timeline.unbegun)]
 
 
-def _show(
+def _show_stopped(
     name: str, turns: Sequence[Turn], seconds: float, choices: Choices, screen: Screen
 ) -> None:
     if choices.as_json:
-        screen.raw(dumps({"conversation": name, "turns": [_document(turn) for turn in turns]}))
+        screen.raw(
+            dumps({"conversation": name, "turns": [_stopped_document(turn) for turn in turns]})
+        )
     elif not turns:
         screen.answer(Text(f"nothing was running in {visible(name)}"))
     for turn in turns:
@@ -73,7 +73,7 @@ def _show(
             screen.answer(Text(f"{turn_id(turn.number)}: {turn.exit.reason}"))
 
 
-def _document(turn: Turn) -> JsonObject:
+def _stopped_document(turn: Turn) -> JsonObject:
     return {
         "turn_id": turn_id(turn.number),
         "exit_reason": turn.exit.reason if turn.exit else None,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loopline.cli.steps import counted
-from loopline.cli.words import duration, worded
+from loopline.cli.words import counted, duration, worded
 from loopline.models import dumps
 from loopline.react import PRESETS
 from loopline.reader import text_of
@@ -65,7 +64,7 @@ def summary_of(block: Block) -> str:
         case Plan() | PlanAck():
             return _plan(block)
         case SourceAdded() | TextKept() | ArtifactKept() | UserAttachment():
-            return _kept(block)
+            return _stored(block)
         case CustomEvent(name=name, data=data):
             return f"{name} {dumps(data)}"
         case _:
@@ -146,7 +145,7 @@ def _plan(block: Block) -> str:
             return ""
 
 
-def _kept(block: Block) -> str:
+def _stored(block: Block) -> str:
     match block.body:
         case SourceAdded(sid=sid, source=source):
             return f"[{sid}] {source.title} — {source.url}"

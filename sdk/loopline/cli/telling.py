@@ -6,11 +6,9 @@ from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.columns import Columns
-from loopline.cli.conversing import kept, latest_kept
+from loopline.cli.conversing import kept, latest_kept, stored, unknown
 from loopline.cli.door import ANSWERED
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
-from loopline.cli.timelines import unknown
 from loopline.cli.words import QUIET, REF, visible
 from loopline.events import DialectName, Wire, replayed, sse
 from loopline.models import Json, dumps
@@ -31,15 +29,15 @@ async def tell(name: DialectName, turn: int | None, choices: Choices, screen: Sc
         if turn in (None, turns[sse.place(record.id)[0]])
     ]
     if choices.as_json:
-        screen.raw(dumps([_document(record) for record in records]))
+        screen.raw(dumps([_record_document(record) for record in records]))
     elif records:
-        screen.answer_whole(_table(records), "\n".join(map(_line, records)))
+        screen.answer_whole(_record_table(records), "\n".join(map(_record_line, records)))
     else:
         screen.note(Text("nothing was told of it", style=QUIET))
     return ANSWERED
 
 
-def _table(records: list[Wire]) -> Columns:
+def _record_table(records: list[Wire]) -> Columns:
     rows = [
         (
             Text(record.id, style=QUIET),
@@ -51,9 +49,9 @@ def _table(records: list[Wire]) -> Columns:
     return Columns(rows=rows, cut=2, right=frozenset({0}))
 
 
-def _line(record: Wire) -> str:
+def _record_line(record: Wire) -> str:
     return "\t".join([record.id, record.event, visible(dumps(record.data))])
 
 
-def _document(record: Wire) -> Json:
+def _record_document(record: Wire) -> Json:
     return {"id": record.id, "event": record.event, "data": record.data}

@@ -25,10 +25,10 @@ from loopline.cli.chat_commands import (
     parse,
     refusal,
 )
-from loopline.cli.running import Over, conclude, tell
+from loopline.cli.running import Over, conclude, tell, waits
 from loopline.cli.screen import Screen
 from loopline.cli.transcript import Transcript
-from loopline.cli.words import QUIET, visible, waits
+from loopline.cli.words import QUIET, visible
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import AttachmentError, LooplineError
 from loopline.events import Event

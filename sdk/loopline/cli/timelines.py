@@ -10,14 +10,12 @@ from typing import cast
 from rich.text import Text
 
 from loopline.cli.choices import Choices
-from loopline.cli.columns import Columns
-from loopline.cli.conversing import kept, latest_kept
+from loopline.cli.columns import WIDE, Columns
+from loopline.cli.conversing import kept, latest_kept, stored, unknown
 from loopline.cli.door import ANSWERED, UsageError
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
-from loopline.cli.steps import counted
 from loopline.cli.summaries import style_of, summary_of
-from loopline.cli.words import QUIET, visible
+from loopline.cli.words import QUIET, counted, visible
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError, StoreError
 from loopline.models import JsonObject, dumps
@@ -25,7 +23,6 @@ from loopline.reader import iso, page_document
 from loopline.timeline import Block, ConversationSummary, encode, turn_id
 
 DOCUMENT = "artifact:conv.timeline.v1"
-WIDE = 120
 KILO, MEGA = 1_000, 1_000_000
 
 
@@ -78,7 +75,9 @@ async def timeline(wanted: Wanted, choices: Choices, screen: Screen) -> int:
         if not page:
             raise UsageError(await _nothing(name, talk, summary))
         satisfaction = await talk.satisfaction()
-    screen.answer_whole(table(page, wide=screen.width >= WIDE), "\n".join(map(_line, page)))
+    screen.answer_whole(
+        block_table(page, wide=screen.width >= WIDE), "\n".join(map(_block_line, page))
+    )
     if more is not None:
         screen.note(Text(f"there are more: --after {more}", style=QUIET))
     if satisfaction.rate is not None:
@@ -86,14 +85,6 @@ async def timeline(wanted: Wanted, choices: Choices, screen: Screen) -> int:
         share = f"{satisfaction.rate:.0%} ({satisfaction.ok} of {judged})"
         screen.note(Text(f"satisfaction: {share}", style=QUIET))
     return ANSWERED
-
-
-def unknown(name: str, choices: Choices) -> LooplineError:
-    """That there is no such conversation."""
-    return LooplineError(
-        f"no conversation {name!r} of the user {choices.whose!r}: "
-        "loopline timeline --list shows which there are"
-    )
 
 
 async def _nothing(name: str, talk: Conversation, summary: ConversationSummary) -> str:
@@ -112,7 +103,7 @@ async def _document(wanted: Wanted, talk: Conversation, summary: ConversationSum
     return page_document(page, summary, more)
 
 
-def table(blocks: Sequence[Block], *, wide: bool) -> Columns:
+def block_table(blocks: Sequence[Block], *, wide: bool) -> Columns:
     """The blocks in columns, coloured by kind, with the sizes of their bodies; a `wide` one has types too."""
     rows = list[tuple[Text, ...]]()
     for block in blocks:
@@ -138,7 +129,7 @@ def size(count: int) -> str:
     return f"{count / KILO:.0f} kB" if count < MEGA else f"{count / MEGA:.1f} MB"
 
 
-def _line(block: Block) -> str:
+def _block_line(block: Block) -> str:
     return "\t".join(
         [
             str(block.seq),

@@ -42,7 +42,7 @@ async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
     tools = dict[str, Tool]()
     for module in wired(loaded, "tools") or [""]:
         tools |= load_tools(module, loaded)
-    found = _found(wanted.name, ToolSet(tools.values()))
+    found = _tool(wanted.name, ToolSet(tools.values()))
     arguments = _checked(found, wanted.arguments)
     call = _call(loaded, choices, screen)
     await begin(loaded)
@@ -62,11 +62,11 @@ async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         screen.error(f"{wanted.name}: {error}{notes}")
         return FAILED
-    _show(outcome, choices, screen)
+    _show_outcome(outcome, choices, screen)
     return ANSWERED
 
 
-def _found(name: str, tools: ToolSet) -> Tool:
+def _tool(name: str, tools: ToolSet) -> Tool:
     if name.startswith("react."):
         raise UsageError(f"{name} needs a conversation: use loopline run, search or read")
     try:
@@ -130,9 +130,9 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
     )
 
 
-def _show(outcome: Outcome, choices: Choices, screen: Screen) -> None:
+def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
     if choices.as_json:
-        sources: list[Json] = [_source(source) for source in outcome.sources]
+        sources: list[Json] = [_source_document(source) for source in outcome.sources]
         shown: JsonObject = {
             "text": outcome.text,
             "sources": sources,
@@ -145,5 +145,5 @@ def _show(outcome: Outcome, choices: Choices, screen: Screen) -> None:
         screen.note(Text(f"source: {visible(source.title or source.url)} — {visible(source.url)}"))
 
 
-def _source(source: Source) -> Json:
+def _source_document(source: Source) -> Json:
     return {"title": source.title, "url": source.url}

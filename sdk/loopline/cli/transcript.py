@@ -9,8 +9,8 @@ from rich.text import Text
 
 from loopline.cli.queue_lines import QueueLines
 from loopline.cli.steps import Steps
-from loopline.cli.watching import over
-from loopline.cli.words import QUIET, custom_event, step_line, visible
+from loopline.cli.watching import custom_event, over, step_line
+from loopline.cli.words import QUIET, visible
 from loopline.events import Delta, Event
 from loopline.timeline import Block
 

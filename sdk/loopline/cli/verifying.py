@@ -9,11 +9,9 @@ from rich.text import Text
 
 from loopline.cli.choices import Choices
 from loopline.cli.columns import Columns
-from loopline.cli.conversing import kept, latest_kept
+from loopline.cli.conversing import kept, latest_kept, stored, unknown
 from loopline.cli.door import ANSWERED, UsageError
-from loopline.cli.reading import stored
 from loopline.cli.screen import Screen
-from loopline.cli.timelines import unknown
 from loopline.cli.words import QUIET, REF, visible
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import (
@@ -54,13 +52,15 @@ async def verified(turn: int | None, choices: Choices, screen: Screen) -> int:
         raise unknown(name, choices)
     found = answers(Timeline(blocks), turn)
     if choices.as_json:
-        screen.raw(dumps({"conversation": name, "answers": [_row(one) for one in found]}))
+        screen.raw(
+            dumps({"conversation": name, "answers": [_verification_document(one) for one in found]})
+        )
         return ANSWERED
     if not found:
         where = repr(name) if turn is None else f"{turn_id(turn)} of {name!r}"
         raise UsageError(f"there is no answer in {where}")
     for one in found:
-        _show(one, screen)
+        _show_verification(one, screen)
     screen.note(Text("words are compared, not what they mean; S:1 is so:sources_pool[1]", QUIET))
     return ANSWERED
 
@@ -74,13 +74,13 @@ def answers(timeline: Timeline, turn: int | None) -> list[Verified]:
     ]
 
 
-def _show(answer: Verified, screen: Screen) -> None:
+def _show_verification(answer: Verified, screen: Screen) -> None:
     heading = Text.assemble((answer.ref, REF), (f"  {summed(answer.report)}", QUIET))
     screen.answer_whole(heading, heading.plain)
     rows = [*map(_cited, answer.report.cited), *map(_uncited, answer.report.uncited)]
     if rows:
         table = Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2}), gap=1)
-        screen.answer_whole(table, "\n".join(_lines(answer)))
+        screen.answer_whole(table, "\n".join(_verification_lines(answer)))
 
 
 def summed(report: Verification) -> str:
@@ -127,7 +127,7 @@ def _missing(overlap: Overlap) -> str:
     return f"without {numbers}: " if numbers else ""
 
 
-def _lines(answer: Verified) -> list[str]:
+def _verification_lines(answer: Verified) -> list[str]:
     """The rows for a pipe: support, share, words in a row, sids, missing numbers, sentence."""
     cited = [
         (
@@ -144,32 +144,32 @@ def _lines(answer: Verified) -> list[str]:
     return ["\t".join(row) for row in [*cited, *uncited]]
 
 
-def _row(answer: Verified) -> JsonObject:
+def _verification_document(answer: Verified) -> JsonObject:
     report = answer.report
     return {
         "turn_id": answer.turn_id,
         "ref": answer.ref,
         "counts": {str(support): count for support, count in report.counts.items()},
-        "cited": [_sentence(one) for one in report.cited],
+        "cited": [_sentence_document(one) for one in report.cited],
         "uncited": list[Json](report.uncited),
         "unknown": list[Json](report.unknown),
     }
 
 
-def _sentence(sentence: CitedSentence) -> JsonObject:
+def _sentence_document(sentence: CitedSentence) -> JsonObject:
     each: JsonObject = {
-        str(sid): _overlap(overlap)
+        str(sid): _overlap_document(overlap)
         for sid, overlap in zip(sentence.sids, sentence.each, strict=True)
     }
     return {
         "text": sentence.text,
         "sids": list[Json](sentence.sids),
-        **_overlap(sentence.together),
+        **_overlap_document(sentence.together),
         "each": each,
     }
 
 
-def _overlap(overlap: Overlap) -> JsonObject:
+def _overlap_document(overlap: Overlap) -> JsonObject:
     return {
         "support": overlap.support,
         "share": round(overlap.share, 4),

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
-from loopline.cli import words
 from loopline.cli.columns import Cell, Columns
 from loopline.cli.queue_lines import QueueLines
 from loopline.cli.screen import Screen
 from loopline.cli.steps import Step, Steps
-from loopline.events import Event
-from loopline.timeline import MARKS, Block, Exit
+from loopline.cli.words import QUIET, duration, visible
+from loopline.events import Delta, Event
+from loopline.models import dumps
+from loopline.timeline import (
+    MARKS,
+    Block,
+    CustomEvent,
+    Exit,
+    StepStatus,
+)
 
 PREVIEW_LINES = 6
-BAR_WIDTH = 32
 TEXT_COLUMN = 1
 FIGURE_COLUMNS = frozenset({3, 4})
 
@@ -47,7 +51,7 @@ class Watch:
         self._steps.take(event)
         if isinstance(event, Block):
             self.turn, self.ended = event.turn, isinstance(event.body, Exit)
-        if emitted := words.custom_event(event):
+        if emitted := custom_event(event):
             self._screen.log(emitted)
         lines = self._steps.lines
         if self._moves:
@@ -66,7 +70,7 @@ class Watch:
 
     def _write(self, lines: Sequence[Step]) -> None:
         for step in lines[self._written :]:
-            self._screen.log(words.step_line(step))
+            self._screen.log(step_line(step))
         self._written = max(self._written, len(lines))
 
 
@@ -80,10 +84,10 @@ def moving(lines: Sequence[Step], progress: str, preview: str) -> RenderableType
     """The steps, with what the one at work says, and the last lines of an answer on its way."""
     parts: list[RenderableType] = [grid(lines, moves=True)] if lines else []
     if progress:
-        parts.append(Text(f"  {words.visible(progress)}", style=words.QUIET))
+        parts.append(Text(f"  {visible(progress)}", style=QUIET))
     if preview.strip():
         last = preview.strip().splitlines()[-PREVIEW_LINES:]
-        parts.append(Text("\n".join(["", *map(words.visible, last)]), style=words.QUIET))
+        parts.append(Text("\n".join(["", *map(visible, last)]), style=QUIET))
     return Group(*parts)
 
 
@@ -92,8 +96,8 @@ def grid(lines: Sequence[Step], *, moves: bool = False) -> Columns:
     rows = [
         (
             _mark(step, moves=moves),
-            Text(words.visible(step.text)),
-            *(Text(figure, style=words.QUIET) for figure in words.figures(step)),
+            Text(visible(step.text)),
+            *(Text(figure, style=QUIET) for figure in figures(step)),
         )
         for step in lines
     ]
@@ -101,21 +105,46 @@ def grid(lines: Sequence[Step], *, moves: bool = False) -> Columns:
 
 
 def _mark(step: Step, *, moves: bool) -> Cell:
-    style = words.MARK_STYLES[step.status]
+    style = MARK_STYLES[step.status]
     if moves and step.status == "in_progress":
         return Spinner("dots", style=style)
     return Text(MARKS[step.status], style=style)
 
 
-def building(done: int, total: int, what: str) -> RenderableType:
-    """A bar for the knowledge space that is being built."""
-    table = Table.grid(padding=(0, 1))
-    bar = ProgressBar(
-        total=total or 1, completed=done, width=BAR_WIDTH, complete_style="cyan", pulse=not total
-    )
-    table.add_row(
-        Text(words.visible(what), style=words.QUIET),
-        bar,
-        Text(f"{done:,} of {total:,} files", style=words.QUIET),
-    )
-    return table
+EVENT_LENGTH = 100
+
+
+MARK_STYLES: Mapping[StepStatus, str] = {
+    "done": "green",
+    "failed": "red",
+    "in_progress": "yellow",
+    "pending": QUIET,
+}
+
+
+def custom_event(event: Event) -> Text | None:
+    """Return a quiet line for an event that a tool or a workflow emitted, None for every other one."""
+    match event:
+        case Delta(type="custom", name=name, data=data):
+            pass
+        case Block(body=CustomEvent(name=name, data=data)):
+            pass
+        case _:
+            return None
+    said = visible(f"{name} {'' if data is None else dumps(data)}").strip()
+    return Text(said if len(said) <= EVENT_LENGTH else f"{said[:EVENT_LENGTH]}…", style=QUIET)
+
+
+def figures(step: Step) -> tuple[str, str, str]:
+    """What is said behind a step: its tool, what was found or went wrong, how long it took."""
+    ms = "" if step.ms is None else duration(step.ms)
+    return visible(step.tool), visible(step.problem or step.found), ms
+
+
+def step_line(step: Step) -> Text:
+    """A step on one line, however long."""
+    line = Text(f"{MARKS[step.status]} ", style=MARK_STYLES[step.status])
+    line.append(visible(step.text), style="default")
+    for figure in filter(None, figures(step)):
+        line.append(f" · {figure}", style=QUIET)
+    return line
