@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from loopline.cli.columns import Columns
+from loopline.cli.terminal import Columns
 
 ROWS = [
     [Text("✓"), Text("search the knowledge space"), Text("react.search_knowledge"), Text("5 hits")],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from loopline.cli.steps import Step, Steps
-from loopline.cli.watching import over, step_line
+from loopline.cli.turn_display import over, step_line
 from loopline.events import Delta
 from loopline.timeline import (
     Block,

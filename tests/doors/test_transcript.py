@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.cli.transcript import VOID, Transcript
+from loopline.cli.turn_display import VOID, Transcript
 from loopline.events import Delta
 
 

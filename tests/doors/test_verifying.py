@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.cli.verifying import answers, summed
+from loopline.cli.timeline_reports import answers, summed
 from loopline.clock import SystemClock
 from loopline.timeline import Block, Body, Completion, Source, SourceAdded, Timeline, verify
 

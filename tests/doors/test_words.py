@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from loopline.cli.choices import Choices
-from loopline.cli.conversing import unused
-from loopline.cli.knowing import indexed
-from loopline.cli.pasting import Ran, Started, commands, elsewhere
-from loopline.cli.running import answer_text, answered, source_lines
-from loopline.cli.words import duration, visible
+from loopline.cli.access import unused
+from loopline.cli.knowledge import indexed
+from loopline.cli.next_commands import Ran, Started, commands, elsewhere
+from loopline.cli.options import Choices
+from loopline.cli.run import answer_text, answered, source_lines
+from loopline.cli.terminal import duration, visible
 from loopline.knowledge import KnowledgeState
 from loopline.timeline import (
     Block,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import groupby
 
-from loopline.cli.words import worded
+from loopline.cli.terminal import worded
 from loopline.react import GROUPS, PRESETS
 from tests.docs.pages import ROOT
 from tests.presets.task import AT_THE_LIMIT, ENDLESS, SEEDS, TASK, told

@@ -1,4 +1,4 @@
-"""The command `loopline`: what can be typed, and which function does it."""
+"""The command `loopline`: its commands, and their arguments and options."""
 
 from __future__ import annotations
 
@@ -9,18 +9,12 @@ from typing import Annotated
 import typer
 
 from loopline import __version__
-from loopline.cli.caching import CacheName
-from loopline.cli.chatting import chat
-from loopline.cli.checking import check
-from loopline.cli.choices import Choices
-from loopline.cli.door import attend
-from loopline.cli.groups import knowledge, presetting
-from loopline.cli.knowing import search
-from loopline.cli.listing import Active
-from loopline.cli.looking import Look, show
-from loopline.cli.making import bundles, new
+from loopline.cli.bundles import ToolCall, bundles, check, new, tool
+from loopline.cli.chat import chat
+from loopline.cli.knowledge import build, search
 from loopline.cli.options import (
     BundleArgument,
+    Choices,
     ConversationOption,
     JsonOption,
     ModelOption,
@@ -35,12 +29,11 @@ from loopline.cli.options import (
     UserOption,
     VerboseOption,
 )
-from loopline.cli.prompting import Which, prompt
-from loopline.cli.reading import read
-from loopline.cli.recovery import carry_on
-from loopline.cli.replaying import replay
-from loopline.cli.running import Asked, run
-from loopline.cli.store_commands import (
+from loopline.cli.presets import diff, presets
+from loopline.cli.process import attend
+from loopline.cli.prompt import CacheName, Which, prompt, replay
+from loopline.cli.run import Asked, carry_on, run
+from loopline.cli.storage import (
     audit_command,
     backup_command,
     export_command,
@@ -48,13 +41,15 @@ from loopline.cli.store_commands import (
     forget_command,
     fork_command,
     import_command,
+    read,
     stop_command,
 )
-from loopline.cli.timelines import Wanted
-from loopline.cli.tooling import ToolCall, tool
+from loopline.cli.timeline import Active, Look, Wanted, show
 from loopline.events import DialectName
 from loopline.react import Limits
 
+knowledge: typer.Typer = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+presetting: typer.Typer = typer.Typer(rich_markup_mode=None)
 app: typer.Typer = typer.Typer(
     name="loopline",
     help="Agents that plan, search, read and cite, and whose every step can be read again.",
@@ -461,3 +456,36 @@ def new_command(
 def bundles_command(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """List what can be opened by name."""
     attend(partial(bundles, Choices(as_json=as_json)), verbose=verbose, as_json=as_json)
+
+
+@presetting.callback(invoke_without_command=True)
+def presets_command(
+    context: typer.Context, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """Show every preset, policy by policy."""
+    if context.invoked_subcommand is None:
+        attend(partial(presets, Choices(as_json=as_json)), verbose=verbose)
+
+
+@presetting.command("diff")
+def diff_command(
+    one: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
+    other: Annotated[str, typer.Argument(metavar="PRESET", show_default=False)],
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Show in which policies two presets differ."""
+    attend(partial(diff, one, other, Choices(as_json=as_json)), verbose=verbose)
+
+
+@knowledge.command("build")
+def build_command(
+    bundle: BundleArgument,
+    store: StoreOption = None,
+    prop: PropOption = None,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Have a knowledge space ready, and say what is in it."""
+    choices = Choices(store=store, props=tuple(prop or ()), as_json=as_json)
+    attend(partial(build, bundle, choices), verbose=verbose, as_json=as_json)

@@ -1,14 +1,18 @@
-"""The arguments and options that commands share."""
+"""The arguments and options that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from loopline.timeline import Reaction
+from loopline.bundle import Setting, written
+from loopline.cli.process import UsageError
+from loopline.harness import Cassette
+from loopline.timeline import DEFAULT_USER, Reaction
 
 Protocol = Literal["auto", "native", "json", "tagged", "thought_action"]
 
@@ -84,3 +88,51 @@ REACTIONS: Mapping[str, Reaction | None] = {
     "none": None,
 }
 """What a turn may be worth, as it is typed; `none` takes the last word back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """The common options; None is what was left to its default."""
+
+    conversation: str | None = None
+    store: str | None = None
+    model: str | None = None
+    user: str | None = None
+    project: str | None = None
+    tenant: str | None = None
+    props: Sequence[str] = ()
+    record: Path | None = None
+    replay: Path | None = None
+    as_json: bool = False
+
+    @property
+    def whose(self) -> str:
+        """The user."""
+        return self.user or DEFAULT_USER
+
+    @property
+    def owner(self) -> tuple[str | None, str | None, str | None]:
+        """The user, the project and the tenant."""
+        return self.user, self.project, self.tenant
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """The properties by name.
+
+        Raises:
+            PropertyError: one of them sets nothing.
+        """
+        return dict(map(written, self.props))
+
+    @property
+    def cassette(self) -> Cassette | None:
+        """What models at a provider say is recorded in, or taken from.
+
+        Raises:
+            UsageError: it is to be both.
+        """
+        if self.record is not None and self.replay is not None:
+            raise UsageError("--record makes a file and --replay reads one: choose one of them")
+        if self.record is not None:
+            return Cassette(self.record, mode="record")
+        return None if self.replay is None else Cassette(self.replay)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from loopline.cli.words import counted
+from loopline.cli.terminal import counted
 from loopline.conversations import QUEUE_CHANNEL
 from loopline.events import Delta, Event
 from loopline.models import JsonObject, dumps

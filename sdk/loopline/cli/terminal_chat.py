@@ -25,10 +25,9 @@ from loopline.cli.chat_commands import (
     parse,
     refusal,
 )
-from loopline.cli.running import Over, conclude, tell, waits
-from loopline.cli.screen import Screen
-from loopline.cli.transcript import Transcript
-from loopline.cli.words import QUIET, visible
+from loopline.cli.run import Over, conclude, tell, waits
+from loopline.cli.terminal import QUIET, Screen, visible
+from loopline.cli.turn_display import Transcript
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import AttachmentError, LooplineError
 from loopline.events import Event

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.choices import Choices
-from loopline.cli.door import ANSWERED, FAILED, UsageError
-from loopline.cli.opening import opened
-from loopline.cli.screen import Screen
-from loopline.cli.words import QUIET, REF, counted, visible
+from loopline.cli.access import opened
+from loopline.cli.options import Choices
+from loopline.cli.process import ANSWERED, FAILED, UsageError
+from loopline.cli.terminal import QUIET, REF, Screen, counted, visible
 from loopline.errors import LooplineError
 from loopline.harness import Harness
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Passage

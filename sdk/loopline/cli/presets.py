@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from loopline.cli.choices import Choices
-from loopline.cli.door import ANSWERED, UsageError
-from loopline.cli.screen import Screen
-from loopline.cli.words import QUIET, worded
+from loopline.cli.options import Choices
+from loopline.cli.process import ANSWERED, UsageError
+from loopline.cli.terminal import QUIET, Screen, worded
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.react import GROUPS, PRESETS, Preset, named_preset, presets_diff

@@ -1,8 +1,9 @@
-"""The command's door: one event loop, signals as wishes, errors as one line, and how it ends."""
+"""The process of a command: its event loop, signals, errors, log and exit code."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -10,12 +11,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NoReturn
 
 import typer
 
-from loopline.cli.records import JsonLines
-from loopline.cli.screen import Screen
+from loopline.cli.terminal import Screen
 from loopline.errors import LooplineError
 from loopline.models import dumps
 
@@ -133,3 +134,25 @@ def _listen_to_log(verbose: bool, as_json: bool) -> None:
         _logger.setLevel(logging.DEBUG)
     _logger.handlers[:] = [handler]
     _logger.propagate = False
+
+
+_PLAIN = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+"""What every record has; all else was given to it, such as the turn that it was made in."""
+
+
+class JsonLines(logging.Formatter):
+    """`time`, `level`, `logger`, `message`, then what the record was given; `error` is a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line of JSON; what was given empty is left out."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        given = {name: value for name, value in vars(record).items() if name not in _PLAIN}
+        line |= {name: value for name, value in given.items() if value not in ("", None)}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -11,15 +11,12 @@ from pathlib import Path
 
 from rich.text import Text
 
+from loopline.cli.access import fresh, opened
 from loopline.cli.chat_commands import HELP, Command, checked_file, fork, judge, parse, refusal
-from loopline.cli.choices import Choices
-from loopline.cli.conversing import fresh
-from loopline.cli.door import leave, stopping
-from loopline.cli.keyboard import Keyboard
-from loopline.cli.opening import opened
-from loopline.cli.running import introduce, stop, tell, watched
-from loopline.cli.screen import Screen
-from loopline.cli.words import QUIET, visible
+from loopline.cli.options import Choices
+from loopline.cli.process import leave, stopping
+from loopline.cli.run import introduce, stop, tell, watched
+from loopline.cli.terminal import QUIET, Keyboard, Screen, visible
 from loopline.conversations import Conversation
 from loopline.errors import AttachmentError, LooplineError
 from loopline.react import result

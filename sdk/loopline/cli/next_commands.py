@@ -1,4 +1,4 @@
-"""Commands to paste: what can be done after a run, as lines that work in the folder they are printed in."""
+"""The commands that are printed after a run: lines to paste, which work in the current folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopline.cli.choices import Choices
+from loopline.cli.options import Choices
 from loopline.knowledge import KnowledgeState
 from loopline.timeline import Block, ToolResult
 

@@ -1,36 +1,52 @@
-"""`loopline check`: what a bundle is made of and what is wrong with it, without running a turn."""
+"""`loopline check`, `tool`, `new` and `bundles`: commands for the authors of bundles."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+import json
+import shlex
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
+from rich.table import Table
 from rich.text import Text
 
 from loopline.bundle import (
+    Available,
+    Installation,
     LoadedBundle,
     Properties,
+    available,
+    begin,
+    create,
     load,
     load_skills,
     load_tools,
+    make_deps,
     merged,
     wired,
     wiring_problems,
 )
-from loopline.cli.choices import Choices
-from loopline.cli.door import ANSWERED, FAILED, UsageError
-from loopline.cli.knowing import indexed
-from loopline.cli.opening import opened
-from loopline.cli.screen import Screen
-from loopline.cli.words import QUIET, counted, visible
-from loopline.errors import BundleError, LooplineError, PropertyError
+from loopline.cli.access import opened
+from loopline.cli.knowledge import indexed
+from loopline.cli.next_commands import Started
+from loopline.cli.options import Choices
+from loopline.cli.process import ANSWERED, FAILED, UsageError
+from loopline.cli.terminal import QUIET, Screen, counted, visible
+from loopline.clock import SystemClock
+from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
 from loopline.knowledge import KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
+from loopline.prompt import Native, View
+from loopline.reader import Conversed, Reader
 from loopline.skills import Skills
-from loopline.tools import Tool, ToolSet, check_deps
+from loopline.timeline import CustomEvent, Moment, Source, Timeline
+from loopline.tools import AskUser, Call, Emission, Outcome, Tool, ToolContext, ToolSet, check_deps
 
 ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 
@@ -238,3 +254,181 @@ def _findings_document(found: Findings) -> JsonObject:
         "problems": list[Json](found.problems),
         "warnings": list[Json](found.warnings),
     }
+
+
+TURN = "turn_1"
+"""The turn that a call outside any conversation is told it is in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """The call that was asked for."""
+
+    bundle: str
+    name: str
+    arguments: str
+
+
+async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
+    """Call the tool and print its result; a failure if it refuses."""
+    loaded = load(wanted.bundle)
+    tools = dict[str, Tool]()
+    for module in wired(loaded, "tools") or [""]:
+        tools |= load_tools(module, loaded)
+    found = _tool(wanted.name, ToolSet(tools.values()))
+    arguments = _checked(found, wanted.arguments)
+    call = _call(loaded, choices, screen)
+    await begin(loaded)
+    try:
+        async with AsyncExitStack() as stack:
+            deps = await make_deps(loaded, stack)
+            check_deps([found], deps)
+            context = replace(call.context, deps=deps)
+            outcome = await found.run(arguments, replace(call, context=context))
+    except AskUser as asked:
+        screen.error(
+            f"{wanted.name} asks the user: {visible(asked.question)!r}. Outside a conversation nobody can "
+            "answer: have a model call it with loopline run"
+        )
+        return FAILED
+    except ToolError as error:
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        screen.error(f"{wanted.name}: {error}{notes}")
+        return FAILED
+    _show_outcome(outcome, choices, screen)
+    return ANSWERED
+
+
+def _tool(name: str, tools: ToolSet) -> Tool:
+    if name.startswith("react."):
+        raise UsageError(f"{name} needs a conversation: use loopline run, search or read")
+    try:
+        return tools.find(name)
+    except ToolError as error:
+        raise UsageError(str(error)) from error
+
+
+def _checked(found: Tool, written: str) -> JsonObject:
+    try:
+        value = cast("Json", json.loads(written))
+    except ValueError as error:
+        raise UsageError(f"the arguments are no JSON: {error}: {written!r}") from error
+    if not isinstance(value, dict):
+        raise UsageError(f"the arguments must be a JSON object such as {{}}, not {written!r}")
+    try:
+        found.check(value)
+    except ToolError as error:
+        raise UsageError(str(error)) from error
+    return value
+
+
+def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
+    try:
+        properties = merged(
+            loaded.bundle.defaults, folder=loaded.folder, overrides=choices.settings
+        )
+    except PropertyError as error:
+        if choices.props:
+            raise UsageError(str(error)) from error
+        raise
+    clock = SystemClock()
+    scratchpad: MutableMapping[str, Any] = {}
+
+    def progress(text: str) -> None:
+        screen.note(Text(visible(text), style=QUIET))
+
+    def emit(event: CustomEvent, durable: bool) -> Emission:
+        del durable  # there is no log
+        screen.note(Text(f"{event.name} {visible(dumps(event.data))}", style=QUIET))
+        return Emission()
+
+    context = ToolContext(
+        call_id="c1",
+        idempotency_key=f"{clock.new_id()}:c1",
+        conversation="",
+        turn_id=TURN,
+        user=choices.whose,
+        properties=properties.flat(),
+        scratchpad=scratchpad,
+        on_progress=progress,
+        on_emit=emit,
+    )
+    timeline = Timeline()
+    return Call(
+        context=context,
+        timeline=timeline,
+        view=View(Native()),
+        reader=Reader(here=Conversed(timeline)),
+        moment=Moment(clock.now(), TURN),
+    )
+
+
+def _show_outcome(outcome: Outcome, choices: Choices, screen: Screen) -> None:
+    if choices.as_json:
+        sources: list[Json] = [_source_document(source) for source in outcome.sources]
+        shown: JsonObject = {
+            "text": outcome.text,
+            "sources": sources,
+            "artifact": outcome.artifact,
+        }
+        screen.raw(dumps(shown))
+        return
+    screen.exact(outcome.text)
+    for source in outcome.sources:
+        screen.note(Text(f"source: {visible(source.title or source.url)} — {visible(source.url)}"))
+
+
+def _source_document(source: Source) -> Json:
+    return {"title": source.title, "url": source.url}
+
+
+QUESTION = "How long is this sentence?"
+EXAMPLE = ("text.statistics", '{"text": "One. Two more words!"}')
+"""A tool that a new bundle has, and arguments for it."""
+
+
+async def new(name: str, parent: Path, screen: Screen) -> int:
+    """Write a new bundle, and print what to do with it next."""
+    project = create(name, parent, Installation.now())
+    files = sorted(path for path in project.rglob("*") if path.is_file())
+    for file in files:
+        screen.note(Text(str(file), style=QUIET))
+    screen.note(Text(f"✓ {project} is a bundle; next:", style="green"))
+    for line in next_commands(project, Started.now(), tested=find_spec("pytest") is not None):
+        screen.command(line)
+    return ANSWERED
+
+
+def next_commands(project: Path, started: Started, *, tested: bool) -> list[str]:
+    """Talk to a new bundle, call its tool, and run its test, or without pytest check it."""
+    place = str(project) if project.parts[:-1] else f"./{project}"
+    test = [*started.python, "-m", "pytest", place]
+    check = [*started.program, "check", place]
+    return [
+        shlex.join([*started.program, "run", place, QUESTION]),
+        shlex.join([*started.program, "tool", place, *EXAMPLE]),
+        shlex.join(test if tested else check),
+    ]
+
+
+async def bundles(choices: Choices, screen: Screen) -> int:
+    """Print what can be opened by name."""
+    found = available()
+    if choices.as_json:
+        rows: list[Json] = [{"name": one.name, "place": one.place} for one in found]
+        screen.raw(dumps(rows))
+    elif found:
+        plain = "\n".join(f"{visible(one.name)}\t{visible(one.place)}" for one in found)
+        screen.answer_whole(_bundle_table(found), plain)
+    else:
+        screen.note(Text("none installed and none in ./bundles: begin one with loopline new NAME"))
+    return ANSWERED
+
+
+def _bundle_table(found: Sequence[Available]) -> Table:
+    shown = Table.grid(padding=(0, 2))
+    shown.add_column(style="bold", no_wrap=True)
+    shown.add_column(style=QUIET, overflow="fold")
+    for one in found:
+        shown.add_row(visible(one.name), visible(one.place))
+    return shown

@@ -1,4 +1,4 @@
-"""`loopline timeline --cost`: what each request of a conversation used and cost, and the sums."""
+"""`loopline timeline --cost`, `--verify` and `--dialect`: reports on a conversation."""
 
 from __future__ import annotations
 
@@ -8,15 +8,28 @@ from functools import partial
 
 from rich.text import Text
 
-from loopline.cli.choices import Choices
-from loopline.cli.columns import WIDE, Columns
-from loopline.cli.conversing import kept, latest_kept, stored, unknown
-from loopline.cli.door import ANSWERED, UsageError
-from loopline.cli.screen import Screen
-from loopline.cli.words import QUIET, counted, visible
+from loopline.cli.access import kept, latest_kept, stored, unknown
+from loopline.cli.options import Choices
+from loopline.cli.process import ANSWERED, UsageError
+from loopline.cli.terminal import QUIET, REF, WIDE, Columns, Screen, counted, visible
 from loopline.conversations import Conversation
+from loopline.events import DialectName, Wire, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps
-from loopline.timeline import Block, RunChild, Spending, Spent, spent, turn_id
+from loopline.timeline import (
+    Block,
+    CitedSentence,
+    Completion,
+    Overlap,
+    RunChild,
+    Spending,
+    Spent,
+    Support,
+    Timeline,
+    Verification,
+    spent,
+    turn_id,
+    verify,
+)
 
 UNKNOWN = "unknown"
 
@@ -232,3 +245,199 @@ def _used(used: Usage) -> JsonObject:
         "cache_write_tokens": used.cache_write_tokens,
         "cached": round(_share(used), 4),
     }
+
+
+MARKS: Mapping[Support, tuple[str, str]] = {
+    "supported": ("✓", "green"),
+    "weak": ("~", "yellow"),
+    "unsupported": ("✗", "red"),
+    "no text kept": ("?", "bright_black"),
+}
+UNCITED = "no source"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """An answer by its ref, and what was found of it."""
+
+    turn_id: str
+    ref: str
+    report: Verification
+
+
+async def verified(turn: int | None, choices: Choices, screen: Screen) -> int:
+    """Print how the answers of a conversation, or of one turn of it, are supported."""
+    async with stored(choices) as store:
+        name = await latest_kept(store, choices, screen)
+        blocks = await kept(store, name, choices).blocks()
+    if not blocks:
+        raise unknown(name, choices)
+    found = answers(Timeline(blocks), turn)
+    if choices.as_json:
+        screen.raw(
+            dumps({"conversation": name, "answers": [_verification_document(one) for one in found]})
+        )
+        return ANSWERED
+    if not found:
+        where = repr(name) if turn is None else f"{turn_id(turn)} of {name!r}"
+        raise UsageError(f"there is no answer in {where}")
+    for one in found:
+        _show_verification(one, screen)
+    screen.note(Text("words are compared, not what they mean; S:1 is so:sources_pool[1]", QUIET))
+    return ANSWERED
+
+
+def answers(timeline: Timeline, turn: int | None) -> list[Verified]:
+    """Every answer of a conversation, or of one turn of it, compared with the sources' kept texts."""
+    return [
+        Verified(block.turn_id, block.ref, verify(block.body.text, timeline.pool.sources))
+        for block in timeline
+        if isinstance(block.body, Completion) and turn in (None, block.turn)
+    ]
+
+
+def _show_verification(answer: Verified, screen: Screen) -> None:
+    heading = Text.assemble((answer.ref, REF), (f"  {summed(answer.report)}", QUIET))
+    screen.answer_whole(heading, heading.plain)
+    rows = [*map(_cited, answer.report.cited), *map(_uncited, answer.report.uncited)]
+    if rows:
+        table = Columns(rows=rows, cut=len(rows[0]) - 1, right=frozenset({2}), gap=1)
+        screen.answer_whole(table, "\n".join(_verification_lines(answer)))
+
+
+def summed(report: Verification) -> str:
+    """`2 supported · 1 weak · 1 no source · cites S:7, which is not there`."""
+    parts = [f"{count} {support}" for support, count in report.counts.items() if count]
+    if report.uncited:
+        parts.append(f"{len(report.uncited)} {UNCITED}")
+    if report.unknown:
+        are = "which is" if len(report.unknown) == 1 else "which are"
+        parts.append(f"cites {sids(report.unknown)}, {are} not there")
+    return " · ".join(parts) or "it says nothing"
+
+
+def sids(numbers: Sequence[int]) -> str:
+    """`S:1,3`."""
+    return f"S:{','.join(map(str, numbers))}"
+
+
+def _cited(sentence: CitedSentence) -> tuple[Text, ...]:
+    overlap = sentence.together
+    mark, style = MARKS[overlap.support]
+    return (
+        Text(mark, style=style),
+        Text(overlap.support, style=style),
+        Text(f"{overlap.share:.0%}", style=QUIET),
+        Text(sids(sentence.sids), style=REF),
+        Text.assemble((_missing(overlap), "red"), visible(sentence.text)),
+    )
+
+
+def _uncited(text: str) -> tuple[Text, ...]:
+    return (
+        Text("–", style=QUIET),
+        Text(UNCITED, style=QUIET),
+        Text(),
+        Text(),
+        Text(visible(text), style=QUIET),
+    )
+
+
+def _missing(overlap: Overlap) -> str:
+    """The numbers of a sentence that its sources do not have."""
+    numbers = ", ".join(overlap.missing_numbers)
+    return f"without {numbers}: " if numbers else ""
+
+
+def _verification_lines(answer: Verified) -> list[str]:
+    """The rows for a pipe: support, share, words in a row, sids, missing numbers, sentence."""
+    cited = [
+        (
+            sentence.together.support,
+            f"{sentence.together.share:.2f}",
+            str(sentence.together.run),
+            sids(sentence.sids),
+            ",".join(sentence.together.missing_numbers),
+            visible(sentence.text),
+        )
+        for sentence in answer.report.cited
+    ]
+    uncited = [(UNCITED, "", "", "", "", visible(text)) for text in answer.report.uncited]
+    return ["\t".join(row) for row in [*cited, *uncited]]
+
+
+def _verification_document(answer: Verified) -> JsonObject:
+    report = answer.report
+    return {
+        "turn_id": answer.turn_id,
+        "ref": answer.ref,
+        "counts": {str(support): count for support, count in report.counts.items()},
+        "cited": [_sentence_document(one) for one in report.cited],
+        "uncited": list[Json](report.uncited),
+        "unknown": list[Json](report.unknown),
+    }
+
+
+def _sentence_document(sentence: CitedSentence) -> JsonObject:
+    each: JsonObject = {
+        str(sid): _overlap_document(overlap)
+        for sid, overlap in zip(sentence.sids, sentence.each, strict=True)
+    }
+    return {
+        "text": sentence.text,
+        "sids": list[Json](sentence.sids),
+        **_overlap_document(sentence.together),
+        "each": each,
+    }
+
+
+def _overlap_document(overlap: Overlap) -> JsonObject:
+    return {
+        "support": overlap.support,
+        "share": round(overlap.share, 4),
+        "run": overlap.run,
+        "missing_numbers": list[Json](overlap.missing_numbers),
+    }
+
+
+async def tell(name: DialectName, turn: int | None, choices: Choices, screen: Screen) -> int:
+    """Print the records that last, in their order: of one turn, or of all."""
+    async with stored(choices) as store:
+        conversation = await latest_kept(store, choices, screen)
+        talk = kept(store, conversation, choices)
+        blocks = await talk.blocks()
+    if not blocks:
+        raise unknown(conversation, choices)
+    turns = {block.seq: block.turn for block in blocks}
+    records = [
+        record
+        for record in replayed(name, talk.conversation, blocks)
+        if turn in (None, turns[sse.place(record.id)[0]])
+    ]
+    if choices.as_json:
+        screen.raw(dumps([_record_document(record) for record in records]))
+    elif records:
+        screen.answer_whole(_record_table(records), "\n".join(map(_record_line, records)))
+    else:
+        screen.note(Text("nothing was told of it", style=QUIET))
+    return ANSWERED
+
+
+def _record_table(records: list[Wire]) -> Columns:
+    rows = [
+        (
+            Text(record.id, style=QUIET),
+            Text(record.event, style=REF),
+            Text(visible(dumps(record.data))),
+        )
+        for record in records
+    ]
+    return Columns(rows=rows, cut=2, right=frozenset({0}))
+
+
+def _record_line(record: Wire) -> str:
+    return "\t".join([record.id, record.event, visible(dumps(record.data))])
+
+
+def _record_document(record: Wire) -> Json:
+    return {"id": record.id, "event": record.event, "data": record.data}
