@@ -8,7 +8,7 @@ import pytest
 
 import loopline
 from loopline.errors import ModelError
-from loopline.harness.deciders import Models, chooser
+from loopline.harness.deciders import Models, resolve_models
 from loopline.models import ModelRegistry
 from loopline.testing import ScriptedModel
 
@@ -58,9 +58,9 @@ def test_nothing_at_all_is_refused() -> None:
 @pytest.mark.parametrize("given", [5, [None], {"general": 5}, {"fast": [ONE, None]}])
 def test_a_choice_of_what_is_no_model_is_refused(given: Any) -> None:
     with pytest.raises(ModelError, match="is no model: give a model string"):
-        chooser(given)
+        resolve_models(given)
     with pytest.raises(ModelError, match="is no model: give a model string"):
-        chooser(lambda: given)()
+        resolve_models(lambda: given)()
 
 
 @pytest.mark.parametrize("given", ["offline", ("offline",), ONE, 5])
@@ -88,7 +88,7 @@ def test_a_workflow_that_wants_what_is_no_model_is_refused() -> None:
 def test_a_function_may_give_whatever_may_be_chosen(
     given: Models, names: dict[str, list[str]]
 ) -> None:
-    registry = chooser(lambda: given)()
+    registry = resolve_models(lambda: given)()
     found = {role: [one.name for one in chain] for role, chain in registry.roles.items()}
     assert found == names
 
@@ -102,7 +102,7 @@ def test_offline_is_made_in_code_too_and_has_nothing_to_be_told() -> None:
 def test_a_role_is_written_before_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     monkeypatch.setenv("LOOPLINE_MODEL", "openai:gpt-5, offline, fast=openai:gpt-5-mini,b=offline")
-    registry = chooser(None)()
+    registry = resolve_models(None)()
     names = {role: [one.name for one in chain] for role, chain in registry.roles.items()}
     assert names == {
         "general": ["openai:gpt-5", "offline"],

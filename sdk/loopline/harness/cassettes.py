@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import CassetteError
-from loopline.harness.deciders import ModelChoice, chooser, names
+from loopline.harness.deciders import ModelChoice, resolve_models, names
 from loopline.harness.wires import Wires
 from loopline.models import VENDORS, Chain, Model, ModelRegistry
 from loopline.models.urls import without_secrets
@@ -117,7 +117,7 @@ class _Taped(ModelRegistry):
 
 def _taped(choice: ModelChoice, wires: Wires) -> Callable[[], ModelRegistry]:
     """What gives the models of a run; they are looked at here already, unless a function makes them."""
-    choose = chooser(choice, wires)
+    choose = resolve_models(choice, wires)
     if not callable(choice):
         _Taped(choose().roles, wires)
     return lambda: _Taped(choose().roles, wires)

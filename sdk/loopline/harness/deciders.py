@@ -19,7 +19,7 @@ Chosen = Models | ModelMaker
 ModelChoice = Chosen | None
 
 
-def chooser(choice: ModelChoice, wires: Wires | None = None) -> Callable[[], ModelRegistry]:
+def resolve_models(choice: ModelChoice, wires: Wires | None = None) -> Callable[[], ModelRegistry]:
     """What gives the models of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
 
     Model strings may be several, with commas between them; `fast=` before one is its role, `general` where

@@ -35,7 +35,7 @@ from loopline.events import Listen
 from loopline.files import AttachmentCaps
 from loopline.harness.cassettes import Cassette, inserted
 from loopline.harness.conversing import Conversing
-from loopline.harness.deciders import ModelChoice, chooser
+from loopline.harness.deciders import ModelChoice, resolve_models
 from loopline.harness.logs import MEMORY, open_log, place
 from loopline.harness.models_in_use import ModelsInUse
 from loopline.harness.opened import Opened, conversed, others
@@ -98,7 +98,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
         self._source = bundle
         self._given_log = None if isinstance(store, str | None) else store
         self._place = place(store if isinstance(store, str | None) else MEMORY)
-        self._choose = chooser(model) if cassette is None else _unopened
+        self._choose = resolve_models(model) if cassette is None else _unopened
         self._insert = partial(inserted, cassette, model, clock) if cassette is not None else None
         self._overrides = properties
         self._clock = clock or SystemClock()

@@ -68,7 +68,7 @@ async def completion(
     )
 
 
-NOTHING = "(nothing)"
+EMPTY_REPLY = "(nothing)"
 """What stands for a reply without a word."""
 
 Collected = Literal["summary", "partial"]
@@ -120,7 +120,7 @@ def continued(turn: Turn) -> str:
     """Return what was written of a reply that was cut off, so far."""
     texts = list[str]()
     for decision in reversed(turn.decisions):
-        if decision.stop_reason != "length" or decision.raw in ("", NOTHING):
+        if decision.stop_reason != "length" or decision.raw in ("", EMPTY_REPLY):
             break
         texts.insert(0, decision.raw)
     return "".join(texts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,13 +10,12 @@ from itertools import dropwhile
 from loopline.errors import LooplineError
 from loopline.models import JsonObject
 from loopline.react.approving import approved, digest_of
-from loopline.react.guards import Guards
+from loopline.react.guards import Guards, logger
 from loopline.react.policies import LoopOptions
 from loopline.react.seams import Allow, Guard, GuardedCall, Verdict
 from loopline.timeline import Effect, Recorder, ToolCalled
 from loopline.tools import BoundTool, Outcome, Tool, ToolSet
 
-logger: logging.Logger = logging.getLogger("loopline")
 
 BROKEN = "A guard of this bundle broke over this result: it is not shown."
 """What the model reads where a guard could not say what it may read."""

@@ -33,7 +33,7 @@ from loopline.timeline import (
 from loopline.timeline.waiting import computed
 from loopline.tools import Outcome, Section
 
-NOTHING = "(it succeeded, and gave no output)"
+NO_OUTPUT = "(it succeeded, and gave no output)"
 """What the model reads of a result without a text."""
 
 
@@ -85,7 +85,7 @@ def recorded(
     result = ToolResult(
         call_id=call.call_id,
         tool=call.tool,
-        text=rendered(outcome, sids, artifact) or NOTHING,
+        text=rendered(outcome, sids, artifact) or NO_OUTPUT,
         elapsed_ms=elapsed_ms,
         found=outcome.found,
         shows=outcome.shows,

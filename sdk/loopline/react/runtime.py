@@ -29,7 +29,7 @@ from loopline.models import (
 from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
 from loopline.react.acting import Actor, ToolRuntime
 from loopline.react.answering import (
-    NOTHING,
+    EMPTY_REPLY,
     Collected,
     Ended,
     answered,
@@ -518,7 +518,7 @@ class React(Generic[T_co]):
         self, reply: Reply, raw: str, problem: str, notes: str = ""
     ) -> None:
         acks = await self._acks(notes)
-        decision = self._context.decision(reply, raw=raw if raw.strip() else NOTHING)
+        decision = self._context.decision(reply, raw=raw if raw.strip() else EMPTY_REPLY)
         notice = Notice(code="malformed_reply", text=problem)
         await self._record(decision, *thoughts(reply), *acks, notice)
 
