@@ -13,7 +13,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 
 from loopline import Harness
 from loopline.errors import ModelAccessError, ModelError
-from loopline.harness.deciders import ModelChoice
+from loopline.harness.model_choice import ModelChoice
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, TurnHeader
 from tests.bridge.bridged_model import asking
@@ -131,8 +131,8 @@ def test_a_key_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 def test_without_the_package_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['pydantic_ai'] = None\n"
-        "from loopline.harness.deciders import chooser\n"
-        "chooser('google:gemini')"
+        "from loopline.harness.model_choice import resolve_models\n"
+        "resolve_models('google:gemini')"
     )
     ran = subprocess.run(
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False

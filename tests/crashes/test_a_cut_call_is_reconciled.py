@@ -20,7 +20,7 @@ from loopline import (
     tool,
 )
 from loopline.react import Allow, GuardedCall
-from loopline.react.seams import Verdict
+from loopline.react.extensions import Verdict
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import MemoryLog, ToolPending, ToolResult, ToolStarted
 from tests.support.crashing_log import MortalLog

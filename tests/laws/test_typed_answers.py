@@ -16,7 +16,7 @@ from loopline.models import Abilities, Json, OutputType, Prompt, Reply, TextDelt
 from loopline.models.json_text import JsonText
 from loopline.prompt import protocol
 from loopline.react import ANSWER_TOOL, result
-from loopline.react.limits import ProtocolChoice
+from loopline.react.loop_options import ProtocolChoice
 from loopline.timeline import Completion, Timeline, citations
 from tests.strategies import json_values, numbers
 

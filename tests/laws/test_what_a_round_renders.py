@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from loopline.models import Prompt
 from loopline.prompt import Rendering
 from loopline.prompt.render_state import Facts
-from loopline.react.judging import Judge
+from loopline.react.guards import Judge
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line
 from tests.support.scenario_bundle import bundle

@@ -8,7 +8,7 @@ import pytest
 
 import loopline
 from loopline.errors import ModelError
-from loopline.harness.deciders import Models, resolve_models
+from loopline.harness.model_choice import Models, resolve_models
 from loopline.models import ModelRegistry
 from loopline.testing import ScriptedModel
 

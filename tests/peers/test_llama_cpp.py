@@ -29,7 +29,7 @@ from loopline.models import (
     structured_llm_call,
 )
 from loopline.models.forms import form
-from loopline.react.asking import Patience, ask
+from loopline.react.model_requests import Patience, ask
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
 from tests.peers.results import of_reply, ours, theirs

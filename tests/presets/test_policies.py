@@ -8,7 +8,7 @@ import pytest
 
 from loopline.events import Delta
 from loopline.react import Limits, PresetName
-from loopline.react.limits import TextProtocol, UnknownEffect
+from loopline.react.loop_options import TextProtocol, UnknownEffect
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import MemoryLog, Notice, RoundStart, ToolResult, ToolStarted

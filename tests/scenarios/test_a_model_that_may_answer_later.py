@@ -15,7 +15,7 @@ from loopline.errors import (
     ModelUnreachable,
 )
 from loopline.events import Delta
-from loopline.react.asking import Patience
+from loopline.react.model_requests import Patience
 from loopline.testing import Fail, FakeClock, ScriptedModel
 from loopline.timeline import Decision, ModelSwitched
 from tests.support.workbench import at_work, bodies, heard, said, workbench

@@ -13,7 +13,15 @@ import pytest
 from loopline import BaseWorkflow, Bundle, LooplineError, StoreError, TurnPayload, TurnResult
 from loopline.clock import SystemClock
 from loopline.react import Around, Run
-from loopline.react.arounds import Breaker, Layer, after_run, before_run, ordered, timeout, wrapped
+from loopline.react.middleware import (
+    Breaker,
+    Layer,
+    after_run,
+    before_run,
+    ordered,
+    timeout,
+    wrapped,
+)
 from loopline.testing import FakeClock
 from tests.support.scripted_conversation import talking
 

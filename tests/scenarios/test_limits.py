@@ -9,7 +9,7 @@ import pytest
 
 from loopline.errors import LooplineError
 from loopline.react import PresetName
-from loopline.react.limits import Limits, checked, recalled
+from loopline.react.loop_options import Limits, checked, recalled
 from loopline.testing import Call
 from tests.support.workbench import at_work, workbench
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult
 from loopline.models import Usage
 from loopline.react import Hold, Nudge, ReactStateV2, Reminder, Stop
-from loopline.react.nudges import (
+from loopline.react.round_hooks import (
     COMPLETION_CHECK,
     CYCLE,
     FAILURE,

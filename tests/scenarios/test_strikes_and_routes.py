@@ -12,9 +12,9 @@ from loopline.errors import ModelError
 from loopline.models import Reply, StopReason, Usage
 from loopline.prompt import Answer, Decided, Malformed
 from loopline.react import Hold, Nudged, ReactStateV2, Stop
-from loopline.react.policies import LoopOptions
+from loopline.react.interrupter import LOOK_SECONDS, Strikes, Struck, Why
+from loopline.react.loop_options import LoopOptions
 from loopline.react.router import Accept, Continue, End, Held, Repair, Table, Unusable, route
-from loopline.react.strikes import LOOK_SECONDS, Strikes, Struck, Why
 from loopline.testing import FakeClock
 from loopline.timeline import (
     NEW_TURN,

@@ -10,9 +10,9 @@ import pytest
 from loopline import TurnPayload, TurnResult
 from loopline.models import Abilities, Prompt, Reply, TextDelta
 from loopline.react import Allow, Around, GuardedCall, Limits, Verdict
+from loopline.react.extensions import Run
 from loopline.react.guards import ask_before
-from loopline.react.limits import AnswerMode
-from loopline.react.seams import Run
+from loopline.react.loop_options import AnswerMode
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.timeline import (
     Completion,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import CassetteError
-from loopline.harness.deciders import ModelChoice, resolve_models, names
+from loopline.harness.model_choice import ModelChoice, names, resolve_models
 from loopline.harness.wires import Wires
 from loopline.models import VENDORS, Chain, Model, ModelRegistry
 from loopline.models.urls import without_secrets

@@ -35,8 +35,8 @@ from loopline.events import Listen
 from loopline.files import AttachmentCaps
 from loopline.harness.cassettes import Cassette, inserted
 from loopline.harness.conversing import Conversing
-from loopline.harness.deciders import ModelChoice, resolve_models
 from loopline.harness.logs import MEMORY, open_log, place
+from loopline.harness.model_choice import ModelChoice, resolve_models
 from loopline.harness.models_in_use import ModelsInUse
 from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads

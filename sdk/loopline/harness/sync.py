@@ -12,8 +12,8 @@ from typing_extensions import TypeForm
 from loopline.bundle import Bundle, Setting
 from loopline.conversations import Attachments
 from loopline.errors import LooplineError
-from loopline.harness.deciders import ModelChoice
 from loopline.harness.harness import B, Harness
+from loopline.harness.model_choice import ModelChoice
 from loopline.react import Limits, TurnResult
 from loopline.timeline import TimelineLog
 

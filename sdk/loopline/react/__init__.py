@@ -1,30 +1,9 @@
 """The loop."""
 
-from loopline.react.acting import ToolRuntime
-from loopline.react.answering import completion, fallback
-from loopline.react.approving import approved, check_answer
-from loopline.react.channels import Channels, Node, channels, nodes
+from loopline.react.child_runs import Child, ChildAnswer
 from loopline.react.context import Context
-from loopline.react.guards import (
-    Guards,
-    allow_only,
-    ask_before,
-    block_repeated_failures,
-    rate_limit,
-    read_only,
-)
-from loopline.react.limits import Limits, checked, recalled, recorded
-from loopline.react.policies import GROUPS, LoopOptions, chosen_protocol
-from loopline.react.presets import (
-    PRESETS,
-    Preset,
-    PresetName,
-    check_mode,
-    named_preset,
-    presets_diff,
-)
-from loopline.react.runtime import React
-from loopline.react.seams import (
+from loopline.react.executor import ToolRuntime
+from loopline.react.extensions import (
     Allow,
     Around,
     Ask,
@@ -40,11 +19,38 @@ from loopline.react.seams import (
     Stop,
     Verdict,
 )
-from loopline.react.spawning import Child, ChildAnswer
-from loopline.react.state import ReactStateV2
-from loopline.react.streaming import Resolved
+from loopline.react.guards import (
+    Guards,
+    allow_only,
+    approved,
+    ask_before,
+    block_repeated_failures,
+    check_answer,
+    rate_limit,
+    read_only,
+)
+from loopline.react.journal import completion, fallback
+from loopline.react.loop_options import (
+    GROUPS,
+    Limits,
+    LoopOptions,
+    checked,
+    chosen_protocol,
+    recalled,
+    recorded,
+)
+from loopline.react.presets import (
+    PRESETS,
+    Preset,
+    PresetName,
+    check_mode,
+    named_preset,
+    presets_diff,
+)
+from loopline.react.replies import ANSWER_TOOL, Resolved, TypedAnswer
+from loopline.react.runtime import React
+from loopline.react.state import Channels, Node, ReactStateV2, channels, nodes
 from loopline.react.turn import TurnPayload, late_input, result, waiting
-from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer
 from loopline.timeline import PendingCall, TurnResult
 
 __all__ = [

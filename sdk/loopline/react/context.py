@@ -37,13 +37,13 @@ from loopline.prompt import (
     trace_window,
     unseen_sources,
 )
-from loopline.react.offering import Offer, Offers
-from loopline.react.outcomes import sound
-from loopline.react.policies import LoopOptions, chosen_protocol
+from loopline.react.child_runs import Child
+from loopline.react.journal import sound
+from loopline.react.loop_options import LoopOptions, chosen_protocol
+from loopline.react.projections import Windows
 from loopline.react.quota import MeteredModel, Quota, recount
-from loopline.react.spawning import Child
-from loopline.react.typed_answers import ANSWER_TOOL, TypedAnswer, recorded_answer
-from loopline.react.windows import Windows
+from loopline.react.replies import ANSWER_TOOL, TypedAnswer, recorded_answer
+from loopline.react.tool_offering import Offer, Offers
 from loopline.timeline import (
     Body,
     Decision,

@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from loopline.errors import LooplineError
-from loopline.react.limits import Limits, checked
-from loopline.react.policies import LoopOptions
+from loopline.react.loop_options import Limits, LoopOptions, checked
 from loopline.timeline import LimitValue
 
 PresetName = Literal["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]

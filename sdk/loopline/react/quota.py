@@ -22,7 +22,7 @@ from loopline.errors import (
 )
 from loopline.models import Abilities, Model, Price, Prompt, Reply, TextDelta, Usage
 from loopline.models.tokens import cost_of_prompt, estimate
-from loopline.react.policies import LoopOptions
+from loopline.react.loop_options import LoopOptions
 from loopline.timeline import Recorder, Turn, parent_name
 
 LEAST_OUTPUT = 256

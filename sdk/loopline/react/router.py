@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from loopline.models import Reply, ToolCall
 from loopline.prompt import Answer, Calls, Decided, Malformed
-from loopline.react.policies import LoopOptions
-from loopline.react.seams import Hold, Nudge, Stop
+from loopline.react.extensions import Hold, Nudge, Stop
+from loopline.react.loop_options import LoopOptions
 from loopline.react.state import ReactStateV2
 from loopline.timeline import AnswerFlag
 

@@ -27,24 +27,28 @@ from loopline.models import (
     well_formed,
 )
 from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
-from loopline.react.acting import Actor, ToolRuntime
-from loopline.react.answering import (
+from loopline.react.context import Context, Iteration, RoundPurpose
+from loopline.react.executor import Actor, ToolRuntime
+from loopline.react.extensions import Nudge, Reminder, Seams, Stop
+from loopline.react.interrupter import Strikes, Struck, Why
+from loopline.react.journal import (
     EMPTY_REPLY,
     Collected,
     Ended,
+    acknowledged,
     answered,
     completion,
     continued,
     fallback,
+    noticed,
+    thoughts,
 )
-from loopline.react.arounds import wrapped
-from loopline.react.asking import Patience, Unasked, ask
-from loopline.react.context import Context, Iteration, RoundPurpose
-from loopline.react.nudges import nudges_of
-from loopline.react.outcomes import acknowledged, noticed, thoughts
-from loopline.react.policies import LoopOptions
+from loopline.react.loop_options import LoopOptions
+from loopline.react.middleware import wrapped
+from loopline.react.model_requests import Patience, Unasked, ask
 from loopline.react.quota import OutOfBudget, check_prices
-from loopline.react.replies import Whole, joined_notes, words_of
+from loopline.react.replies import ChannelTexts, Reading, ReplyStream, Whole, joined_notes, words_of
+from loopline.react.round_hooks import nudges_of
 from loopline.react.router import (
     MORE_SAID,
     Accept,
@@ -58,10 +62,7 @@ from loopline.react.router import (
     Unusable,
     route,
 )
-from loopline.react.seams import Nudge, Reminder, Seams, Stop
 from loopline.react.state import ReactStateV2 as ReactStateV2
-from loopline.react.streaming import ChannelTexts, Reading, ReplyStream
-from loopline.react.strikes import Strikes, Struck, Why
 from loopline.react.turn import TurnPayload, result
 from loopline.timeline import (
     AnswerFlag,

@@ -1,4 +1,4 @@
-"""Arounds put together: their order, hooks as arounds, and what keeps a broken or slow one apart.
+"""Middleware around a run: its order, hooks as middleware, time limits, and a circuit breaker.
 
 Results are values, so one that comes too late changes nothing.
 """
@@ -16,7 +16,7 @@ from typing_extensions import TypeIs
 
 from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
-from loopline.react.seams import Around, Run
+from loopline.react.extensions import Around, Run
 from loopline.react.turn import TurnPayload
 from loopline.timeline import TurnResult
 

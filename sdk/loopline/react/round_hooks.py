@@ -1,4 +1,4 @@
-"""Nudges: what a turn is told when it goes in circles, fails, or answers too soon.
+"""Ready-made round hooks: what tells a turn that it goes in circles, fails, or answers too soon.
 
 Each is a pure function of the state. How often it should have spoken follows from the calls so far, how
 often it has from the notices, so a turn that is carried on hears nothing twice.
@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from loopline.errors import LooplineError
-from loopline.react.policies import LoopOptions
-from loopline.react.seams import Hold, Nudge, Nudged, Reminder, Stop
+from loopline.react.extensions import Hold, Nudge, Nudged, Reminder, Stop
+from loopline.react.loop_options import LoopOptions
 from loopline.react.state import ReactStateV2, repeated
 from loopline.timeline import Batch, ToolResult
 

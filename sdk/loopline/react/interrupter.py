@@ -1,4 +1,4 @@
-"""Strikes: what may cut off a step of the running turn, such as its deadline or a steer of the user."""
+"""The interrupter: cuts off a step of the running turn at its deadline, or when the user steers it."""
 
 from __future__ import annotations
 

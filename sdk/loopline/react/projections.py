@@ -1,4 +1,4 @@
-"""Windows: what the prompts of a round show of the past, and how room is made when that does not fit."""
+"""Projections: what the prompts of a round show of the past, and how room is made when that does not fit."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from loopline.prompt import (
     shortened,
     summarized,
 )
-from loopline.react.asking import Patience, ask
-from loopline.react.offering import Offer
-from loopline.react.policies import LoopOptions
+from loopline.react.loop_options import LoopOptions
+from loopline.react.model_requests import Patience, ask
 from loopline.react.quota import MeteredModel, OutOfBudget, Quota
-from loopline.react.typed_answers import TypedAnswer, recorded_answer
+from loopline.react.replies import TypedAnswer, recorded_answer
+from loopline.react.tool_offering import Offer
 from loopline.timeline import (
     Body,
     PlanHistory,

@@ -1,4 +1,4 @@
-"""The three seams: a Guard around a call, a Nudge between rounds, an Around around a run."""
+"""The three extensions: a Guard around a call, a RoundHook between rounds, a Middleware around a run."""
 
 from __future__ import annotations
 

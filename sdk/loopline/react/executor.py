@@ -1,4 +1,4 @@
-"""Acting: the calls of a round run by their effects, and each result is recorded as it arrives.
+"""The executor of tool calls: runs the calls of a round by their effects and records each result as it arrives.
 
 No call begins before the guards have judged all of them, and none past the turn's time.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,17 +19,14 @@ from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Listen
 from loopline.models import Json, JsonObject, OutputType, dumps, well_formed
 from loopline.prompt import View
-from loopline.react.approving import approved, digest_of
-from loopline.react.judging import Judge, Judged
-from loopline.react.outbox import Outbox
-from loopline.react.outcomes import bounded, recorded
-from loopline.react.policies import LoopOptions
+from loopline.react.child_runs import Children, Outbox, Spawn
+from loopline.react.extensions import Allow, Ask, Deny, Guard
+from loopline.react.guards import Claim, Judge, Judged, approved, digest_of
+from loopline.react.interrupter import Strikes, Struck, Why
+from loopline.react.journal import bounded, recorded
+from loopline.react.loop_options import LoopOptions
 from loopline.react.quota import Quota
-from loopline.react.seams import Allow, Ask, Deny, Guard
-from loopline.react.spawning import Children, Spawn
-from loopline.react.strikes import Strikes, Struck, Why
-from loopline.react.threads import outlived, unclaimed
-from loopline.react.typed_answers import answer_text
+from loopline.react.replies import answer_text
 from loopline.reader import Reader
 from loopline.timeline import (
     Effect,
@@ -459,3 +457,55 @@ def _asks_itself(waiting: ToolPending | None) -> bool:
 
 def _as_text(value: Json) -> str:
     return value if isinstance(value, str) else dumps(value)
+
+
+_claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
+"""By the uid of a conversation, for as long as the threads run: they belong to the process."""
+
+
+def outlived(uid: str, claim: Claim, thread: Future[object]) -> None:
+    """Keep claimed what a thread claims whose call was cut off."""
+    one = (claim, thread)
+    _claimed.setdefault(uid, []).append(one)
+
+    def release(_: Future[object]) -> None:
+        left = [other for other in _claimed.get(uid, []) if other is not one]
+        _claimed[uid] = left
+        if not left:
+            _claimed.pop(uid, None)
+
+    thread.add_done_callback(release)
+
+
+async def unclaimed(uid: str, claim: Claim, clock: Clock, seconds: float | None) -> None:
+    """Wait until no thread that outlived its call claims the same.
+
+    Raises:
+        ToolError: one still does after so many seconds.
+    """
+    threads = [thread for other, thread in _claimed.get(uid, []) if other.conflicts(claim)]
+    if threads:
+        await _ended(threads, clock, seconds)
+
+
+async def _ended(threads: Sequence[Future[object]], clock: Clock, seconds: float | None) -> None:
+    late = asyncio.Event()
+    alarm = None if seconds is None else clock.alarm(seconds, late.set)
+    waited = [asyncio.ensure_future(_over(threads)), asyncio.ensure_future(late.wait())]
+    try:
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if alarm is not None:
+            alarm.cancel()
+        for one in waited:
+            one.cancel()
+    if not all(thread.done() for thread in threads):
+        raise ToolError(
+            "This call was not begun: an earlier one that it must not run beside was cut off, and still runs. "
+            "Try again later."
+        )
+
+
+async def _over(threads: Sequence[Future[object]]) -> bool:
+    await asyncio.gather(*map(asyncio.wrap_future, threads), return_exceptions=True)
+    return True

@@ -1,4 +1,4 @@
-"""Offering: which tools a round offers, and the texts that this makes of a prompt."""
+"""The tools that a round offers, and the parts of the prompt that go with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loopline.events import Delta, Listen
 from loopline.models import Model, ToolSpec, dumps
 from loopline.models.tokens import estimate
 from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, tools_text
-from loopline.react.typed_answers import TypedAnswer
+from loopline.react.replies import TypedAnswer
 from loopline.timeline import Recorder, ToolsSelected, UserPrompt
 from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, brought, select
 

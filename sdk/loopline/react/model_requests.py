@@ -1,4 +1,4 @@
-"""Asking: one request to a model, whole or not at all, and again where that may help."""
+"""Requests to a model: each whole or not at all, and repeated where that may help."""
 
 from __future__ import annotations
 
