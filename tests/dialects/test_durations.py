@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.events.dialects.durations import go_duration
+from loopline.events.dialects.chatcli import go_duration
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, Store, TurnPayload, TurnResult
 from loopline.react.guards import ask_before
-from loopline.reader.heads import heads_text
+from loopline.reader.chain_heads import heads_text
 from loopline.testing import Call, Cassette, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.support import playground

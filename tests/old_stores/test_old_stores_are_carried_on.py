@@ -13,7 +13,7 @@ import pytest
 from loopline import Harness, Store
 from loopline.adapters.wires.cassettes import Replay
 from loopline.adapters.wires.cassettes.lines import Request, read
-from loopline.reader.heads import read_heads
+from loopline.reader.chain_heads import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode
 from tests.old_stores.make import FOLDER, KEY, SAID, bundle

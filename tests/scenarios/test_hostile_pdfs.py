@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from loopline.errors import AttachmentError
-from loopline.files.pdfs import pdf_of
+from loopline.files.formats import pdf_of
 from tests.support.hostile_pdfs import LONG, small_and_large
 
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline.adapters.offline import OfflineModel
-from loopline.adapters.offline.passages import passages
-from loopline.adapters.offline.prose import sentences
-from loopline.adapters.offline.source import code_sentences
-from loopline.adapters.offline.stems import stem
+from loopline.adapters.offline.english import stem
+from loopline.adapters.offline.evidence import passages
+from loopline.adapters.offline.sentences import code_sentences, sentences
 from loopline.models import (
     AssistantMessage,
     Options,

@@ -2,11 +2,17 @@
 
 from loopline.events import sse
 from loopline.events.dialects import DIALECTS, AgentEvent, DialectName, dialect, replayed
-from loopline.events.events import Delta, Event, Listen
+from loopline.events.dialects.encoder import Dialect, Wire
+from loopline.events.events import (
+    Caller,
+    Delta,
+    Event,
+    Listen,
+    ObservedTurn,
+    Observer,
+    PartialOutput,
+)
 from loopline.events.mailbox import HELD_EVENTS, Mailbox
-from loopline.events.observer import Caller, ObservedTurn, Observer
-from loopline.events.partial_output import PartialOutput
-from loopline.events.wire import Dialect, Wire
 
 __all__ = [
     "DIALECTS",

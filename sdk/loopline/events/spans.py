@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Literal, NamedTuple
 
 from loopline.events import genai
-from loopline.events.observer import ObservedTurn
+from loopline.events.events import ObservedTurn
 from loopline.models import BRIDGED, JsonObject, Usage, dumps
 from loopline.timeline import (
     Block,

@@ -11,8 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError
+from loopline.events.dialects.encoder import START, Dialect, Wire, place
 from loopline.events.events import Event
-from loopline.events.wire import START, Dialect, Wire, place
 from loopline.models import dumps, well_formed, well_formed_object
 
 __all__ = [

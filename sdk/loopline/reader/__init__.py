@@ -1,23 +1,24 @@
 """One way in for every ref."""
 
-from loopline.reader.audits import audit_document
-from loopline.reader.documents import (
+from loopline.reader.chain_heads import HeadsError, audit_document, heads_text, read_heads
+from loopline.reader.conversation_documents import (
     page_document,
     source_row,
     timeline_document,
 )
-from loopline.reader.heads import HeadsError, heads_text, read_heads
-from loopline.reader.importing import DocumentError, read_document
-from loopline.reader.imports import import_actions, import_mark
-from loopline.reader.passages import passage_source
+from loopline.reader.document_import import (
+    DocumentError,
+    import_actions,
+    import_mark,
+    read_document,
+)
+from loopline.reader.items import Item, Reading, Status, passage_source, text_of
 from loopline.reader.reader import (
     Conversed,
     KnowledgeRead,
     OtherConversation,
     Reader,
 )
-from loopline.reader.reading import Item, Reading, Status
-from loopline.reader.texts import text_of
 from loopline.timeline import iso
 
 __all__ = [

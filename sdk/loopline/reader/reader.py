@@ -11,11 +11,24 @@ from functools import partial
 from loopline.errors import KnowledgeError, LooplineError, RefError
 from loopline.knowledge import Passage
 from loopline.models import Json, dumps, well_formed
-from loopline.reader.documents import pool_document, source_row, timeline_document
-from loopline.reader.listings import feedback_list, note_list, plan_list
-from loopline.reader.passages import kept_passage, read_passage
-from loopline.reader.reading import Item, Reading
-from loopline.reader.texts import JSON, MARKDOWN, fitted, text_of
+from loopline.reader.conversation_documents import (
+    feedback_list,
+    note_list,
+    plan_list,
+    pool_document,
+    source_row,
+    timeline_document,
+)
+from loopline.reader.items import (
+    JSON,
+    MARKDOWN,
+    Item,
+    Reading,
+    fitted,
+    kept_passage,
+    read_passage,
+    text_of,
+)
 from loopline.refs import (
     ArtifactRef,
     BlockRef,

@@ -15,7 +15,7 @@ from loopline import Harness, LooplineError, Store
 from loopline.adapters.fts import FtsIndexes
 from loopline.adapters.git import GitRepository
 from loopline.errors import AttachmentError
-from loopline.files.pdfs import pdf_of
+from loopline.files.formats import pdf_of
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
 from loopline.models import Json
 from loopline.reader import DocumentError, read_document

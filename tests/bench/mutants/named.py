@@ -239,13 +239,13 @@ NAMED = (
     ),
     Named(
         "a call that was cut off pauses the turn",
-        "events/folding.py",
+        "events/projection.py",
         "if telling.is_paused and not (isinstance(body, ToolResult) and body.status in _CUT):",
         "if telling.is_paused:",
     ),
     Named(
         "what was thought goes before what was noted",
-        "events/folding.py",
+        "events/projection.py",
         "thought=moment.notes or self.thinking",
         "thought=self.thinking or moment.notes",
     ),

@@ -1,17 +1,93 @@
-"""Evidence: how far each sentence that was found goes to answer a question."""
+"""Passages: what a search or a read gave back, cut at its header lines."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from loopline.adapters.offline.passages import Passage
-from loopline.adapters.offline.prose import Form, Sentence, sentences
+from loopline.adapters.offline.english import shares_root, stems
+from loopline.adapters.offline.prompt_turn import Done
 from loopline.adapters.offline.question import Kind, Question, Term
-from loopline.adapters.offline.source import code_sentences
-from loopline.adapters.offline.words import shares_root, stems
+from loopline.adapters.offline.sentences import Form, Sentence, code_sentences, sentences
+
+_HEADER = re.compile(r"^(?:\[\[S:(\d+)\]\] )?(?:(.*) — )?(ks:\S+)$")
+_REF = re.compile(
+    r"^ks:(?P<path>[^@#\s]+)(?P<commit>@[^#\s]+)?(?:#L(?P<first>\d+)(?:-L(?P<last>\d+))?)?$"
+)
+_CUT = re.compile(r"\n?^… [^\n]*\n*\Z", re.MULTILINE)
+_PROSE = (".rst", ".txt", ".md", ".markdown", ".mdx", ".adoc", ".org", ".textile")
+_TESTS = re.compile(r"(?:^|/)(?:tests?|testing|specs?|fixtures)/|(?:^|/)test_[^/]*$|_test\.\w+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Some lines of a file, word for word, citable under the number `sid`; `cut` when not all of it."""
+
+    sid: int
+    title: str
+    ref: str
+    text: str
+    cut: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path inside the space, percent-encoded as it came."""
+        match = _REF.match(self.ref)
+        return match["path"] if match else self.ref.removeprefix("ks:")
+
+    @property
+    def lines(self) -> tuple[int, int] | None:
+        """First and last line, counted from 1, or None when the ref names the whole."""
+        match = _REF.match(self.ref)
+        if match is None or match["first"] is None:
+            return None
+        return int(match["first"]), int(match["last"] or match["first"])
+
+    @property
+    def prose(self) -> bool:
+        """Whether it is documentation rather than code, as far as its path tells."""
+        return self.path.lower().endswith(_PROSE)
+
+    @property
+    def tests(self) -> bool:
+        """Whether it belongs to tests."""
+        return bool(_TESTS.search(self.path))
+
+
+def passages(result: str) -> list[Passage]:
+    """The citable passages of a result text, in the order they came."""
+    found: list[Passage] = []
+    header: re.Match[str] | None = None
+    body: list[str] = []
+    for line in result.split("\n"):
+        match = _HEADER.match(line)
+        if match is None or (match[1] is None and body and body[-1].strip()):
+            body.append(line)
+            continue
+        found += _passage(header, body)
+        header, body = match, []
+    return found + _passage(header, body)
+
+
+def _passage(header: re.Match[str] | None, body: list[str]) -> list[Passage]:
+    """The passage below a header; none below one without a number, which cannot be cited."""
+    if header is None or header[1] is None or len(header[1]) > 9:
+        return []
+    text = "\n".join(body)
+    whole = _CUT.sub("", text)
+    return [Passage(int(header[1]), header[2] or "", header[3], whole, cut=whole != text)]
+
+
+def region(passage: Passage, *, around: int) -> str:
+    """The ref of the passage with as many lines more on each side; unchanged when it names no lines."""
+    if passage.lines is None:
+        return passage.ref
+    first, last = passage.lines
+    pinned = passage.ref.partition("#")[0]
+    return f"{pinned}#L{max(1, first - around)}-L{last + around}"
+
 
 KIN = 0.5
 ROOT = 0.8
@@ -297,3 +373,69 @@ def _factor(passage: Passage, sentence: Sentence) -> float:
     if size > LONG:
         return factor * (0.4 if size > FAR_TOO_LONG else 0.75)
     return factor
+
+
+SMOOTHING = 6.0
+MOST_READ = 3
+AROUND = 12
+
+
+@dataclass(slots=True)
+class _Tally:
+    passage: Passage
+    points: float = 0.0
+    queries: set[str] = field(default_factory=set[str])
+
+
+def gather(searches: Sequence[Done], reads: Sequence[Done]) -> tuple[list[Found], dict[str, int]]:
+    """The passages found, ranked by all searches together, and how many each search gave."""
+    tallies: dict[int, _Tally] = {}
+    queries: dict[str, int] = {}
+    for done in searches:
+        query = str(done.call.arguments.get("query", ""))
+        given = passages(done.text) if done.ok else []
+        queries[query] = len(given)
+        for place, passage in enumerate(given):
+            tally = tallies.setdefault(passage.sid, _Tally(passage))
+            tally.points += 1.0 / (SMOOTHING + place)
+            tally.queries.add(query)
+    for done in reads:
+        for passage in passages(done.text) if done.ok else []:
+            _take_read(tallies, passage)
+    most = max((tally.points for tally in tallies.values()), default=0.0) or 1.0
+    found = [
+        Found(tally.passage, tally.points / most, frozenset(tally.queries))
+        for tally in tallies.values()
+    ]
+    return found, queries
+
+
+def _take_read(tallies: dict[int, _Tally], passage: Passage) -> None:
+    """A read passage counts as much as the best that it contains."""
+    inside = [tally for tally in tallies.values() if _contains(passage, tally.passage)]
+    points = max((tally.points for tally in inside), default=0.0)
+    held = tallies.get(passage.sid)
+    if held is None or held.passage.cut or not held.passage.text:
+        tallies[passage.sid] = _Tally(passage, max(points, held.points if held else 0.0))
+
+
+def _contains(outer: Passage, inner: Passage) -> bool:
+    if outer.path != inner.path or inner.lines is None:
+        return False
+    if outer.lines is None:
+        return True
+    return outer.lines[0] <= inner.lines[0] and inner.lines[1] <= outer.lines[1]
+
+
+def readable(evidences: Sequence[Evidence]) -> list[str]:
+    """The refs to read: the regions around the best passages of each question."""
+    best: dict[str, Passage] = {}
+    for evidence in evidences:
+        chosen: list[Passage] = []
+        for scored in evidence.scored:
+            if len(chosen) >= MOST_READ:
+                break
+            if scored.passage not in chosen:
+                chosen.append(scored.passage)
+        best.update({passage.ref: passage for passage in chosen})
+    return list(dict.fromkeys(region(passage, around=AROUND) for passage in best.values()))

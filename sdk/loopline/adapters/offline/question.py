@@ -6,9 +6,16 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from loopline.adapters.offline.kin import kin_of
-from loopline.adapters.offline.stems import stem
-from loopline.adapters.offline.words import COMMON, GENERAL, STOP_WORDS, Word, is_name, words
+from loopline.adapters.offline.english import (
+    COMMON,
+    GENERAL,
+    STOP_WORDS,
+    Word,
+    is_name,
+    kin_of,
+    stem,
+    words,
+)
 
 Kind = Literal[
     "why", "number", "time", "steps", "place", "outcome", "which", "meaning", "negated", "other"

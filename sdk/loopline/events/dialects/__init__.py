@@ -7,12 +7,11 @@ from typing import Literal
 
 from loopline.events.dialects.beakr import Beakr
 from loopline.events.dialects.chatcli import AgentEvent, ChatCli
+from loopline.events.dialects.encoder import Dialect, Speaking, Wire, place
 from loopline.events.dialects.fim import Fim
 from loopline.events.dialects.kdcube import KdCube
 from loopline.events.dialects.nadoo import Nadoo
 from loopline.events.dialects.plain import Plain
-from loopline.events.dialects.speaking import Speaking
-from loopline.events.wire import Dialect, Wire, place
 from loopline.timeline import Block, ConversationKey
 
 DialectName = Literal["plain", "fim", "nadoo", "chatcli", "beakr", "kdcube"]

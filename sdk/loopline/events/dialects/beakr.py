@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from loopline.events.dialects.speaking import Word
-from loopline.events.moments import (
+from loopline.events.dialects.encoder import Word
+from loopline.events.turn_events import (
     Answered,
     Asked,
     At,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Literal
 
-from loopline.events.dialects.durations import go_duration
-from loopline.events.dialects.speaking import Word
-from loopline.events.moments import (
+from loopline.events.dialects.encoder import Wire, Word
+from loopline.events.turn_events import (
     UNANSWERED,
     Answered,
     Asked,
@@ -27,7 +27,6 @@ from loopline.events.moments import (
     Voided,
     Wrote,
 )
-from loopline.events.wire import Wire
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import ExitReason
 
@@ -206,3 +205,28 @@ def _beside(moment: Moment) -> Iterator[Word]:
             yield Word("permission_request", {"call_id": call.call_id, **named, **asked})
         case _:
             pass
+
+
+_SMALL = ((1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
+
+
+def go_duration(milliseconds: float) -> str:
+    """The duration, exact to the nanosecond: hours, minutes and seconds, or one unit below a second."""
+    left = abs(round(Decimal(str(milliseconds)) * 1_000_000))
+    sign = "-" if milliseconds < 0 and left else ""
+    if left < 1_000_000_000:
+        for size, unit in _SMALL:
+            if left >= size:
+                return f"{sign}{_decimal(left, size)}{unit}"
+        return "0s"
+    minutes, below = divmod(left, 60_000_000_000)
+    hours, minutes = divmod(minutes, 60)
+    parts = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+    return f"{sign}{parts}{_decimal(below, 1_000_000_000)}s"
+
+
+def _decimal(count: int, size: int) -> str:
+    """How many of a size, with as many decimals as it takes."""
+    whole, rest = divmod(count, size)
+    decimals = f"{rest:0{len(str(size)) - 1}d}".rstrip("0") if rest else ""
+    return f"{whole}.{decimals}" if decimals else str(whole)

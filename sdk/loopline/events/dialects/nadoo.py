@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loopline.events.dialects.speaking import Word
-from loopline.events.moments import (
+from loopline.events.dialects.encoder import Word
+from loopline.events.turn_events import (
     AnswerBegan,
     Answered,
     Asked,

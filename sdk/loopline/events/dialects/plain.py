@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loopline.events.dialects.encoder import Wire
 from loopline.events.events import Delta, Event
-from loopline.events.folding import Happening, Moments
-from loopline.events.moments import Paused
-from loopline.events.wire import Wire
+from loopline.events.projection import Happening, Moments
+from loopline.events.turn_events import Paused
 from loopline.models import Json, JsonObject
 from loopline.timeline import Block, block_object
 

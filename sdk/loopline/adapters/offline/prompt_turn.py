@@ -122,3 +122,28 @@ def _with_results(
         by_id = [each for each in results if call.call_id and each.call_id == call.call_id]
         in_order = [each for each in results[number : number + 1] if each.name == call.name]
         yield Done(call, place, next(iter(by_id or in_order), None))
+
+
+_DRAFT = "[DRAFT] "
+_RESULT = re.compile(r"\A\[RESULT (\S+)\] ([\w.-]+)\(.*?\): (\w+)\n(.*)\Z", re.DOTALL)
+_LONGEST = 160
+
+
+def traced(prompt: Prompt) -> str:
+    """The answer that a trace holds; empty when the prompt shows none."""
+    told = [message.text for message in prompt.messages if isinstance(message, UserMessage)]
+    drafts = [text.removeprefix(_DRAFT) for text in told if text.startswith(_DRAFT)]
+    if drafts:
+        return drafts[-1]
+    found = [line for text in told for line in _found(text)]
+    return (
+        "\n".join(["The work ended before there was an answer. It gave:", *found]) if found else ""
+    )
+
+
+def _found(text: str) -> Iterator[str]:
+    result = _RESULT.match(text)
+    if result is not None:
+        ref, tool, status, said = result.groups()
+        first = next((line.strip() for line in said.splitlines() if line.strip()), "nothing")
+        yield f"- {tool} ({status}): {first[:_LONGEST]} — {ref}"

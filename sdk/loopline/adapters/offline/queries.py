@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from loopline.adapters.offline.english import STOP_WORDS, stems, words, words_like
 from loopline.adapters.offline.evidence import Evidence
-from loopline.adapters.offline.kin import words_like
 from loopline.adapters.offline.question import GENERAL_WEIGHT, Question, Term
-from loopline.adapters.offline.words import STOP_WORDS, stems, words
 
 LONGEST_QUERY = 300
 MOST_WORDS = 20

@@ -7,14 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from loopline.adapters.offline.answering import answer, hopeful
-from loopline.adapters.offline.catalogue import catalogue
-from loopline.adapters.offline.evidence import Evidence, weigh
-from loopline.adapters.offline.findings import gather, readable
+from loopline.adapters.offline.answers import answer, catalogue, hopeful
+from loopline.adapters.offline.evidence import Evidence, gather, readable, weigh
+from loopline.adapters.offline.prompt_turn import Done, Turn, read, traced
+from loopline.adapters.offline.queries import again, forms, key_terms
 from loopline.adapters.offline.question import Question, follow
-from loopline.adapters.offline.searching import again, forms, key_terms
-from loopline.adapters.offline.tracing import traced
-from loopline.adapters.offline.turn import Done, Turn, read
 from loopline.errors import ModelError
 from loopline.models import (
     Abilities,

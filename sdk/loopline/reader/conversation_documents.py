@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from loopline.models import Json, JsonObject
@@ -11,11 +11,16 @@ from loopline.prompt.truncation import without_base64
 from loopline.timeline import (
     Block,
     ConversationSummary,
+    Plan,
+    PlanSnapshot,
     SourceAdded,
     Timeline,
     block_object,
     encode_whole,
+    feedback,
     iso,
+    memory_notes,
+    plan,
 )
 from loopline.timeline.chain import digests
 
@@ -87,3 +92,28 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
     stored = encode_whole(SourceAdded(sid=sid, source=source))
     fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
     return {"sid": sid, **fields, "text": text}
+
+
+def plan_list(blocks: Iterable[Block]) -> str:
+    """Return a line for each plan that these blocks record, with the ref of its newest snapshot."""
+    latest: dict[str, PlanSnapshot] = {}
+    for block in blocks:
+        match block.body:
+            case Plan(snapshot=snapshot):
+                latest[snapshot.plan_id] = snapshot
+            case _:
+                pass
+    return "\n".join(map(plan.in_a_line, latest.values())) or "no plans"
+
+
+def note_list(blocks: Iterable[Block]) -> str:
+    """Return a line for each memory note of these blocks, with the ref of the block that said it first."""
+    notes = memory_notes.fold(blocks).notes
+    return "\n".join(f"{note.ref} {note.line()}" for note in notes) or "no memory notes"
+
+
+def feedback_list(blocks: Iterable[Block]) -> str:
+    """Return a line for each feedback of these blocks that counts, with the ref of its block."""
+    reactions = feedback.fold(blocks)
+    given = sorted([*reactions.users.values(), *reactions.machines], key=lambda one: one.block.seq)
+    return "\n".join(f"{one.block.ref} {one.line()}" for one in given) or "no feedback"

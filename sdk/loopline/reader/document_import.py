@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from hashlib import sha256
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps, well_formed
-from loopline.reader.documents import VERSION
-from loopline.reader.numbers import MOST, number_fault
+from loopline.reader.conversation_documents import VERSION
+from loopline.reader.document_checks import MOST, number_fault
 from loopline.timeline import (
     Block,
     Body,
+    Imported,
+    ImportedAction,
     KnowledgeCommit,
     RunChild,
+    Timeline,
     ToolCalled,
     ToolResult,
     ToolStarted,
+    Turn,
     TurnHeader,
     Unknown,
     UserAttachment,
@@ -29,9 +33,13 @@ from loopline.timeline import (
     UserSteer,
     attachments,
     body_types,
+    child_action,
     decode,
     encode_whole,
     is_child_of,
+    parent_name,
+    repository_action,
+    turn_id,
 )
 from loopline.timeline.chain import digests
 from loopline.timeline.codec import VERSION as BODY_VERSION
@@ -324,3 +332,64 @@ def _digest(file: UserAttachment) -> str:
         return sha256(attachments.content(file)).hexdigest()
     except ValueError:
         return ""
+
+
+_SHOWN_CHARACTERS = 200
+
+
+def import_actions(blocks: Sequence[Block], name: str) -> list[ImportedAction]:
+    """Return what in the blocks would act if they were imported under that name and confirmed."""
+    timeline = Timeline(blocks)
+    parent = parent_name(name)
+    children = (
+        [
+            ImportedAction(
+                name=child_action(name), text=f"its answer is taken by a call of {parent!r}"
+            )
+        ]
+        if parent is not None
+        else []
+    )
+    turns = [*timeline.cut, *timeline.unbegun]
+    return [*children, *map(_turn_action, turns), *_repository_actions(timeline)]
+
+
+def import_mark(blocks: Sequence[Block], confirmed: Sequence[str], now: datetime) -> Block:
+    """Return the block that stands behind imported blocks, with what of them is confirmed."""
+    turn = max(block.turn for block in blocks)
+    before = [b for b in blocks if b.turn == turn and isinstance(b.body, Imported)]
+    return Block(
+        seq=len(blocks) + 1,
+        turn=turn,
+        round=0,
+        n=len(before) + 1,
+        ts=now,
+        term=max(block.term for block in blocks),
+        body=Imported(confirmed=tuple(dict.fromkeys(confirmed))),
+    )
+
+
+def _turn_action(turn: Turn) -> ImportedAction:
+    name = turn_id(turn.number)
+    if turn.header is None:
+        return ImportedAction(name=name, text="its prompt is answered before the next one")
+    calls = [_call(turn, call_id) for call_id in turn.open_calls]
+    said = "; ".join(["it is carried on", *calls])
+    return ImportedAction(name=name, text=said)
+
+
+def _call(turn: Turn, call_id: str) -> str:
+    call, answer = turn.open_calls[call_id], turn.answers.get(call_id)
+    shown = f"{call_id} runs {call.tool} {_shortened(dumps(call.arguments))}"
+    return shown if answer is None else f"{shown} with the answer {_shortened(dumps(answer.value))}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def _repository_actions(timeline: Timeline) -> Iterator[ImportedAction]:
+    for repository in dict.fromkeys(used.repository for used in timeline.knowledge):
+        yield ImportedAction(
+            name=repository_action(repository), text="refs of this document are read from it"
+        )
