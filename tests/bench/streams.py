@@ -14,7 +14,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.http_model import WireModel
 from loopline.models import TextDelta, Timeouts
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.http_server import Peer

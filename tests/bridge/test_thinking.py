@@ -41,8 +41,8 @@ from pydantic_ai.providers.ollama import OllamaProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.zai import ZaiProvider
 
-from loopline.adapters.pydantic_ai.bridge import BridgedModel
-from loopline.adapters.pydantic_ai.echoing import echo_of, parts_of
+from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
+from loopline.adapters.pydantic_ai.reasoning import echo_of, parts_of
 from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock

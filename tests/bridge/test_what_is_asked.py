@@ -24,10 +24,9 @@ from pydantic_ai import (
 from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
 from loopline import Attachment
-from loopline.adapters.wires.bytes import a_list, an_object
-from loopline.adapters.wires.wired import schema_of
+from loopline.adapters.providers.request_bytes import a_list, an_object, schema_of
 from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
-from loopline.models.forms import form
+from loopline.models.json_schema import form
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.bridge.bridged_model import CLASSES, Listener, bridged_at

@@ -10,8 +10,8 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.profiles import ModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from loopline.adapters.pydantic_ai.bridge import BridgedModel
-from loopline.adapters.pydantic_ai.knowing import facts_of
+from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
+from loopline.adapters.pydantic_ai.capabilities import facts_of
 from loopline.models import UNKNOWN, Rates, Usage, facts
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness, LooplineError
-from loopline.models.forms import form
+from loopline.models.json_schema import form
 from loopline.testing import Say, ScriptedModel
 from tests.support.crashing_typed_turn import BUNDLE, TEXT, Advice
 

@@ -20,8 +20,8 @@ SEARCHES = {"findall", "finditer", "fullmatch", "match", "search", "split", "sub
 MADE_AT_RUN_TIME = {
     "loopline.refs",
     "loopline.search.ranking",
-    "loopline.adapters.wires.failing",
-    "loopline.adapters.wires.cassettes.secrets",
+    "loopline.adapters.providers.failures",
+    "loopline.adapters.providers.cassettes.cassette_recorder",
 }
 """These compile what they were given, all of it escaped, and nothing in it is repeated."""
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, Bundle, Harness
-from loopline.adapters.wires.failing import Account, piece
+from loopline.adapters.providers.failures import Account, piece
 from loopline.errors import ModelStreamBroken
 from loopline.models import BrokenJson, Json, whole_object
 from loopline.prompt import truncation

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from loopline import Bundle, Delta, Harness, PartialOutput
 from loopline.models import Abilities, Json, OutputType, Prompt, Reply, TextDelta, ToolCall, dumps
-from loopline.models.json_text import JsonText
+from loopline.models.output import JsonText
 from loopline.prompt import protocol
 from loopline.react import ANSWER_TOOL, result
 from loopline.react.loop_options import ProtocolChoice

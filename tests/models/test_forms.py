@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from loopline.models import JsonObject, Prompt, UserMessage, structured_llm_call
-from loopline.models.forms import form
+from loopline.models.json_schema import form
 from loopline.testing import Raw, ScriptedModel
 
 

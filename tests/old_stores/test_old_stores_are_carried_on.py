@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness, Store
-from loopline.adapters.wires.cassettes import Replay
-from loopline.adapters.wires.cassettes.lines import Request, read
+from loopline.adapters.providers.cassettes import Replay
+from loopline.adapters.providers.cassettes.cassette_file import Request, read
 from loopline.reader.chain_heads import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode

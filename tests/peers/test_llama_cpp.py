@@ -28,7 +28,7 @@ from loopline.models import (
     UserMessage,
     structured_llm_call,
 )
-from loopline.models.forms import form
+from loopline.models.json_schema import form
 from loopline.react.model_requests import Patience, ask
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 
-from loopline.adapters.wires.anthropic_messages import AnthropicMessages
-from loopline.adapters.wires.bytes import a_list, an_object
-from loopline.adapters.wires.failing import Account
-from loopline.adapters.wires.http import Http
-from loopline.adapters.wires.openai_chat import OpenAiChat
-from loopline.adapters.wires.openai_responses import OpenAiResponses
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.anthropic_messages import AnthropicMessages
+from loopline.adapters.providers.failures import Account
+from loopline.adapters.providers.http import Http
+from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.openai_chat import OpenAiChat
+from loopline.adapters.providers.openai_responses import OpenAiResponses
+from loopline.adapters.providers.request_bytes import a_list, an_object
 from loopline.models import Abilities, Json, JsonObject, ModelFacts, Prompt
 
 KEY = "sk-secret-of-mine"

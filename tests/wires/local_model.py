@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from loopline.adapters.wires.http import Http, MakeClient
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.http import Http, MakeClient
+from loopline.adapters.providers.http_model import WireModel
 from loopline.models import (
     Abilities,
     Model,

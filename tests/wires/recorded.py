@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 
-from loopline.adapters.wires.http import Http
+from loopline.adapters.providers.http import Http
 from loopline.errors import (
     ModelError,
     ModelOverflow,

@@ -16,10 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.wires.cassettes import Recording, Replay
-from loopline.adapters.wires.cassettes.lines import Head, Request, Response, read, written
-from loopline.adapters.wires.http import pooled
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.cassettes import Recording, Replay
+from loopline.adapters.providers.cassettes.cassette_file import (
+    Head,
+    Request,
+    Response,
+    read,
+    written,
+)
+from loopline.adapters.providers.http import pooled
+from loopline.adapters.providers.http_model import WireModel
 from loopline.clock import SystemClock
 from loopline.errors import CassetteError, ModelAccessError, ModelError, ModelTimedOut
 from loopline.models import Prompt, TextDelta, Timeouts, UserMessage

@@ -14,8 +14,8 @@ from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.deepseek import DeepSeekProvider
 
-from loopline.adapters.pydantic_ai.bridge import BridgedModel
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
 from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, facts
 from loopline.timeline import Decision, Exit
 from tests.bridge.bridged_model import bridged_at

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.http_model import WireModel
 from loopline.models import TextDelta, Timeouts
 from tests.support.peers.http2 import certificate, http2_like
 from tests.support.peers.http_server import Peer

@@ -10,10 +10,10 @@ from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.wires.failing import Account, failed_midway, failure, piece
+from loopline.adapters.providers.failures import Account, failed_midway, failure, piece
 from loopline.errors import ModelError
 from loopline.models import dumps
-from loopline.models.urls import secrets_in, without_secrets
+from loopline.models.safe_text import secrets_in, without_secrets
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import BrokenOff, Fault, Status
 from tests.support.peers.openai_like import openai_like

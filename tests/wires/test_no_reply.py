@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.adapters.wires.http import REFUSAL_BYTES
+from loopline.adapters.providers.http import REFUSAL_BYTES
 from loopline.errors import (
     ModelAccessError,
     ModelError,

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.wires.http import Http
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.http import Http
+from loopline.adapters.providers.http_model import WireModel
 from loopline.errors import ModelError, ModelOverflow
 from loopline.models import Abilities, AssistantMessage, Json, Reply, dumps
 from tests.wires.flat_request import WIRES, account_of

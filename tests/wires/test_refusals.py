@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loopline.adapters.wires.failing import Account, AnsweredError, failed_midway, failure
+from loopline.adapters.providers.failures import Account, AnsweredError, failed_midway, failure
 from loopline.errors import (
     ModelAccessError,
     ModelError,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.wires.calls import Calls
-from loopline.adapters.wires.failing import Account, failure
-from loopline.adapters.wires.thinking import ThinkTags
+from loopline.adapters.providers.failures import Account, failure
+from loopline.adapters.providers.openai_chunks import ThinkTags
+from loopline.adapters.providers.reply_parser import Calls
 from loopline.errors import (
     ModelAccessError,
     ModelError,

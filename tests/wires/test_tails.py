@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.http_model import WireModel
 from loopline.conversations import Conversation
 from loopline.models import Abilities, JsonObject, ModelFacts, TailKind
 from loopline.testing import FakeClock

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.http_model import WireModel
 from loopline.errors import ModelTimedOut
 from loopline.models import Timeouts
 from tests.support.peers.http_server import Pause, Peer, Send, Step

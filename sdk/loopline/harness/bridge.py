@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from loopline.errors import ModelError
 from loopline.models import BRIDGED, VENDORS, Model
-from loopline.models.urls import secrets_in
+from loopline.models.safe_text import secrets_in
 
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
 """How the variables end whose values no error may show."""
@@ -51,7 +51,7 @@ class Bridge:
                 a setting is missing.
         """
         try:
-            from loopline.adapters.pydantic_ai.making import model_of
+            from loopline.adapters.pydantic_ai.bridged_model import model_of
         except ImportError as error:
             known = ", ".join(f"{one}:" for one in VENDORS)
             raise ModelError(
@@ -62,7 +62,7 @@ class Bridge:
 
     def of(self, foreign: ForeignModel) -> Model:
         """A model of ours that asks this one."""
-        from loopline.adapters.pydantic_ai.making import bridged
+        from loopline.adapters.pydantic_ai.bridged_model import bridged
 
         for known, model in self._made:
             if known is foreign:

@@ -14,10 +14,10 @@ from loopline.errors import CassetteError
 from loopline.harness.model_choice import ModelChoice, names, resolve_models
 from loopline.harness.wires import Wires
 from loopline.models import VENDORS, Chain, Model, ModelRegistry
-from loopline.models.urls import without_secrets
+from loopline.models.safe_text import without_secrets
 
 if TYPE_CHECKING:
-    from loopline.adapters.wires.cassettes import Recording, Replay
+    from loopline.adapters.providers.cassettes import Recording, Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ async def inserted(cassette: Cassette, model: ModelChoice, clock: Clock | None) 
 
 
 def _recording(file: Path, model: ModelChoice, clock: Clock) -> Inserted:
-    from loopline.adapters.wires.cassettes import Recording
-    from loopline.adapters.wires.http import pooled
+    from loopline.adapters.providers.cassettes import Recording
+    from loopline.adapters.providers.http import pooled
 
     named = names(model)
     tape = Recording(file, clock, named, _settings(named, os.environ))
@@ -81,7 +81,7 @@ def _recording(file: Path, model: ModelChoice, clock: Clock) -> Inserted:
 
 
 def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> Inserted:
-    from loopline.adapters.wires.cassettes import Replay
+    from loopline.adapters.providers.cassettes import Replay
 
     tape = Replay(file)
     bases = {vendor.url_variable for vendor in VENDORS.values()}

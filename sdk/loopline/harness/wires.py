@@ -20,11 +20,11 @@ from loopline.models import (
     facts,
     vendor_of,
 )
-from loopline.models.facts import FAMILIES
-from loopline.models.urls import is_address, secrets_in
+from loopline.models.model_catalog import FAMILIES
+from loopline.models.safe_text import is_address, secrets_in
 
 if TYPE_CHECKING:
-    from loopline.adapters.wires.http import Http, MakeClient
+    from loopline.adapters.providers.http import Http, MakeClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +77,9 @@ class Wires:
         known = said.facts or _facts(name, vendor, is_elsewhere=bool(given))
         if (known.api == "messages") != (vendor.wire == "anthropic"):
             raise ModelError(f"{name} is not asked by way of {known.api}: change api in its facts")
-        from loopline.adapters.wires.failing import Account
-        from loopline.adapters.wires.http import Http
-        from loopline.adapters.wires.kinds import model_of
+        from loopline.adapters.providers import model_of
+        from loopline.adapters.providers.failures import Account
+        from loopline.adapters.providers.http import Http
 
         self._http = self._http or Http(self._make)
         return model_of(

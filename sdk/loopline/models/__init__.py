@@ -1,6 +1,5 @@
 """The deciders: what a model is asked, what it replies, and the port to it."""
 
-from loopline.models.facts import FAMILIES, facts
 from loopline.models.json import (
     MOST_VALUES,
     BrokenJson,
@@ -17,21 +16,21 @@ from loopline.models.json import (
     well_formed_object,
     whole_object,
 )
-from loopline.models.limits import (
-    ATTACHMENTS,
-    REFUSALS,
-    AttachmentLimits,
-    Carrying,
-    Meaning,
-    Overflow,
-    Refusal,
-    overflow,
-    refusal_of,
-    wait_seconds,
+from loopline.models.json_schema import Unfit
+from loopline.models.model import (
+    FAST,
+    GENERAL,
+    Abilities,
+    Chain,
+    ClockedModel,
+    ClosingModel,
+    LongPrice,
+    Model,
+    ModelRegistry,
+    Price,
 )
-from loopline.models.lines import ADDRESS_CHARACTERS, one_line
-from loopline.models.model import Abilities, ClockedModel, ClosingModel, LongPrice, Model, Price
-from loopline.models.model_facts import (
+from loopline.models.model_catalog import (
+    FAMILIES,
     UNKNOWN,
     Api,
     Effort,
@@ -40,6 +39,7 @@ from loopline.models.model_facts import (
     OutputParameter,
     Rates,
     Thinking,
+    facts,
 )
 from loopline.models.output import OutputSchema, OutputType, output_type_of
 from loopline.models.prompt import (
@@ -63,9 +63,23 @@ from loopline.models.prompt import (
     Usage,
     UserMessage,
 )
-from loopline.models.registry import FAST, GENERAL, Chain, ModelRegistry
-from loopline.models.reply_limits import ReplyLimits
-from loopline.models.shape import Unfit
+from loopline.models.provider_errors import (
+    REFUSALS,
+    Meaning,
+    Overflow,
+    Refusal,
+    overflow,
+    refusal_of,
+    wait_seconds,
+)
+from loopline.models.request_limits import (
+    ATTACHMENTS,
+    AttachmentLimits,
+    Carrying,
+    ReplyLimits,
+    Timeouts,
+)
+from loopline.models.safe_text import ADDRESS_CHARACTERS, one_line
 from loopline.models.structured import (
     Attempt,
     Level,
@@ -73,7 +87,6 @@ from loopline.models.structured import (
     StructuredCallResult,
     structured_llm_call,
 )
-from loopline.models.timeouts import Timeouts
 from loopline.models.vendors import BRIDGED, OFFLINE, VENDORS, Vendor, Wire, public_url, vendor_of
 
 __all__ = [

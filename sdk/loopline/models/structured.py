@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from loopline.errors import CassetteError, ModelError, StoreError
-from loopline.models.forms import form
 from loopline.models.json import (
     BrokenJson,
     JsonObject,
@@ -22,6 +21,7 @@ from loopline.models.json import (
     well_formed,
     well_formed_object,
 )
+from loopline.models.json_schema import Shape, Unfit, form, shape_of_schema, shape_of_type
 from loopline.models.model import Abilities, Model
 from loopline.models.prompt import (
     AssistantMessage,
@@ -32,7 +32,6 @@ from loopline.models.prompt import (
     Usage,
     UserMessage,
 )
-from loopline.models.shape import Shape, Unfit, shape_of_schema, shape_of_type
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

@@ -6,9 +6,8 @@ import string
 from collections.abc import Sequence
 from itertools import accumulate
 
-from loopline.models.call_ids import is_beside
 from loopline.models.json import Json, dumps
-from loopline.models.prompt import AssistantMessage, Echo, Message, Prompt, UserMessage
+from loopline.models.prompt import AssistantMessage, Echo, Message, Prompt, UserMessage, is_beside
 
 _PLAIN = (string.ascii_letters + " ").encode()
 

@@ -21,7 +21,7 @@ from loopline.models import (
     ToolMessage,
     UserMessage,
 )
-from loopline.models.call_ids import names_calls
+from loopline.models.prompt import names_calls
 from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attached_files, truncation
 from loopline.prompt.protocols import DecisionProtocol

@@ -24,7 +24,7 @@ from loopline.models import (
     dumps,
     well_formed,
 )
-from loopline.models.json_text import JsonText
+from loopline.models.output import JsonText
 from loopline.prompt import (
     NATIVE,
     Answer,

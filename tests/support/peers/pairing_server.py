@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from loopline.adapters.wires.bytes import a_list, an_object
+from loopline.adapters.providers.request_bytes import a_list, an_object
 from loopline.models.json import JsonObject
 from tests.support.peers.behaviors import Behaviour, answering
 from tests.support.peers.http_server import Peer, Request, serving

@@ -22,7 +22,7 @@ from loopline.models import (
     well_formed,
     well_formed_object,
 )
-from loopline.models.json_text import JsonText
+from loopline.models.output import JsonText
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import lru_cache
 from importlib.metadata import version
 from io import FileIO
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 import httpx2
 
-from loopline.adapters.wires.cassettes import secrets
-from loopline.adapters.wires.cassettes.clocks import KeepingClock
-from loopline.adapters.wires.cassettes.lines import (
+from loopline.adapters.providers.cassettes.cassette_file import (
     LEFT,
     WHOLE,
     Close,
@@ -23,12 +25,12 @@ from loopline.adapters.wires.cassettes.lines import (
     Line,
     Request,
     Response,
+    Times,
     written,
 )
-from loopline.adapters.wires.cassettes.secrets import Secrets
-from loopline.clock import Clock
+from loopline.clock import Alarm, Clock
 from loopline.errors import CassetteError
-from loopline.models.urls import without_secrets
+from loopline.models.safe_text import SHORTEST, secrets_in, without_secrets
 
 
 class Recording:
@@ -115,7 +117,7 @@ def asked(request: httpx2.Request, keys: Secrets) -> Request:
     (content,) = keys.hidden_in((request.content,))
     return Request(
         url=keys.hidden(without_secrets(str(request.url))),
-        headers=secrets.sent(request.headers),
+        headers=sent(request.headers),
         content=content,
     )
 
@@ -164,7 +166,7 @@ class _Coming:
 
     def began(self, response: httpx2.Response) -> None:
         """There is a response."""
-        kept = secrets.received(response.headers)
+        kept = received(response.headers)
         headers = {name: self.keys.hidden(value) for name, value in kept.items()}
         self.response = replace(self.response, status=response.status_code, headers=headers)
 
@@ -204,3 +206,131 @@ class _Heard(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         await self._response.aclose()
         await self._came.keep()
+
+
+FINEST = 6
+"""The decimals of a second that are kept."""
+
+
+class KeepingClock:
+    """A clock that keeps each time it tells, until they are taken."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = clock.elapsed()
+        self._loop: list[datetime] = []
+        self._threads: list[datetime] = []
+        self._elapsed: list[float] = []
+
+    def now(self) -> datetime:
+        """The time, which is kept."""
+        now = self._clock.now()
+        (self._loop if is_on_event_loop() else self._threads).append(now)
+        return now
+
+    def elapsed(self) -> float:
+        """Seconds since the recording began, which are kept."""
+        elapsed = round(self._clock.elapsed() - self._began, FINEST)
+        if is_on_event_loop():
+            self._elapsed.append(elapsed)
+        return elapsed
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await self._clock.sleep(seconds)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        """Have `ring` called once so many seconds have passed."""
+        return self._clock.alarm(seconds, ring)
+
+    def new_id(self) -> str:
+        """A name nobody had before."""
+        return self._clock.new_id()
+
+    def taken(self) -> Times:
+        """What was told since this was last asked."""
+        times = Times(
+            loop=tuple(self._loop), threads=tuple(self._threads), elapsed=tuple(self._elapsed)
+        )
+        self._loop, self._threads, self._elapsed = [], [], []
+        return times
+
+
+def is_on_event_loop() -> bool:
+    """Return whether the caller runs on an event loop, and not in another thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+SENT: Final = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-type"})
+RECEIVED: Final = frozenset(
+    {"content-encoding", "content-type", "location", "request-id", "retry-after", "retry-after-ms"}
+    | {"x-request-id", "x-should-retry"}
+)
+"""Beside these, whatever has `ratelimit` in its name."""
+CLIENTS: Final = frozenset(
+    {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
+)
+"""What any client sends: it is not kept, and no secret."""
+HIDDEN = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What must not be read in a cassette."""
+
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str], url: str) -> Secrets:
+        """The keys among the headers of a request, of eight characters or more, and those in its URL."""
+        others = {name: value for name, value in headers.items() if name not in SENT | CLIENTS}
+        keys = (value.rpartition(" ")[2] for value in others.values())
+        return cls((*(key for key in keys if len(key) >= SHORTEST), *secrets_in(url)))
+
+    def hidden(self, text: str) -> str:
+        """The text without them."""
+        (bare,) = self.hidden_in((text.encode("utf-8", "surrogatepass"),))
+        return bare.decode("utf-8", "surrogatepass")
+
+    def hidden_in(self, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """The pieces; in one piece where a secret had to be taken out of them."""
+        whole = b"".join(pieces)
+        bare = whole
+        for secret in self.texts:
+            bare = _as_written(secret).sub(HIDDEN.encode(), bare)
+        return pieces if bare == whole else (bare,)
+
+
+@lru_cache(maxsize=64)
+def _as_written(secret: str) -> re.Pattern[bytes]:
+    """Return a pattern of a secret in any case, each character as itself or as a URL or JSON escapes it."""
+    return re.compile(b"".join(map(_character, secret)), re.IGNORECASE)
+
+
+def _character(one: str) -> bytes:
+    plain = one.encode("utf-8", "surrogatepass")
+    url = b"".join(b"%%(?:25)*+%02x" % byte for byte in plain)
+    json = b"".join(rb"\\u%04x" % unit for unit in _code_units(one))
+    return b"(?:%s|%s|%s)" % (rb"\\?" + re.escape(plain), url, json)
+
+
+def _code_units(text: str) -> list[int]:
+    """Return the UTF-16 code units of a text, as JSON escapes them."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2)]
+
+
+def sent(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a request that are kept."""
+    return {name: value for name, value in headers.items() if name in SENT}
+
+
+def received(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers of a response that are kept."""
+    return {
+        name: value for name, value in headers.items() if name in RECEIVED or "ratelimit" in name
+    }

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from loopline.adapters.wires.bytes import (
+from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.openai_chunks import DETAILS, WIRE, ComingCompletion
+from loopline.adapters.providers.reply_parser import Coming
+from loopline.adapters.providers.request_bytes import (
+    bearing,
     data_url,
     encoded,
     is_image,
     joined,
     part,
+    schema_of,
     wire_name,
 )
-from loopline.adapters.wires.openai_completions import DETAILS, WIRE, ComingCompletion
-from loopline.adapters.wires.wired import Coming, WireModel, bearing, schema_of
 from loopline.models import (
     AssistantMessage,
     Attached,
@@ -29,7 +32,7 @@ from loopline.models import (
     UserMessage,
     dumps,
 )
-from loopline.models.call_ids import echo_for, sent_id
+from loopline.models.prompt import echo_for, sent_id
 
 WIRE_INSIDE = "openai.inside"
 

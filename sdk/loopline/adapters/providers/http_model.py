@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
-from loopline.adapters.wires.calls import Calls
-from loopline.adapters.wires.failing import Account, AnsweredError
-from loopline.adapters.wires.http import DOCUMENT, Http
-from loopline.errors import ModelError, ModelReplyTooLarge, ModelStreamBroken
+from loopline.adapters.providers.failures import Account, AnsweredError
+from loopline.adapters.providers.http import DOCUMENT, Http
+from loopline.adapters.providers.reply_parser import Coming
+from loopline.errors import ModelError
 from loopline.models import (
     Abilities,
-    Echo,
-    JsonForm,
-    JsonObject,
     ModelFacts,
     Prompt,
     Reply,
     ReplyLimits,
-    StopReason,
     TextDelta,
     Timeouts,
     ToolSpec,
-    Usage,
     public_url,
 )
 from loopline.timeline.waiting import computed
@@ -35,124 +30,6 @@ DRAIN_SECONDS = 0.2
 """How long the end of a reply that is over is waited for."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How hard a model may be to think, from the least."""
-
-
-class Coming(ABC):
-    """A reply on its way; `offered` are the names of the tools that it may call."""
-
-    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
-        self.offered = offered
-        self.account = account
-        self.calls: Calls = Calls()
-        self.usage: Usage | None = None
-        self.is_over: bool = False
-        self.parts: list[JsonObject] = []
-        self.size: int = 0
-        self._text: list[str] = []
-        self._thoughts: list[str] = []
-
-    @abstractmethod
-    def take(self, data: str) -> Iterable[TextDelta]:
-        """What an event adds.
-
-        Raises:
-            ModelError: it cannot be read, or says that something is wrong.
-        """
-
-    @abstractmethod
-    def take_document(self, data: str) -> Iterable[TextDelta]:
-        """What a reply adds that came in one piece, though a stream was asked for.
-
-        Raises:
-            ModelError: it cannot be read, or says that something is wrong.
-        """
-
-    def _end(self) -> None:
-        """Note that the reply is over."""
-        self.is_over = True
-
-    def _use(self, usage: Usage) -> None:
-        """Note what the request used."""
-        self.usage = usage
-
-    def _grow(self, characters: int) -> None:
-        """Count characters that no text and no call has."""
-        self.size += characters
-
-    @property
-    @abstractmethod
-    def stop_reason(self) -> StopReason | None:
-        """Why it ended; None while nothing has said so."""
-
-    @property
-    def echo(self) -> Echo | None:
-        """The reply as it is to go back, where its thinking does."""
-        return None
-
-    @property
-    def thoughts(self) -> str:
-        """All of its thinking that can be read."""
-        return "".join(self._thoughts)
-
-    def rest(self) -> Iterable[TextDelta]:
-        """What was held back, when nothing more comes."""
-        return ()
-
-    def heard(self, text: str, *, is_thought: bool = False) -> Sequence[TextDelta]:
-        """Keep a piece, and tell it."""
-        if not text:
-            return ()
-        self.size += len(text)
-        (self._thoughts if is_thought else self._text).append(text)
-        return [TextDelta(text=text, channel="thinking" if is_thought else "answer")]
-
-    def check(self, limits: ReplyLimits) -> None:
-        """Stop a reply that holds more than is read of one.
-
-        Raises:
-            ModelReplyTooLarge: it does.
-        """
-        calls, size = len(self.calls), self.size + self.calls.size
-        if calls > limits.calls or size > limits.bytes:
-            most = f"{limits.bytes:,} bytes and {limits.calls:,} calls of a reply are read"
-            raise ModelReplyTooLarge(
-                f"{self.account.model}: at most {most}: allow more by loopline.model(reply_limits=…)"
-            )
-
-    def reply(self) -> Reply:
-        """The reply, whole; half a call that the output limit cut off is no problem of its own.
-
-        Raises:
-            ModelStreamBroken: nothing said that it was over.
-        """
-        stop = self.stop_reason
-        if stop is None:
-            raise ModelStreamBroken(f"{self.account.model}: the reply ended without a reason")
-        calls, problem = self.calls.whole(cut=stop == "length")
-        return Reply(
-            text="".join(self._text),
-            calls=calls,
-            thinking=self.thoughts,
-            echo=self.echo,
-            problem="" if stop == "length" else problem,
-            stop_reason=stop,
-            usage=self._used,
-        )
-
-    def ended_by(self, error: AnsweredError) -> Reply:
-        """The reply that such an error ended; no call of it counts."""
-        return Reply(
-            text="".join(self._text),
-            thinking=self.thoughts,
-            problem=error.problem,
-            stop_reason="stop" if error.problem else "refusal",
-            usage=self._used,
-        )
-
-    @property
-    def _used(self) -> Usage:
-        """What was used, as far as the server has said so."""
-        return Usage(unreported=1) if self.usage is None else self.usage
 
 
 class WireModel(ABC):
@@ -274,14 +151,3 @@ async def _drained(events: AsyncIterator[object]) -> None:
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in events:
                 pass
-
-
-def schema_of(form: JsonForm) -> JsonObject:
-    """A form as OpenAI's wires have it."""
-    return {"name": form.name, "schema": form.schema, "strict": form.strict}
-
-
-def bearing(account: Account) -> Mapping[str, str]:
-    """The headers of a request whose key, if there is one, is a bearer's."""
-    key = {"Authorization": f"Bearer {account.key}"} if account.key else {}
-    return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}

@@ -1,15 +1,15 @@
-"""Which wire a model is asked by."""
+"""Models over HTTP, on the wires that their vendors speak."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from loopline.adapters.wires.anthropic_messages import AnthropicMessages
-from loopline.adapters.wires.failing import Account
-from loopline.adapters.wires.http import Http
-from loopline.adapters.wires.openai_chat import OpenAiChat
-from loopline.adapters.wires.openai_responses import OpenAiResponses
-from loopline.adapters.wires.wired import WireModel
+from loopline.adapters.providers.anthropic_messages import AnthropicMessages
+from loopline.adapters.providers.failures import Account
+from loopline.adapters.providers.http import Http
+from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.openai_chat import OpenAiChat
+from loopline.adapters.providers.openai_responses import OpenAiResponses
 from loopline.models import Abilities, ModelFacts, ReplyLimits, Timeouts
 
 _KINDS: Mapping[str, Callable[..., WireModel]] = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from loopline.models import Attached, Echo, Json, JsonObject, Message, dumps
+from loopline.adapters.providers.failures import Account
+from loopline.models import Attached, Echo, Json, JsonForm, JsonObject, Message, dumps
 from loopline.tools import wire_names
 
 
@@ -108,3 +109,14 @@ def a_text(value: Json) -> str:
 def a_count(value: Json) -> int:
     """The value, if it is a whole number; else 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def schema_of(form: JsonForm) -> JsonObject:
+    """A form as OpenAI's wires have it."""
+    return {"name": form.name, "schema": form.schema, "strict": form.strict}
+
+
+def bearing(account: Account) -> Mapping[str, str]:
+    """The headers of a request whose key, if there is one, is a bearer's."""
+    key = {"Authorization": f"Bearer {account.key}"} if account.key else {}
+    return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}

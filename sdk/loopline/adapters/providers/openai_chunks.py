@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from loopline.adapters.wires.bytes import a_count, a_list, a_text, an_object, tool_name
-from loopline.adapters.wires.failing import Account, failed_midway, piece
-from loopline.adapters.wires.reasoning import Details
-from loopline.adapters.wires.thinking import ThinkTags
-from loopline.adapters.wires.wired import Coming
+from loopline.adapters.providers.failures import Account, failed_midway, piece
+from loopline.adapters.providers.reply_parser import Coming
+from loopline.adapters.providers.request_bytes import (
+    Growing,
+    a_count,
+    a_list,
+    a_text,
+    an_object,
+    tool_name,
+)
 from loopline.errors import ModelOverloaded, ModelRequestError
 from loopline.models import Echo, Json, JsonObject, Reply, StopReason, TextDelta, Usage
 
@@ -167,3 +172,111 @@ def _usage(said: JsonObject) -> Usage:
         cache_write_tokens=a_count(details.get("cache_write_tokens")),
         reasoning_tokens=a_count(written.get("reasoning_tokens")),
     )
+
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+class ThinkTags:
+    """Tells thoughts from text: only a tag that begins the reply opens them, and they end once."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._state = "before"
+
+    def feed(self, text: str) -> list[TextDelta]:
+        """What the next piece adds to text and thoughts; what may be half a tag is held back."""
+        self._held += text
+        match self._state:
+            case "before":
+                return self._begin()
+            case "thinking":
+                return self._think()
+            case "thought":
+                return self._answer()
+            case _:
+                return self._take(len(self._held), "answer")
+
+    def close(self) -> list[TextDelta]:
+        """What was held back, when nothing more comes."""
+        return self._take(len(self._held), "thinking" if self._state == "thinking" else "answer")
+
+    def _begin(self) -> list[TextDelta]:
+        text = self._held.lstrip()
+        if text.startswith(_OPEN):
+            self._held, self._state = text[len(_OPEN) :], "thinking"
+            return self._think()
+        if _OPEN.startswith(text):
+            return []
+        self._state = "answer"
+        return self._take(len(self._held), "answer")
+
+    def _think(self) -> list[TextDelta]:
+        end = self._held.find(_CLOSE)
+        if end < 0:
+            held = next(
+                n for n in range(len(_CLOSE) - 1, -1, -1) if self._held.endswith(_CLOSE[:n])
+            )
+            return self._take(len(self._held) - held, "thinking")
+        thought = self._take(end, "thinking")
+        self._held, self._state = self._held[len(_CLOSE) :], "thought"
+        return [*thought, *self._answer()]
+
+    def _answer(self) -> list[TextDelta]:
+        """The text behind thoughts, without the line ends before it."""
+        self._held = self._held.lstrip("\n")
+        self._state = "answer" if self._held else "thought"
+        return self._take(len(self._held), "answer")
+
+    def _take(self, length: int, channel: str) -> list[TextDelta]:
+        text, self._held = self._held[:length], self._held[length:]
+        if not text:
+            return []
+        return [TextDelta(text=text, channel="thinking" if channel == "thinking" else "answer")]
+
+
+_TEXTS = ("text", "summary")
+
+
+class Details:
+    """The details of one reply: pieces go in, and come out as they would in a reply of one piece.
+
+    Form: "Reasoning tokens", openrouter.ai/docs. Neighbours of one type and index are pieces of one detail,
+    but for encrypted ones, each of which is whole.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Growing] = []
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self._parts)
+
+    @property
+    def parts(self) -> list[Json]:
+        """The details, whole."""
+        return [part.whole for part in self._parts]
+
+    def add(self, pieces: list[Json]) -> str:
+        """Take the pieces of a chunk, and return what of them can be read."""
+        return "".join(self._add(an_object(piece)) for piece in pieces)
+
+    def _add(self, piece: JsonObject) -> str:
+        texts = {name: a_text(piece.get(name)) for name in _TEXTS}
+        rest: JsonObject = {
+            name: value for name, value in piece.items() if name not in texts and value is not None
+        }
+        last = self._parts[-1].fields if self._parts else {}
+        if not self._parts or not _goes_on(last, piece):
+            self._parts.append(Growing())
+        part = self._parts[-1]
+        part.fields.update(rest)
+        for name, text in texts.items():
+            if name in piece:
+                part.add(name, text)
+        return "".join(texts.values())
+
+
+def _goes_on(last: JsonObject, piece: JsonObject) -> bool:
+    kinds = (last.get("type"), last.get("index")), (piece.get("type"), piece.get("index"))
+    return kinds[0] == kinds[1] and piece.get("type") != "reasoning.encrypted"

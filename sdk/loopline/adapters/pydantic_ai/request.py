@@ -29,7 +29,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.profiles.anthropic import ANTHROPIC_THINKING_BUDGET_MAP as BUDGETS
 from pydantic_ai.settings import ThinkingLevel
 
-from loopline.adapters.pydantic_ai.echoing import parts_of
+from loopline.adapters.pydantic_ai.reasoning import parts_of
 from loopline.models import (
     AssistantMessage,
     Attached,
@@ -39,7 +39,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
 )
-from loopline.models.call_ids import breaks_off, echo_for, sent_id
+from loopline.models.prompt import breaks_off, echo_for, sent_id
 from loopline.tools import WireNames, wire_names
 
 CacheMarks = Literal["none", "with words", "anywhere"]

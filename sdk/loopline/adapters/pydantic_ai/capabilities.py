@@ -9,7 +9,7 @@ from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.profiles import ModelProfile
 
-from loopline.adapters.pydantic_ai.saying import CacheMarks
+from loopline.adapters.pydantic_ai.request import CacheMarks
 from loopline.models import ATTACHMENTS, FAMILIES, UNKNOWN, Abilities, ModelFacts, facts
 
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from loopline.adapters.wires.failing import Account, is_error, no_events
+from loopline.adapters.providers.failures import Account, is_error, no_events
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
 from loopline.models import Timeouts, public_url
 

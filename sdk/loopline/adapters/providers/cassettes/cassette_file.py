@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from loopline.adapters.wires.bytes import an_object
+from loopline.adapters.providers.request_bytes import an_object
 from loopline.errors import CassetteError
 from loopline.models import Json, JsonObject, dumps
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import TypeGuard, get_args
 
 from pydantic_ai import ModelSettings
 from pydantic_ai.direct import model_request_stream
-from pydantic_ai.models import Model
+from pydantic_ai.models import Model, OpenAIChatCompatibleProvider, infer_model, known_model_names
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.settings import merge_model_settings
 
-from loopline.adapters.pydantic_ai.echoing import WIRE
-from loopline.adapters.pydantic_ai.failing import FAULTS, Asker, failure, problem_of
-from loopline.adapters.pydantic_ai.hearing import Hearing
-from loopline.adapters.pydantic_ai.knowing import (
+from loopline.adapters.pydantic_ai.capabilities import (
     abilities_of,
     facts_of,
     keeping_of,
@@ -22,14 +20,26 @@ from loopline.adapters.pydantic_ai.knowing import (
     stores_unasked,
     thinking_fields_of,
 )
-from loopline.adapters.pydantic_ai.saying import (
+from loopline.adapters.pydantic_ai.reasoning import WIRE
+from loopline.adapters.pydantic_ai.request import (
     CacheMarks,
     messages_of,
     names_in,
     parameters_of,
     settings_of,
 )
-from loopline.models import VENDORS, Abilities, ModelFacts, Prompt, Reply, TextDelta, public_url
+from loopline.adapters.pydantic_ai.response import FAULTS, Asker, Hearing, failure, problem_of
+from loopline.errors import ModelError
+from loopline.models import (
+    BRIDGED,
+    VENDORS,
+    Abilities,
+    ModelFacts,
+    Prompt,
+    Reply,
+    TextDelta,
+    public_url,
+)
 from loopline.tools import WireNames
 
 READ_SECONDS = 180.0
@@ -143,3 +153,53 @@ def _keys(model: Model) -> Iterator[str]:
         key: object = getattr(client, name, None)
         if isinstance(key, str):
             yield key
+
+
+_UNKNOWN = "Unknown model"
+
+
+def model_of(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
+    """The model of a string of pydantic-ai's; `name` is what it is called here.
+
+    Raises:
+        ModelError: there is no such model, or its package, its key or a setting is missing.
+    """
+    try:
+        model = infer_model(string)
+    except Exception as error:  # each provider's own library raises in its own way
+        if str(error).startswith(_UNKNOWN):
+            raise ModelError(_unknown(name, str(error))) from None
+        raise failure(error, Asker(name, "the key", secrets)) from error
+    return BridgedModel(name, model, secrets)
+
+
+def _unknown(name: str, said: str) -> str:
+    ours = ", ".join(f"{vendor}:" for vendor in VENDORS)
+    theirs = ", ".join(f"{one}:" for one in sorted(_providers() - set(VENDORS)))
+    hint = said.partition(". ")[2]
+    return (
+        f"no model {name!r}: write offline, or begin it with {ours}; or, by way of pydantic-ai, with "
+        f"{theirs}" + (f". {hint}" if hint else "")
+    )
+
+
+def _providers() -> set[str]:
+    """The providers of pydantic-ai, by its list of models and by that of what resembles OpenAI."""
+    listed = {name.partition(":")[0] for name in known_model_names() if ":" in name}
+    alike: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
+    return {name for name in (*listed, *alike) if "/" not in name}
+
+
+def bridged(model: object, secrets: tuple[str, ...]) -> BridgedModel:
+    """A model that was made already.
+
+    Raises:
+        ModelError: it is none of pydantic-ai.
+    """
+    if not _is_model(model):
+        raise ModelError(f"{type(model).__name__} is no model: give one of Loopline or pydantic-ai")
+    return BridgedModel(f"{BRIDGED}{model.model_id}", model, secrets)
+
+
+def _is_model(model: object) -> TypeGuard[Model]:
+    return isinstance(model, Model)

@@ -1,1 +1,0 @@
-"""Models over HTTP, on the wires that their vendors speak."""

@@ -1,0 +1,167 @@
+"""Limits of a request to a model: the files it may carry, how long it may take, and the size of its reply.
+
+The attachment limits were read on 2026-11-20. Where a page has changed, its latest stored text counts.
+
+Attachments. Anthropic, "Vision" and "PDF support" (platform.claude.com/docs): a request has at most
+32 MB; an image at most 10 MB as base64 and 8,000 pixels a side, 2,000 where there are more than 20;
+100 images and as many PDF pages for a window of 200,000 tokens, else 600; JPEG, PNG, GIF, WebP; no
+password on a PDF. OpenAI, "Images and vision" and "File inputs" (developers.openai.com/api/docs):
+512 MB and 1,500 images a request; PNG, JPEG, WebP and GIF that does not move; 50 MB of files.
+
+Markers. Anthropic refuses a request with more `cache_control` markers than its cache has; the number
+and the least that is cached stand in `loopline.prompt.caching`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from loopline.models.vendors import Wire
+
+_MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentLimits:
+    """What a request may carry besides text, in bytes, pixels a side, images and pages.
+
+    `images_small` and `pdf_pages_small` hold for a window of up to 200,000 tokens. None means that
+    there is no limit but that of the request. More images than `crowd` may each have only
+    `crowd_pixels` a side. With `moving` an image may be an animation. `page_tokens` is what the
+    image of a PDF's page costs, beside the page's text.
+    """
+
+    request_bytes: int
+    image_types: frozenset[str]
+    image_bytes: int | None
+    image_pixels: int | None
+    images: int
+    images_small: int
+    pdf_bytes: int
+    pdf_pages: int | None
+    pdf_pages_small: int | None
+    crowd: int | None = None
+    crowd_pixels: int | None = None
+    moving: bool = False
+    page_tokens: int = 3_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carrying:
+    """What files the requests to a model may carry: none, unless it says so.
+
+    `images` and `pages` are how many of them a request may have in all; `image_bytes`, `pdf_bytes` and
+    `request_bytes` count base64, the last one over all files. No file costs more than `tokens`; the
+    image of a page costs `page_tokens`. `pixels` are those of a side, and `crowd_pixels` where there are more images than `crowd`.
+    """
+
+    images: int = 0
+    image_types: tuple[str, ...] = ()
+    image_bytes: int = 0
+    pixels: int = 0
+    crowd: int = 0
+    crowd_pixels: int = 0
+    moving: bool = False
+    pages: int = 0
+    page_tokens: int = 0
+    pdf_bytes: int = 0
+    request_bytes: int = 0
+    tokens: int = 0
+
+
+SMALL_WINDOW = 200_000
+FILES_SHARE = 0.75
+"""The share of a request's bytes that files may take; the rest is for text."""
+UNLIMITED = 1 << 53
+
+
+def carrying(
+    limits: AttachmentLimits, *, vision: bool, pdf: bool, window: int, output_limit: int
+) -> Carrying:
+    """What the requests to a model of that window may carry; sizes of a window are in tokens."""
+    if not vision and not pdf:
+        return Carrying()
+    small = window <= SMALL_WINDOW
+    most = int(limits.request_bytes * FILES_SHARE)
+    pages = limits.pdf_pages_small if small else limits.pdf_pages
+    still = Carrying(
+        request_bytes=most,
+        pdf_bytes=min(limits.pdf_bytes, most),
+        pages=(UNLIMITED if pages is None else pages) if pdf else 0,
+        page_tokens=limits.page_tokens,
+        tokens=max(window - output_limit, 0) // 2,
+    )
+    if not vision:
+        return still
+    pixels = limits.image_pixels or UNLIMITED
+    return replace(
+        still,
+        images=limits.images_small if small else limits.images,
+        image_types=tuple(sorted(limits.image_types)),
+        image_bytes=min(limits.image_bytes or most, most),
+        pixels=pixels,
+        crowd=UNLIMITED if limits.crowd is None else limits.crowd,
+        crowd_pixels=limits.crowd_pixels or pixels,
+        moving=limits.moving,
+    )
+
+
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+
+ATTACHMENTS: Mapping[Wire, AttachmentLimits] = MappingProxyType(
+    {
+        "anthropic": AttachmentLimits(
+            request_bytes=32 * _MB,
+            image_types=_IMAGES,
+            image_bytes=10 * _MB,
+            image_pixels=8_000,
+            images=600,
+            images_small=100,
+            pdf_bytes=32 * _MB,
+            pdf_pages=600,
+            pdf_pages_small=100,
+            crowd=20,
+            crowd_pixels=2_000,
+            moving=True,
+            page_tokens=1_650,
+        ),
+        "openai": AttachmentLimits(
+            request_bytes=512 * _MB,
+            image_types=_IMAGES,
+            image_bytes=None,
+            image_pixels=None,
+            images=1_500,
+            images_small=1_500,
+            pdf_bytes=50 * _MB,
+            pdf_pages=None,
+            pdf_pages_small=None,
+        ),
+    }
+)
+"""What each vendor says of its own models; others who speak its wire may take less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """How long to wait, in seconds: for a connection, between two pieces of a reply, for all of it.
+
+    The first piece is waited for as long as any other; a large model on a small machine may need more.
+    """
+
+    connect: float = 10.0
+    read: float = 180.0
+    total: float = 1_800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyLimits:
+    """The most that one reply may hold: bytes of text, thinking and arguments, and calls.
+
+    The defaults are many times what any model writes today. A reply that holds more is given up while it
+    streams, as `ModelReplyTooLarge`.
+    """
+
+    bytes: int = 16 * 2**20
+    calls: int = 256
