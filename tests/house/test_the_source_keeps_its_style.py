@@ -71,6 +71,21 @@ def test_a_place_on_one_machine_is_told_from_a_path(text: str, found: bool) -> N
     assert (MACHINES.search(text) is not None) is found
 
 
+def stated(union: ast.Call) -> str:
+    """Return a call whose argument is the type that the call is subscripted with."""
+    function = union.func
+    assert isinstance(function, ast.Subscript)
+    return f"{ast.unparse(function)}({ast.unparse(function.slice)})"
+
+
+def test_a_fold_reads_the_union_that_its_types_say() -> None:
+    nodes = [node for path in python_files("sdk") for node in ast.walk(tree(path))]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    unions = [call for call in calls if ast.unparse(call.func).startswith("BodyUnion[")]
+    assert unions
+    assert [ast.unparse(call) for call in unions if ast.unparse(call) != stated(call)] == []
+
+
 def test_no_module_is_long() -> None:
     lengths = {path: len(path.read_text("utf-8").splitlines()) for path in python_files("sdk")}
     long = {path: length for path, length in lengths.items() if length > LINES_OF_A_MODULE}

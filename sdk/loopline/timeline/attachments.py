@@ -30,8 +30,4 @@ def described(file: UserAttachment) -> str:
 
 def said_with(block: Block) -> int:
     """The place of the input that an attachment came with; 0 for what is none."""
-    match block.body:
-        case UserAttachment(place=place):
-            return block.seq - place
-        case _:
-            return 0
+    return block.seq - block.body.place if isinstance(block.body, UserAttachment) else 0

@@ -6,9 +6,12 @@ A *body* says what happened: one frozen dataclass a type, whose `type` is the wo
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Generic, Literal, TypeVar, get_args
+
+from typing_extensions import TypeIs
 
 from loopline.models import Echo, Json, JsonObject, OutputSchema, Usage
 from loopline.refs import (
@@ -446,47 +449,20 @@ class Unknown:
     type: Literal["unknown"] = "unknown"
 
 
-Body = (
-    TurnHeader
-    | UserPrompt
-    | UserFollowup
-    | UserSteer
-    | UserStop
-    | UserAttachment
-    | UserAnswer
-    | UserRecalled
-    | RoundStart
-    | Decision
-    | ModelSwitched
-    | ModelOverflowed
-    | Thinking
-    | Notes
-    | ToolCalled
-    | ToolStarted
-    | ToolPending
-    | RunChild
-    | ToolsSelected
-    | ToolResult
-    | Notice
-    | Plan
-    | PlanAck
-    | PlanHistory
-    | SystemMessage
-    | Hide
-    | RangeSummary
-    | Checkpoint
-    | Imported
-    | Draft
-    | SourceAdded
-    | TextKept
-    | ArtifactKept
-    | CustomEvent
-    | Completion
-    | Feedback
-    | Exit
-    | Unknown
-)
 UserInput = UserPrompt | UserFollowup | UserSteer
+InputBody = UserInput | UserStop | UserAttachment | UserAnswer | UserRecalled
+"""What a user says: it is appended without the lease of the conversation."""
+ModelBody = ModelSwitched | ModelOverflowed
+RoundBody = RoundStart | Decision | Thinking | Notes | Notice | ToolsSelected | ModelBody
+CallBody = ToolCalled | ToolStarted | ToolPending | RunChild | ToolResult
+PlanBody = Plan | PlanAck | PlanHistory
+ContextBody = SystemMessage | Hide | RangeSummary | Checkpoint | Imported
+KeptBody = SourceAdded | TextKept | ArtifactKept | CustomEvent
+OutcomeBody = TurnHeader | Draft | Completion | Feedback | Exit
+Body = InputBody | RoundBody | CallBody | PlanBody | ContextBody | KeptBody | OutcomeBody | Unknown
+"""Every body type. A new one joins one of the unions above."""
+
+B = TypeVar("B", bound=Body)
 
 NEW_TURN = 0
 """The turn of an entry that opens the conversation's next turn."""
@@ -535,25 +511,61 @@ class Block:
     @property
     def name(self) -> Ref:
         """The ref as a value."""
-        match self.body:
+        body, turn = self.body, self.turn_id
+        if not _NAMED.has(body):
+            return BlockRef(turn_id=turn, type=self.type, n=self.n)
+        match body:
+            case UserPrompt():
+                return BlockRef(turn_id=turn, type=body.type)
+            case UserAttachment(name=name):
+                return FileRef(turn_id=turn, area="user.attachments", path=name)
             case ToolCalled(call_id=call_id):
-                return CallRef(turn_id=self.turn_id, call_id=call_id, part="call")
+                return CallRef(turn_id=turn, call_id=call_id, part="call")
             case ToolResult(call_id=call_id):
-                return CallRef(turn_id=self.turn_id, call_id=call_id, part="result")
+                return CallRef(turn_id=turn, call_id=call_id, part="result")
+            case RangeSummary():
+                return SummaryRef(turn_id=turn, n=self.n)
             case SourceAdded(sid=sid):
                 return SourcesRef(ranges=((sid, sid),))
-            case UserAttachment(name=name):
-                return FileRef(turn_id=self.turn_id, area="user.attachments", path=name)
             case TextKept(ref=ref):
                 return parse(ref)
             case ArtifactKept(name=name, version=version):
-                return ArtifactRef(turn_id=self.turn_id, name=name, version=version)
-            case RangeSummary():
-                return SummaryRef(turn_id=self.turn_id, n=self.n)
-            case UserPrompt():
-                return BlockRef(turn_id=self.turn_id, type=self.type)
-            case _:
-                return BlockRef(turn_id=self.turn_id, type=self.type, n=self.n)
+                return ArtifactRef(turn_id=turn, name=name, version=version)
+
+
+class BodyUnion(Generic[B]):
+    """The body types that a fold reads: `CALLS = BodyUnion[CallBody](CallBody)`.
+
+    What it lets through is matched type by type, without a default. A type that is new to `Body` is none
+    of them, so that it concerns no fold that does not ask for it.
+    """
+
+    def __init__(self, union: object) -> None:
+        self.types: frozenset[object] = frozenset(get_args(union) or (union,))
+
+    def has(self, body: Body) -> TypeIs[B]:
+        """Return whether the body is of one of these types."""
+        return type(body) in self.types
+
+    def among(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, B]]:
+        """Yield the blocks whose body is of one of these types, each with that body."""
+        for block in blocks:
+            if self.has(body := block.body):
+                yield block, body
+
+
+NamedBody = (
+    UserPrompt
+    | UserAttachment
+    | ToolCalled
+    | ToolResult
+    | RangeSummary
+    | SourceAdded
+    | TextKept
+    | ArtifactKept
+)
+"""What has a ref that says more than the type and the number of its block."""
+_NAMED = BodyUnion[NamedBody](NamedBody)
 
 
 def as_entry(block: Block) -> Entry:

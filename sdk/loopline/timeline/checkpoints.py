@@ -7,21 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from loopline.timeline.attachments import said_with
 from loopline.timeline.blocks import (
     Block,
+    BodyUnion,
     Exit,
     Feedback,
+    InputBody,
     Plan,
     SourceAdded,
     TextKept,
     ToolCalled,
     ToolResult,
     TurnHeader,
-    UserAnswer,
-    UserAttachment,
     UserFollowup,
     UserPrompt,
     UserRecalled,
     UserSteer,
-    UserStop,
 )
 from loopline.timeline.codec import body_types
 from loopline.timeline.imports import Imported
@@ -29,9 +28,28 @@ from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.models import ModelOverflowed
 from loopline.timeline.plan import Plans
 from loopline.timeline.shown import Checkpoint, RoundStart
-from loopline.timeline.timeline import Timeline, plans_begun
+from loopline.timeline.timeline import TakenBody, Timeline, plans_begun
 
 Learned = Mapping[str, tuple[float, ...]]
+
+CarriedBody = (
+    Plan
+    | SourceAdded
+    | TextKept
+    | ModelOverflowed
+    | Imported
+    | ToolResult
+    | Feedback
+    | TurnHeader
+    | TakenBody
+)
+"""What a checkpoint may carry for its own sake, and what says that it need not."""
+_CARRIED = BodyUnion[CarriedBody](CarriedBody)
+SaidBody = InputBody | Feedback | Exit
+"""What is said in a turn before it begins."""
+_SAID = BodyUnion[SaidBody](SaidBody)
+CourseBody = TurnHeader | Exit | ToolCalled | ToolResult
+_COURSE = BodyUnion[CourseBody](CourseBody)
 
 
 async def opened(log: TimelineLog, conversation: ConversationKey) -> Timeline:
@@ -41,12 +59,10 @@ async def opened(log: TimelineLog, conversation: ConversationKey) -> Timeline:
     before it would say: `Past` reads those.
     """
     for block in await log.read(conversation, types=["conv.checkpoint"], last=1):
-        match block.body:
-            case Checkpoint() as base if base.covers < block.seq and _is_known(base):
-                found = await log.read(conversation, after=base.covers, also=base.carries)
-                return Timeline(found, base)
-            case _:
-                pass
+        base = block.body
+        if isinstance(base, Checkpoint) and base.covers < block.seq and _is_known(base):
+            found = await log.read(conversation, after=base.covers, also=base.carries)
+            return Timeline(found, base)
     return Timeline(await log.read(conversation))
 
 
@@ -80,11 +96,8 @@ def place_for(timeline: Timeline, start: int) -> int:
     """
     known = timeline.checkpoint.covers
     for block in reversed(timeline.between(known, start)):
-        match block:
-            case Block(body=TurnHeader(), n=1):
-                return block.seq - 1 if block.seq - 1 > known else 0
-            case _:
-                pass
+        if block.n == 1 and isinstance(block.body, TurnHeader):
+            return block.seq - 1 if block.seq - 1 > known else 0
     return 0
 
 
@@ -126,11 +139,9 @@ class _Mattering:
         self._pending: dict[int, Block] = {}
         for block in carried:
             self._take(block)
-            self._take_input(block)
         self.plans.begun = plans_begun(plans, carried)
         for block in since:
             self._take(block)
-            self._take_input(block)
 
     def seqs(self) -> set[int]:
         """Their places."""
@@ -139,25 +150,28 @@ class _Mattering:
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
 
     def _take(self, block: Block) -> None:
-        match block.body:
+        body = block.body
+        if not _CARRIED.has(body):
+            return
+        match body:
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
                 self._snapshots[snapshot.plan_id] = block.seq
             case SourceAdded() | TextKept() | ModelOverflowed() | Imported():
                 self._kept.append(block.seq)
-            case ToolResult(shows=shows) if _has_two_names(shows):
-                self._kept.append(block.seq)
+            case ToolResult(shows=shows):
+                self._kept += [block.seq] if _has_two_names(shows) else []
             case Feedback(origin=origin):
                 self._feedback.append(block.seq)
                 if origin == "user":
                     self._judged[block.turn] = block.seq
-            case TurnHeader(knowledge=knowledge) if knowledge is not None:
-                self._knowledge.append(block.seq)
-            case _:
-                pass
+            case TurnHeader(knowledge=knowledge):
+                self._knowledge += [block.seq] if knowledge is not None else []
+            case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
+                self._take_input(block, body)
 
-    def _take_input(self, block: Block) -> None:
-        match block.body:
+    def _take_input(self, block: Block, body: TakenBody) -> None:
+        match body:
             case UserPrompt() | UserFollowup() | UserSteer():
                 self._pending[block.seq] = block
             case UserRecalled(said=said):
@@ -165,37 +179,24 @@ class _Mattering:
             case RoundStart(takes=takes):
                 for seq in takes:
                     self._pending.pop(seq, None)
-            case _:
-                pass
 
     def _waiting(self) -> set[int]:
         """Input that waits, all that was said in the turns it begins, and what became of that."""
         prompts = [one for one in self._pending.values() if isinstance(one.body, UserPrompt)]
         turns = {block.turn for block in prompts}
-        said = {block.seq for block in self._blocks if block.turn in turns and _is_said(block)}
+        said = {
+            block.seq for block in self._blocks if block.turn in turns and _SAID.has(block.body)
+        }
         said |= self._pending.keys()
         said |= {block.seq for block in self._blocks if said_with(block) in self._pending}
         return said | {block.seq for block in self._blocks if _settles(block, said)}
 
 
-def _is_said(block: Block) -> bool:
-    match block.body:
-        case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
-            return True
-        case UserAttachment() | UserStop() | Feedback() | Exit():
-            return True
-        case _:
-            return False
-
-
 def _settles(block: Block, said: set[int]) -> bool:
-    match block.body:
-        case UserRecalled(said=one):
-            return one in said
-        case RoundStart(takes=takes):
-            return not said.isdisjoint(takes)
-        case _:
-            return False
+    body = block.body
+    if isinstance(body, UserRecalled):
+        return body.said in said
+    return isinstance(body, RoundStart) and not said.isdisjoint(body.takes)
 
 
 def _has_two_names(shows: Sequence[tuple[str, str]]) -> bool:
@@ -205,19 +206,18 @@ def _has_two_names(shows: Sequence[tuple[str, str]]) -> bool:
 
 
 def _texts(block: Block) -> list[str]:
-    match block.body:
-        case RoundStart() as begun:
-            texts = ((begun.system, begun.system_sha256), (begun.tools, begun.tools_sha256))
-            return [digest for text, digest in texts if text]
-        case _:
-            return []
+    begun = block.body
+    if not isinstance(begun, RoundStart):
+        return []
+    texts = ((begun.system, begun.system_sha256), (begun.tools, begun.tools_sha256))
+    return [digest for text, digest in texts if text]
 
 
 def _goes_on(blocks: Iterable[Block]) -> bool:
     """Whether a turn has begun in these blocks and not ended, or a call has no result."""
     turns, calls = set[int](), set[str]()
-    for block in blocks:
-        match block.body:
+    for block, body in _COURSE.among(blocks):
+        match body:
             case TurnHeader():
                 turns.add(block.turn)
             case Exit():
@@ -226,6 +226,4 @@ def _goes_on(blocks: Iterable[Block]) -> bool:
                 calls.add(call_id)
             case ToolResult(call_id=call_id):
                 calls.discard(call_id)
-            case _:
-                pass
     return bool(turns or calls)

@@ -74,23 +74,14 @@ class Reactions:
 
     def take(self, block: Block) -> None:
         """Fold one more block in; one that is no feedback changes nothing."""
-        match block.body:
-            case Feedback():
-                self.newest = block.seq
-                self._count(block)
-            case _:
-                pass
-
-    def _count(self, block: Block) -> None:
-        match block.body:
-            case Feedback(origin="user") as feedback:
-                self._keep(self._users, Given(block, feedback))
-            case Feedback(confidence=confidence) as feedback if confidence is None or (
-                confidence >= SURE
-            ):
-                self._keep(self._machines, Given(block, feedback))
-            case _:
-                pass
+        feedback = block.body
+        if not isinstance(feedback, Feedback):
+            return
+        self.newest = block.seq
+        if feedback.origin == "user":
+            self._keep(self._users, Given(block, feedback))
+        elif feedback.confidence is None or feedback.confidence >= SURE:
+            self._keep(self._machines, Given(block, feedback))
 
     def _keep(self, by_turn: dict[int, list[Given]], given: Given) -> None:
         by_turn.setdefault(given.block.turn, []).append(given)

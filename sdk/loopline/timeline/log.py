@@ -12,15 +12,12 @@ from typing import Protocol
 from loopline.errors import ConflictError, LeaseLost, LooplineError, StoreError
 from loopline.timeline.blocks import (
     Block,
+    BodyUnion,
     Entry,
     Feedback,
-    UserAnswer,
-    UserAttachment,
-    UserFollowup,
+    InputBody,
+    UserInput,
     UserPrompt,
-    UserRecalled,
-    UserSteer,
-    UserStop,
 )
 from loopline.timeline.shown import RoundStart
 
@@ -247,6 +244,10 @@ def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
         )
 
 
+_BEGINS = BodyUnion[UserInput | RoundStart](UserInput | RoundStart)
+_BY_USERS = BodyUnion[InputBody | Feedback](InputBody | Feedback)
+
+
 def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
     """Check that an append is allowed: by its term, or because it is only what the user says.
 
@@ -260,13 +261,10 @@ def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
             )
         return
     for entry in entries:
-        match entry.body:
-            case UserPrompt() | UserFollowup() | UserSteer() | UserAnswer() | UserRecalled():
-                pass
-            case UserAttachment() | UserStop() | Feedback(origin="user"):
-                pass
-            case body:
-                raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")
+        body = entry.body
+        by_machine = isinstance(body, Feedback) and body.origin != "user"
+        if by_machine or not _BY_USERS.has(body):
+            raise LeaseLost(f"only a runner may append {body.type!r}: take the lease first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,10 +311,7 @@ def check_room(
     Raises:
         StoreError: an entry begins a turn or a round, or adds to one, and the conversation is full.
     """
-    begins = any(
-        isinstance(entry.body, UserPrompt | UserFollowup | UserSteer | RoundStart)
-        for entry in entries
-    )
+    begins = any(_BEGINS.has(entry.body) for entry in entries)
     if begins and (size.blocks >= limits.blocks or size.bytes >= limits.bytes):
         raise StoreError(
             f"conversation {conversation.name!r} is full: it has {_measured(size, limits)}; "

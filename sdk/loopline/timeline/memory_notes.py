@@ -47,13 +47,10 @@ class MemoryNotes:
 
     def take(self, block: Block) -> None:
         """Fold one more block in; one without memory notes changes nothing."""
-        match block.body:
-            case Notes(text=text):
-                for kind, said in read(text):
-                    name = (kind, " ".join(said.split()).casefold())
-                    self._notes.setdefault(name, MemoryNote(kind, said, block.ref))
-            case _:
-                pass
+        if isinstance(block.body, Notes):
+            for kind, text in read(block.body.text):
+                name = (kind, " ".join(text.split()).casefold())
+                self._notes.setdefault(name, MemoryNote(kind, text, block.ref))
 
     @property
     def notes(self) -> list[MemoryNote]:

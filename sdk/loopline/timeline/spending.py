@@ -9,12 +9,17 @@ from typing import Literal
 from loopline.models import Usage, facts
 from loopline.timeline.blocks import (
     Block,
+    BodyUnion,
     Decision,
     RunChild,
     ToolsSelected,
 )
 from loopline.timeline.models import ModelSwitched, SwitchCause
 from loopline.timeline.shown import RangeSummary
+
+SpendingBody = Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChild
+"""What says that a request to a model is over."""
+_SPENDING = BodyUnion[SpendingBody](SpendingBody)
 
 SpentOn = Literal["decision", "answer", "selection", "summary", "child"] | SwitchCause
 """What was asked for. A "refusal" was one, an "unavailable" model gave none, and a "child" is a whole run."""
@@ -69,7 +74,10 @@ def spent(block: Block) -> Spent | None:
 
     The run of a child counts once, where it has ended.
     """
-    match block.body:
+    body = block.body
+    if not _SPENDING.has(body):
+        return None
+    match body:
         case Decision(model="") | RunChild(reason=""):
             return None
         case Decision(model=model, purpose=purpose, usage=usage, cost=cost):
@@ -78,12 +86,11 @@ def spent(block: Block) -> Spent | None:
             return _priced(block, why, model, usage, cost)
         case ToolsSelected(model=model, usage=usage, cost=cost):
             return _priced(block, "selection", model, usage, cost)
-        case RangeSummary(model=model, usage=usage, cost=cost) if model or usage != Usage():
-            return _priced(block, "summary", model, usage, cost)
+        case RangeSummary(model=model, usage=usage, cost=cost):
+            asked = model or usage != Usage()
+            return _priced(block, "summary", model, usage, cost) if asked else None
         case RunChild(usage=usage, cost=cost):
             return Spent(block=block, purpose="child", model="", usage=usage, cost=cost)
-        case _:
-            return None
 
 
 def _priced(block: Block, purpose: SpentOn, model: str, usage: Usage, cost: float | None) -> Spent:

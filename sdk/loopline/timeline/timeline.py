@@ -23,6 +23,7 @@ from loopline.timeline.attachments import said_with
 from loopline.timeline.blocks import (
     ArtifactKept,
     Block,
+    BodyUnion,
     Completion,
     Decision,
     Draft,
@@ -44,6 +45,7 @@ from loopline.timeline.blocks import (
     UserAnswer,
     UserAttachment,
     UserFollowup,
+    UserInput,
     UserPrompt,
     UserRecalled,
     UserSteer,
@@ -59,6 +61,44 @@ from loopline.timeline.sources import Pool
 F = TypeVar("F")
 
 NO_USAGE = Usage()
+
+SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched
+ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
+EndBody = Draft | Completion | Exit | UserStop
+TurnBody = (
+    UserPrompt
+    | TurnHeader
+    | RoundStart
+    | ModelOverflowed
+    | Decision
+    | Notice
+    | ActBody
+    | EndBody
+    | SpentBody
+)
+"""What the state of a turn is made of."""
+_TURN = BodyUnion[TurnBody](TurnBody)
+
+CourseBody = TurnHeader | Exit | ToolCalled | Checkpoint | ModelOverflowed | Imported
+TakenBody = UserInput | UserRecalled | RoundStart
+TimelineBody = (
+    CourseBody
+    | TakenBody
+    | ToolResult
+    | Plan
+    | SourceAdded
+    | Feedback
+    | TextKept
+    | ArtifactKept
+    | Unknown
+)
+"""What the state of a conversation is made of, beside that of its turns."""
+_TIMELINE = BodyUnion[TimelineBody](TimelineBody)
+_RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
+
+FoundBody = ToolCalled | ToolResult | ArtifactKept | UserAttachment | Plan
+"""What refs name by more than the type and the number of its block."""
+_FOUND = BodyUnion[FoundBody](FoundBody)
 
 
 @dataclass(slots=True)
@@ -123,41 +163,46 @@ class Turn:
     def take(self, block: Block) -> None:
         """Fold one more of its blocks in."""
         self._take_time(block)
-        match block.body:
+        body = block.body
+        if not _TURN.has(body):
+            return
+        match body:
             case UserPrompt():
                 self.prompt = block
             case TurnHeader() as header:
                 self.header, self.begun = header, self.begun or header.began or block.ts
-            case RoundStart() as begun:
-                self.undecided, self.overflowed = begun, False
-                self.given.clear()
-            case ModelOverflowed():
-                self.overflowed = True
-            case Decision() as decision:
-                self._decide(decision)
+            case RoundStart() | ModelOverflowed() | Decision() | Notice():
+                self._take_round(body)
             case ToolCalled() | ToolStarted() | ToolPending() | UserAnswer() | ToolResult() as act:
                 self._act(act)
             case Draft() | Completion() | Exit() | UserStop() as end:
                 self._end(end)
+            case ToolsSelected() | RangeSummary() | RunChild() | ModelSwitched() as spent:
+                self._take_spent(spent)
+
+    def _take_round(self, body: RoundStart | ModelOverflowed | Decision | Notice) -> None:
+        match body:
+            case RoundStart():
+                self.undecided, self.overflowed = body, False
+                self.given.clear()
+            case ModelOverflowed():
+                self.overflowed = True
+            case Decision():
+                self._decide(body)
             case Notice(code=code):
                 self.told.append(code)
                 self.notices[code] += 1
-            case ToolsSelected() | RangeSummary() | RunChild() | ModelSwitched() as spent:
-                self._take_spent(spent)
-            case _:
-                pass
 
     def _take_time(self, block: Block) -> None:
         """Let the time pass that a runner took to come here; between two runs none passes."""
         if not block.term:  # whoever runs nothing takes no time
             return
-        match self.latest, block.body:
-            case _, RoundStart(elapsed_ms=noted) | ToolPending(elapsed_ms=noted) if noted:
-                self.elapsed_seconds = noted / 1000
-            case Block(term=block.term, ts=before), _:
-                self.elapsed_seconds += max((block.ts - before).total_seconds(), 0.0)
-            case _:
-                pass
+        body, latest = block.body, self.latest
+        noted = body.elapsed_ms if isinstance(body, (RoundStart, ToolPending)) else 0.0
+        if noted:
+            self.elapsed_seconds = noted / 1000
+        elif latest is not None and latest.term == block.term:
+            self.elapsed_seconds += max((block.ts - latest.ts).total_seconds(), 0.0)
         self.latest = block
 
     def _decide(self, decision: Decision) -> None:
@@ -171,7 +216,7 @@ class Turn:
             self.decisions.append(decision)
             self.batches.append(Batch())
 
-    def _take_spent(self, body: ToolsSelected | RangeSummary | RunChild | ModelSwitched) -> None:
+    def _take_spent(self, body: SpentBody) -> None:
         match body:
             case ToolsSelected(usage=usage, cost=cost):
                 self.selected = body
@@ -191,7 +236,7 @@ class Turn:
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
-    def _act(self, body: ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult) -> None:
+    def _act(self, body: ActBody) -> None:
         match body:
             case ToolCalled(call_id=call_id):
                 self.open_calls[call_id] = body
@@ -217,7 +262,7 @@ class Turn:
                 for batch in self.batches[-1:]:
                     batch.results[call_id] = body
 
-    def _end(self, body: Draft | Completion | Exit | UserStop) -> None:
+    def _end(self, body: EndBody) -> None:
         self.given.clear()
         match body:
             case Draft():
@@ -276,15 +321,16 @@ class _Names:
             turn_id, kind = block.turn_id, block.type
             self.blocks[f"ar:{turn_id}.{kind}.{block.n}"] = block
             self.newest[turn_id, kind] = block
-            match block.body:
+            body = block.body
+            if not _FOUND.has(body):
+                continue
+            match body:
                 case ToolCalled() | ToolResult() | ArtifactKept():
                     self.blocks[block.ref] = block
                 case UserAttachment():
                     self.blocks.setdefault(block.ref, block)  # the first of a name keeps it
                 case Plan(snapshot=snapshot):
                     self.plans[snapshot.plan_id] = block
-                case _:
-                    pass
         self.taken = len(blocks)
 
 
@@ -405,11 +451,8 @@ class Timeline:
         return [block for block in self.pending.values() if self._may_take(block, turn)]
 
     def _may_take(self, block: Block, turn: int) -> bool:
-        match block.body:
-            case UserPrompt():
-                return block.turn == turn or self.turn(block.turn).exit is not None
-            case _:
-                return True
+        own = block.turn == turn or not isinstance(block.body, UserPrompt)
+        return own or self.turn(block.turn).exit is not None
 
     def attachments(self, seq: int) -> list[Block]:
         """The files that came with the input at that place."""
@@ -456,15 +499,12 @@ class Timeline:
     def _carry(self, block: Block) -> None:
         """Take in one that the base carries: what it says counts, and its turn is not here."""
         self.blocks.append(block)
-        match block.body:
-            case UserPrompt() | Exit():
-                self.turn(block.turn).take(block)
-            case _:
-                pass
+        if _RESTORED.has(block.body):
+            self.turn(block.turn).take(block)
         self._fold(block)
 
-    def _fold_course(self, block: Block) -> None:
-        match block.body:
+    def _fold_course(self, block: Block, body: CourseBody) -> None:
+        match body:
             case ToolCalled():
                 self.calls += 1
             case Checkpoint() as made:
@@ -480,8 +520,6 @@ class Timeline:
                     self._begun[block.turn] = self.turn(block.turn)
             case Exit():
                 self._begun.pop(block.turn, None)
-            case _:
-                pass
 
     def _keep_inert(self, confirmed: Sequence[str]) -> None:
         """Nothing that was imported acts by itself, save what is confirmed."""
@@ -493,8 +531,8 @@ class Timeline:
         trusted = [one for one in self.knowledge if repository_action(one.repository) in confirmed]
         self.knowledge[:] = trusted
 
-    def _fold_input(self, block: Block) -> None:
-        match block.body:
+    def _fold_input(self, block: Block, body: TakenBody) -> None:
+        match body:
             case UserRecalled(said=said):
                 if self.pending.pop(said, None) is not None:
                     self.recalled.add(said)
@@ -504,7 +542,7 @@ class Timeline:
                     self.turn(block.turn).steered = self.turn(block.turn).rounds
                 if begun.model:
                     self._fold_round(block, begun)
-            case _:
+            case UserPrompt() | UserFollowup() | UserSteer():
                 self.pending[block.seq] = block
 
     def _fold_round(self, block: Block, begun: RoundStart) -> None:
@@ -518,44 +556,39 @@ class Timeline:
             self.known_texts.add(begun.tools_sha256)
             self.tool_texts[begun.tools_sha256] = begun.tools
 
-    def _add_source(self, added: SourceAdded) -> None:
-        self.pool.take(added)
-        source = added.source
-        if source.text:
-            kept = TextKept(ref=source.url, text=source.text, title=source.title)
-            self.kept[source.url] = kept
+    def _keep(self, block: Block, body: SourceAdded | TextKept | ArtifactKept) -> None:
+        match body:
+            case SourceAdded(source=source):
+                self.pool.take(body)
+                if source.text:
+                    text = TextKept(ref=source.url, text=source.text, title=source.title)
+                    self.kept[source.url] = text
+            case TextKept(ref=ref):
+                self.kept[ref] = body
+            case ArtifactKept(name=name, version=version):
+                self.artifacts[block.turn, name] = version
 
     def _fold(self, block: Block) -> None:
-        match block.body:
+        body = block.body
+        if not _TIMELINE.has(body):
+            return
+        match body:
+            case ToolResult(shows=shows):
+                self.shown.update(shows)
             case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
-                self._fold_input(block)
+                self._fold_input(block, body)
             case (
                 TurnHeader() | Exit() | ToolCalled() | Checkpoint() | ModelOverflowed() | Imported()
             ):
-                self._fold_course(block)
-            case ToolResult(shows=shows):
-                self.shown.update(shows)
+                self._fold_course(block, body)
             case Plan(snapshot=snapshot):
                 self.plans.take(snapshot)
-            case SourceAdded() as added:
-                self._add_source(added)
+            case SourceAdded() | TextKept() | ArtifactKept():
+                self._keep(block, body)
             case Feedback():
                 self.reactions.take(block)
             case Unknown():
                 self.unknown = self.unknown or block
-            case TextKept() | ArtifactKept():
-                self._keep(block)
-            case _:
-                pass
-
-    def _keep(self, block: Block) -> None:
-        match block.body:
-            case TextKept() as kept:
-                self.kept[kept.ref] = kept
-            case ArtifactKept(name=name, version=version):
-                self.artifacts[block.turn, name] = version
-            case _:
-                pass
 
 
 def _count(blocks: Sequence[Block], seq: int) -> int:
