@@ -98,7 +98,8 @@ from loopline.timeline.soundness import UnsoundBody, check, warm
 from loopline.timeline.sources import Pool, identity
 from loopline.timeline.spending import Spending, Spent, SpentOn, spent
 from loopline.timeline.summary import summary_text
-from loopline.timeline.timeline import Batch, Timeline, Turn
+from loopline.timeline.timeline import Timeline
+from loopline.timeline.turn import Batch, Turn
 from loopline.timeline.verification import CitedSentence, Overlap, Support, Verification, verify
 
 __all__ = [

@@ -14,7 +14,8 @@ from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.past import Past
 from loopline.timeline.shown import turn_id
-from loopline.timeline.timeline import Timeline, Turn
+from loopline.timeline.timeline import Timeline
+from loopline.timeline.turn import Turn
 from loopline.timeline.waiting import ended
 
 Listener = Callable[[Block], None]

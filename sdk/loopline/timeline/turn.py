@@ -1,0 +1,253 @@
+"""A turn as it stands: the fold of its blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from json import dumps
+
+from loopline.models import Usage
+from loopline.timeline.blocks import (
+    Block,
+    BodyUnion,
+    Completion,
+    Decision,
+    Draft,
+    Exit,
+    Notice,
+    RunChild,
+    ToolCalled,
+    ToolPending,
+    ToolResult,
+    ToolsSelected,
+    ToolStarted,
+    TurnHeader,
+    UserAnswer,
+    UserPrompt,
+    UserStop,
+)
+from loopline.timeline.models import ModelOverflowed, ModelSwitched
+from loopline.timeline.shown import RangeSummary, RoundStart
+
+NO_USAGE = Usage()
+
+SpentBody = ToolsSelected | RangeSummary | RunChild | ModelSwitched
+ActBody = ToolCalled | ToolStarted | ToolPending | UserAnswer | ToolResult
+EndBody = Draft | Completion | Exit | UserStop
+TurnBody = (
+    UserPrompt
+    | TurnHeader
+    | RoundStart
+    | ModelOverflowed
+    | Decision
+    | Notice
+    | ActBody
+    | EndBody
+    | SpentBody
+)
+"""What the state of a turn is made of."""
+_TURN = BodyUnion[TurnBody](TurnBody)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The calls of one decision, and what came of them as far as it is known."""
+
+    calls: list[ToolCalled] = field(default_factory=list[ToolCalled])
+    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+
+
+@dataclass(slots=True)
+class Turn:
+    """One user request up to its end, as far as it has come.
+
+    `given` are the answers that calls of the last round gave for the turn, until one is its answer or is held.
+    `undecided` is a round that has begun and has no decision yet, `overflowed` that its request was found
+    too long. `waiting` are the calls that wait for the user, `answers` what the user gave them. `children`
+    are the runs that its calls began, by conversation. `steered` is the number of rounds that were over when a
+    round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
+    `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
+    `elapsed_seconds` is how long runners have been at it; `latest` is the last block of one. `estimated`
+    is what was used beside `usage` and not reported. `made` counts the calls of its decisions by tool, `failed`
+    those that failed by a digest of all that they say. One that is `inert` was imported before it had ended,
+    and nobody confirmed it: it is never carried on.
+    """
+
+    number: int
+    prompt: Block | None = None
+    header: TurnHeader | None = None
+    begun: datetime | None = None
+    undecided: RoundStart | None = None
+    overflowed: bool = False
+    open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
+    results: list[ToolResult] = field(default_factory=list[ToolResult])
+    started: dict[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
+    waiting: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
+    given: dict[str, str] = field(default_factory=dict[str, str])
+    answers: dict[str, UserAnswer] = field(default_factory=dict[str, UserAnswer])
+    children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    batches: list[Batch] = field(default_factory=list[Batch])
+    made: Counter[str] = field(default_factory=Counter[str])
+    failed: Counter[str] = field(default_factory=Counter[str])
+    told: list[str] = field(default_factory=list[str])
+    notices: Counter[str] = field(default_factory=Counter[str])
+    selected: ToolsSelected | None = None
+    steered: int | None = None
+    draft: Draft | None = None
+    completions: list[Completion] = field(default_factory=list[Completion])
+    exit: Exit | None = None
+    stopped: bool = False
+    usage: Usage = field(default_factory=Usage)
+    estimated: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    place: int = 0
+    malformed: int = 0
+    cut_off: int = 0
+    elapsed_seconds: float = 0.0
+    latest: Block | None = None
+    inert: bool = False
+
+    def take(self, block: Block) -> None:
+        """Fold one more of its blocks in."""
+        self._take_time(block)
+        body = block.body
+        if not _TURN.has(body):
+            return
+        match body:
+            case UserPrompt():
+                self.prompt = block
+            case TurnHeader() as header:
+                self.header, self.begun = header, self.begun or header.began or block.ts
+            case RoundStart() | ModelOverflowed() | Decision() | Notice():
+                self._take_round(body)
+            case ToolCalled() | ToolStarted() | ToolPending() | UserAnswer() | ToolResult() as act:
+                self._act(act)
+            case Draft() | Completion() | Exit() | UserStop() as end:
+                self._end(end)
+            case ToolsSelected() | RangeSummary() | RunChild() | ModelSwitched() as spent:
+                self._take_spent(spent)
+
+    def _take_round(self, body: RoundStart | ModelOverflowed | Decision | Notice) -> None:
+        match body:
+            case RoundStart():
+                self.undecided, self.overflowed = body, False
+                self.given.clear()
+            case ModelOverflowed():
+                self.overflowed = True
+            case Decision():
+                self._decide(body)
+            case Notice(code=code):
+                self.told.append(code)
+                self.notices[code] += 1
+
+    def _take_time(self, block: Block) -> None:
+        """Let the time pass that a runner took to come here; between two runs none passes."""
+        if not block.term:  # whoever runs nothing takes no time
+            return
+        body, latest = block.body, self.latest
+        noted = body.elapsed_ms if isinstance(body, (RoundStart, ToolPending)) else 0.0
+        if noted:
+            self.elapsed_seconds = noted / 1000
+        elif latest is not None and latest.term == block.term:
+            self.elapsed_seconds += max((block.ts - latest.ts).total_seconds(), 0.0)
+        self.latest = block
+
+    def _decide(self, decision: Decision) -> None:
+        self.undecided = None
+        self.told.clear()
+        self._spend(decision.usage, decision.cost, decision.estimated)
+        if decision.purpose == "decision":
+            was_cut = decision.stop_reason == "length"
+            self.malformed = self.malformed + 1 if decision.raw and not was_cut else 0
+            self.cut_off = self.cut_off + 1 if was_cut else 0
+            self.decisions.append(decision)
+            self.batches.append(Batch())
+
+    def _take_spent(self, body: SpentBody) -> None:
+        match body:
+            case ToolsSelected(usage=usage, cost=cost):
+                self.selected = body
+                self._spend(usage, cost)
+            case RangeSummary(usage=usage, cost=cost):
+                self._spend(usage, cost)
+            case ModelSwitched(why=why, place=place, usage=usage, cost=cost):
+                self.place = place if why == "refusal" else self.place
+                self._spend(usage, cost)
+            case RunChild(conversation=conversation, usage=usage, cost=cost, estimated=estimated):
+                self.children[conversation] = body
+                self._spend(usage, cost, estimated)
+
+    def _spend(self, usage: Usage, cost: float | None, estimated: Usage = NO_USAGE) -> None:
+        self.usage += usage
+        self.estimated += estimated
+        if cost is not None:
+            self.cost = (self.cost or 0.0) + cost
+
+    def _act(self, body: ActBody) -> None:
+        match body:
+            case ToolCalled(call_id=call_id):
+                self.open_calls[call_id] = body
+                for batch in self.batches[-1:]:
+                    batch.calls.append(body)
+                    self.made[body.tool] += 1
+            case ToolStarted(call_id=call_id):
+                self.started[call_id] = body
+            case ToolPending(call_id=call_id):
+                asked = {**self.waiting, call_id: body}
+                self.waiting = {one: asked[one] for one in self.open_calls if one in asked}
+                self.answers.pop(call_id, None)  # given to what it asked before
+            case UserAnswer(call_id=call_id):
+                self.answers.setdefault(call_id, body)
+            case ToolResult(call_id=call_id, status=status, answer=answer):
+                if answer is not None:
+                    self.given[call_id] = answer
+                call = self.open_calls.pop(call_id, None)
+                if call is not None and status == "error":
+                    self.failed[_digest(call)] += 1
+                self.waiting.pop(call_id, None)
+                self.results.append(body)
+                for batch in self.batches[-1:]:
+                    batch.results[call_id] = body
+
+    def _end(self, body: EndBody) -> None:
+        self.given.clear()
+        match body:
+            case Draft():
+                self.draft = body
+            case Completion():
+                self.completions.append(body)
+            case Exit():
+                self.exit = body
+            case UserStop():
+                self.stopped = True
+
+    @property
+    def completion(self) -> Completion | None:
+        """The answer, as it was last given."""
+        return self.completions[-1] if self.completions else None
+
+    @property
+    def given_answer(self) -> str | None:
+        """The answer that a tool gave for the turn: that of the first call, once all have their results."""
+        if self.open_calls or not self.batches:
+            return None
+        calls = [call.call_id for call in self.batches[-1].calls]
+        return next((self.given[one] for one in calls if one in self.given), None)
+
+    @property
+    def rounds(self) -> int:
+        """How many decisions it has seen, those that asked for the answer alone not counted."""
+        return len(self.decisions)
+
+    def failures(self, call: ToolCalled) -> int:
+        """Count how often it made this very call, arguments and all, and it failed."""
+        return self.failed[_digest(call)]
+
+
+def _digest(call: ToolCalled) -> str:
+    """Digest the tool and the arguments of a call, in whatever order these are named."""
+    said = dumps([call.tool, call.arguments], sort_keys=True)
+    return sha256(said.encode()).hexdigest()
