@@ -9,7 +9,7 @@ from textwrap import dedent
 
 from loopline.models import Json
 from loopline.prompt import Native, View
-from loopline.reader import Conversed, Reader
+from loopline.reader import ConversationView, Reader
 from loopline.timeline import Moment, Timeline
 from loopline.tools import Call, ToolContext
 
@@ -76,6 +76,6 @@ def a_call(properties: Mapping[str, Json] | None = None) -> Call:
         context=a_context(properties),
         timeline=timeline,
         view=View(Native()),
-        reader=Reader(here=Conversed(timeline)),
+        reader=Reader(conversation=ConversationView(timeline)),
         moment=moment,
     )

@@ -16,7 +16,7 @@ from loopline import (
     ToolContext,
     tool,
 )
-from loopline.events import Event, Wire
+from loopline.events import Event, Record
 from loopline.models import Json, JsonObject
 from loopline.react import TurnPayload
 from loopline.testing import Call, Say, ScriptedModel
@@ -62,7 +62,7 @@ async def events_of(tool_name: str) -> list[Event]:
         return [event async for event in harness.conversation("c").stream("Tea?")]
 
 
-def envelope(record: Wire) -> tuple[object, ...]:
+def envelope(record: Record) -> tuple[object, ...]:
     """What an envelope says of an event."""
     data = record.data
     said = data["event"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from loopline.events import DIALECTS, DialectName, Event, Wire, dialect
+from loopline.events import DIALECTS, DialectName, Event, Record, dialect
 from loopline.models import JsonObject, dumps
 from loopline.timeline import ConversationKey
 from tests.dialects.sample_conversation import TALK
@@ -16,23 +16,23 @@ NAMES: Sequence[DialectName] = list(DIALECTS)
 
 def heard(
     name: DialectName, events: Iterable[Event], conversation: ConversationKey = TALK
-) -> list[Wire]:
+) -> list[Record]:
     """What a listener of the dialect is sent of a stream, to its end."""
     speaking = dialect(name, conversation)
     records = [record for event in events for record in speaking.take(event)]
     return [*records, *speaking.close()]
 
 
-def lasting(records: Iterable[Wire]) -> list[Wire]:
+def lasting(records: Iterable[Record]) -> list[Record]:
     """Those that follow from blocks alone."""
     return [record for record in records if record.id]
 
 
-def line(record: Wire) -> str:
+def line(record: Record) -> str:
     """The record as a line of a golden file."""
     written: JsonObject = {"id": record.id, "event": record.event, "data": record.data}
     return dumps(written)
 
 
-def lines(records: Iterable[Wire]) -> list[str]:
+def lines(records: Iterable[Record]) -> list[str]:
     return [line(record) for record in records]

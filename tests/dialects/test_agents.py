@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from loopline import AgentEvent
-from loopline.events import DIALECTS, Wire
+from loopline.events import DIALECTS, Record
 from tests.dialects.decoded_stream import GOLDEN
 
 
-def told(name: str) -> list[Wire]:
+def told(name: str) -> list[Record]:
     lines = (GOLDEN / f"{name}.jsonl").read_text("utf-8").splitlines()
-    return [Wire(**json.loads(line)) for line in lines]
+    return [Record(**json.loads(line)) for line in lines]
 
 
 def test_an_agents_record_is_read_as_what_it_was_made_of() -> None:
@@ -32,7 +32,7 @@ def test_no_other_record_is_an_agents(name: str) -> None:
 
 
 def test_an_agents_record_that_lacks_a_field_or_has_another_type_is_none() -> None:
-    record = Wire(
+    record = Record(
         event="AgentEvent",
         data=AgentEvent(type="Started", call_id="c1", agent="crew", task="look").data,
     )

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from loopline.events import DialectName, Event, Wire
+from loopline.events import DialectName, Event, Record
 from loopline.models import Json
 from loopline.timeline import (
     Completion,
@@ -38,7 +38,7 @@ from tests.dialects.sample_conversation import (
 REASONS: tuple[ExitReason, ...] = get_args(ExitReason)
 
 
-def is_last(name: DialectName, record: Wire) -> bool:
+def is_last(name: DialectName, record: Record) -> bool:
     """Whether the record says that nothing more comes."""
     match name:
         case "plain":
@@ -61,7 +61,7 @@ def ending(reason: ExitReason) -> list[Event]:
     return list(events([(1, turn)]))
 
 
-def field(record: Wire, *path: str) -> Json:
+def field(record: Record, *path: str) -> Json:
     """What stands in the record at the end of a path."""
     value: Json = record.data
     for key in path:

@@ -9,7 +9,7 @@ import pytest
 
 from loopline import Harness
 from loopline.conversations import Conversation
-from loopline.events import DialectName, Event, Wire, replayed
+from loopline.events import DialectName, Event, Record, replayed
 from loopline.models import Json, Usage
 from loopline.react import channels
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
@@ -88,7 +88,7 @@ async def test_what_is_said_between_turns_is_told_before_the_turn_that_takes_it(
     assert lines(lasting(heard(name, events, TALK))) == lines(replayed(name, TALK, blocks))
 
 
-def folded(records: Sequence[Wire]) -> dict[str, Json]:
+def folded(records: Sequence[Record]) -> dict[str, Json]:
     """The channels after their updates, each reduced as its record says."""
     held: dict[str, Json] = {"input_tokens": 0, "output_tokens": 0, "turn": 0, "stop_reason": ""}
     held["pending_tools"] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from loopline.events import DialectName, Event, Wire
+from loopline.events import DialectName, Event, Record
 from loopline.timeline import (
     Completion,
     Decision,
@@ -45,7 +45,7 @@ CALLS: dict[DialectName, tuple[str, str]] = {
 }
 
 
-def steps(records: Sequence[Wire], kind: str, status: str) -> list[Wire]:
+def steps(records: Sequence[Record], kind: str, status: str) -> list[Record]:
     """The steps of FIM of that type and status."""
     found = [one for one in records if one.event == "step" and one.data["type"] == kind]
     return [one for one in found if one.data["status"] == status]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from loopline import Harness
 from loopline.clock import SystemClock
 from loopline.conversations.turns import Request, Turns
-from loopline.events import Listen
+from loopline.events import EventSink
 from loopline.models import Prompt
 from loopline.react import Limits, TurnPayload, TurnResult
-from loopline.reader import Conversed, Reader
+from loopline.reader import ConversationView, Reader
 from loopline.testing import Call, FakeClock
 from loopline.timeline import (
     NEW_TURN,
@@ -91,18 +91,20 @@ def test_every_ref_reads_the_same_whether_the_whole_was_read_or_what_a_checkpoin
         refs += [ref.rpartition(".")[0] for ref in refs if ref.startswith("ar:")]
         refs += ["so:sources_pool[1-9]", "ar:turn_99.x", "tc:turn_1.c99.result", "ar:turn_1.x.7"]
         refs += ["artifact:conv.timeline.v1", "artifact:conv:sources_pool", "ks:a.md@0123456"]
-        assert await read(Conversed(Timeline(blocks)), refs) == await read(await part(log), refs)
+        assert await read(ConversationView(Timeline(blocks)), refs) == await read(
+            await part(log), refs
+        )
 
     asyncio.run(run())
 
 
-async def part(log: TimelineLog) -> Conversed:
+async def part(log: TimelineLog) -> ConversationView:
     timeline = await opened(log, HERE)
-    return Conversed(timeline, past=Past(log, HERE, timeline))
+    return ConversationView(timeline, past=Past(log, HERE, timeline))
 
 
-async def read(here: Conversed, refs: Sequence[str]) -> list[tuple[str, str, str, str]]:
-    reading = await Reader(here=here).read(refs)
+async def read(here: ConversationView, refs: Sequence[str]) -> list[tuple[str, str, str, str]]:
+    reading = await Reader(conversation=here).read(refs)
     return [(item.ref, item.status, item.text, item.message) for item in reading]
 
 
@@ -248,7 +250,7 @@ async def test_an_old_call_is_read_without_the_rest_of_the_conversation() -> Non
     log = await old(20)
     here = await part(log)
     log.rows = 0
-    reading = await Reader(here=here).read(["tc:turn_1.c1.result"])
+    reading = await Reader(conversation=here).read(["tc:turn_1.c1.result"])
     assert [item.text for item in reading] == [f"seen {LONG}"]
     assert log.rows < 20
 
@@ -262,7 +264,7 @@ async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint()
         return 3
 
     async def process(
-        recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
+        recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
     ) -> TurnResult:
         raise AssertionError(payload)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import LooplineError
-from loopline.events import Wire, sse
+from loopline.events import Record, sse
 from loopline.models import JsonObject
 from tests.strategies import json_objects
 
@@ -29,26 +29,26 @@ def fields(event: bytes) -> dict[str, str]:
 
 @given(names, json_objects, counts, counts)
 def test_a_record_comes_out_as_it_went_in(name: str, data: JsonObject, seq: int, k: int) -> None:
-    read = fields(sse.encode(Wire(event=name, data=data, id=f"{seq}.{k}")))
+    read = fields(sse.encode(Record(event=name, data=data, id=f"{seq}.{k}")))
     assert json.loads(read.pop("data")) == data
     assert read == {"id": f"{seq}.{k}", "event": name}
 
 
 def test_a_record_without_an_id_has_no_such_field() -> None:
-    record = Wire(event="said", data={"text": "Grün\n"})
+    record = Record(event="said", data={"text": "Grün\n"})
     assert sse.encode(record) == 'event: said\ndata: {"text":"Grün\\n"}\n\n'.encode()
 
 
 def test_what_no_utf_8_or_json_can_hold_is_written_out() -> None:
-    record = Wire(event="x\ud800", data={"a": "\udfff", "b": float("inf")})
+    record = Record(event="x\ud800", data={"a": "\udfff", "b": float("inf")})
     assert sse.encode(record) == b'event: x\\ud800\ndata: {"a":"\\\\udfff","b":"inf"}\n\n'
 
 
 @given(counts, counts, counts, counts)
 def test_ids_sort_as_their_places_do(seq: int, k: int, other: int, n: int) -> None:
-    first, second = sse.place(f"{seq}.{k}"), sse.place(f"{other}.{n}")
+    first, second = sse.position(f"{seq}.{k}"), sse.position(f"{other}.{n}")
     assert (first < second) is ((seq, k) < (other, n))
-    assert sse.START == sse.place("") < first
+    assert sse.START == sse.position("") < first
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_ids_sort_as_their_places_do(seq: int, k: int, other: int, n: int) -> No
 )
 def test_what_is_no_id_is_refused(junk: str) -> None:
     with pytest.raises(LooplineError, match=r"ids are <seq>\.<k>"):
-        sse.place(junk)
+        sse.position(junk)
     with pytest.raises(LooplineError, match="no record has the id"):
-        sse.encode(Wire(event="said", id=junk))
+        sse.encode(Record(event="said", id=junk))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\r", "\r\n"])
 def test_a_name_of_several_lines_is_refused(name: str) -> None:
     with pytest.raises(LooplineError, match="a name is one line"):
-        sse.encode(Wire(event=name))
+        sse.encode(Record(event=name))
 
 
 def test_nobody_is_told_to_come_back_before_they_left() -> None:

@@ -18,7 +18,7 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.events import Wire, dialect
+from loopline.events import Record, dialect
 from loopline.models import Usage
 from loopline.react import PRESETS, Limits, PresetName
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
@@ -89,7 +89,7 @@ class Told:
 
     answer: Completion
     end: Exit
-    records: list[Wire]
+    records: list[Record]
     purposes: Sequence[str]
 
     @property
@@ -107,7 +107,7 @@ async def told(name: PresetName, script: list[Entry], limits: Limits | None = No
     ) as harness:
         talk = harness.conversation("c1")
         words = dialect(PRESETS[name].policies.dialect, talk.conversation)
-        records = list[Wire]()
+        records = list[Record]()
         async for event in talk.stream("Is there tea, or pie?", **(limits or {})):
             records += words.take(event)
         records += words.close()

@@ -23,7 +23,7 @@ from loopline import (
     TurnPayload,
     TurnResult,
 )
-from loopline.files import entered
+from loopline.files import read_attachments
 from loopline.models import ATTACHMENTS, Attached, Carrying, Json, Prompt, UserMessage
 from loopline.prompt import attached_files
 from loopline.reader import DocumentError, read_document
@@ -347,9 +347,9 @@ SIZED: list[tuple[Callable[[int], Sequence[Attachment]], int, str]] = [
 def test_who_says_nothing_of_sizes_has_those_of_the_page(
     of_size: Callable[[int], Sequence[Attachment]], most: int, words: str
 ) -> None:
-    assert entered(of_size(most), AttachmentCaps())
+    assert read_attachments(of_size(most), AttachmentCaps())
     with pytest.raises(AttachmentError, match=re.escape(words)):
-        entered(of_size(most + 1), AttachmentCaps())
+        read_attachments(of_size(most + 1), AttachmentCaps())
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_who_says_nothing_of_sizes_has_those_of_the_page(
 def test_an_image_is_told_by_its_bytes_whatever_it_is_called(
     data: bytes, mime: str, size: tuple[int, int], moves: bool
 ) -> None:
-    (file,) = entered(Attachment("x.txt", data, "text/plain"), AttachmentCaps())
+    (file,) = read_attachments(Attachment("x.txt", data, "text/plain"), AttachmentCaps())
     assert (file.mime, (file.width, file.height), file.moves) == (mime, size, moves)
 
 
@@ -395,5 +395,5 @@ async def test_input_that_waits_is_carried_by_a_checkpoint_with_its_files() -> N
 def test_an_image_is_estimated_at_what_the_dearest_vendor_says(
     width: int, height: int, costs: int
 ) -> None:
-    (file,) = entered(Attachment("x.gif", gif(width, height)), AttachmentCaps())
+    (file,) = read_attachments(Attachment("x.gif", gif(width, height)), AttachmentCaps())
     assert costs <= attached_files.tokens_of(file, Carrying()) <= max(2 * costs, 300)

@@ -8,22 +8,22 @@ from contextlib import suppress
 
 import pytest
 
-from loopline.events import Delta, Event, Mailbox, Wire, sse
+from loopline.events import Delta, Event, Mailbox, Record, sse
 from loopline.testing import FakeClock
 
 
 class Spoken:
     """One record of each text."""
 
-    def take(self, event: Event) -> Sequence[Wire]:
+    def take(self, event: Event) -> Sequence[Record]:
         match event:
             case Delta(type="delta", text=text):
-                return [Wire(event="said", data={"text": text})]
+                return [Record(event="said", data={"text": text})]
             case _:
                 return []
 
-    def close(self) -> Sequence[Wire]:
-        return [Wire(event="over")]
+    def close(self) -> Sequence[Record]:
+        return [Record(event="over")]
 
 
 def said(text: str, channel: str = "answer") -> Delta:

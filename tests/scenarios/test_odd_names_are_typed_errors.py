@@ -30,4 +30,4 @@ async def test_a_name_that_cannot_be_stored_is_refused_or_not_found(tmp_path: Pa
         conversation = harness.conversation("a\0b")
         await conversation.say("go")
         (found,) = await conversation.read("cv:\udcff/ar:turn_1.user.prompt")
-    assert (found.found, "no conversation" in found.message) == (False, True)
+    assert (found.readable, "no conversation" in found.message) == (False, True)

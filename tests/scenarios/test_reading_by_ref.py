@@ -50,7 +50,7 @@ async def test_what_exists_is_read_although_some_does_not(repo: Path) -> None:
     assert [item.status for item in reading] == ["ok", "missing", "ok"]
     assert reading.missing == ["tc:turn_1.c1.result"]
     assert reading.total_tokens == estimate("go") + estimate(PAGE)
-    assert [item.text for item in reading if item.found] == ["go", PAGE]
+    assert [item.text for item in reading if item.readable] == ["go", PAGE]
 
 
 @pytest.mark.parametrize(

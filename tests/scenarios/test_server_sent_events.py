@@ -17,7 +17,7 @@ import pytest
 from loopline import Block
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation
-from loopline.events import Delta, Event, Wire, sse
+from loopline.events import Delta, Event, Record, sse
 from loopline.testing import Call, Say
 from loopline.timeline import Completion, UserPrompt
 from tests.support.scripted_conversation import talking
@@ -33,23 +33,23 @@ CUT = b"3.1"
 class Plain:
     """Two records of what somebody says, one of every other block, and texts as they come."""
 
-    def take(self, event: Event) -> Sequence[Wire]:
+    def take(self, event: Event) -> Sequence[Record]:
         match event:
             case Block(seq=seq, body=UserPrompt(text=text) | Completion(text=text)):
-                head = Wire(event=event.type, data={"seq": seq}, id=f"{seq}.1")
-                return [head, Wire(event="text", data={"text": text}, id=f"{seq}.2")]
+                head = Record(event=event.type, data={"seq": seq}, id=f"{seq}.1")
+                return [head, Record(event="text", data={"text": text}, id=f"{seq}.2")]
             case Block(seq=seq):
-                return [Wire(event=event.type, data={"seq": seq}, id=f"{seq}.1")]
+                return [Record(event=event.type, data={"seq": seq}, id=f"{seq}.1")]
             case Delta(type="delta", text=text):
-                return [Wire(event="delta", data={"text": text})]
+                return [Record(event="delta", data={"text": text})]
             case Delta():
                 return []
 
-    def close(self) -> Sequence[Wire]:
+    def close(self) -> Sequence[Record]:
         return []
 
 
-def records(blocks: Sequence[Block]) -> list[Wire]:
+def records(blocks: Sequence[Block]) -> list[Record]:
     """What `Plain` says of the blocks of a conversation."""
     dialect = Plain()
     return [wire for block in blocks for wire in dialect.take(block)]
@@ -70,7 +70,7 @@ class Streams:
             clock=SystemClock(),
             keep_alive_seconds=0.02,
             retry_ms=10,
-            after=sse.place(last_id),
+            after=sse.position(last_id),
         ):
             if piece == sse.KEEP_ALIVE:
                 self.quiet.set()
@@ -99,17 +99,17 @@ class Streams:
                     return
 
 
-def told(record: tuple[str, str, str]) -> Wire:
+def told(record: tuple[str, str, str]) -> Record:
     name, data, last_id = record
-    return Wire(event=name, data=json.loads(data), id=last_id)
+    return Record(event=name, data=json.loads(data), id=last_id)
 
 
-def kept(heard: Sequence[Wire]) -> list[Wire]:
+def kept(heard: Sequence[Record]) -> list[Record]:
     """Those that tell of blocks; a client gives a record without an id the last one it had."""
     return [wire for wire in heard if wire.event != "delta"]
 
 
-def check(heard: Sequence[Wire], blocks: Sequence[Block], served: Served) -> None:
+def check(heard: Sequence[Record], blocks: Sequence[Block], served: Served) -> None:
     assert kept(heard) == records(blocks)
     assert {"text": PROMPT} in [wire.data for wire in heard]
     assert {"text": ANSWER} in [wire.data for wire in heard]

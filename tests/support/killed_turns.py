@@ -57,7 +57,7 @@ async def kept(fate: Fate) -> tuple[list[Block], dict[str, str]]:
         talk = store.conversation(fate.conversation)
         blocks = list(await talk.blocks())
         reading = await talk.read([block.ref for block in blocks])
-        return blocks, {item.asked: item.text for item in reading}
+        return blocks, {item.requested: item.text for item in reading}
 
 
 def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from loopline.events import Caller, ObservedTurn, genai
-from loopline.events.spans import SpanMade, TurnSpans, spans_of
+from loopline.events.spans import FinishedSpan, TurnSpans, spans_of
 from loopline.timeline import Block, ConversationKey, RunChild, TimelineLog
 
 
@@ -14,7 +14,7 @@ from loopline.timeline import Block, ConversationKey, RunChild, TimelineLog
 class Watching:
     """Keeps the spans as they end, the turns as they are begun, and whether it was closed."""
 
-    spans: list[SpanMade] = field(default_factory=list[SpanMade])
+    spans: list[FinishedSpan] = field(default_factory=list[FinishedSpan])
     begun: list[tuple[ObservedTurn, int]] = field(default_factory=list[tuple[ObservedTurn, int]])
     closed: int = 0
 
@@ -33,11 +33,11 @@ class Watching:
 
 async def rebuilt(
     log: TimelineLog, conversation: ConversationKey, caller: Caller | None = None
-) -> list[SpanMade]:
+) -> list[FinishedSpan]:
     """The spans of all turns of a conversation and of the child runs below them, from the log alone."""
     found, blocks = await log.find(conversation), await log.read(conversation)
     assert found is not None
-    spans = list[SpanMade]()
+    spans = list[FinishedSpan]()
     for number in sorted({block.turn for block in blocks}):
         turn = ObservedTurn(conversation=conversation, uid=found.uid, turn=number, caller=caller)
         own = [block for block in blocks if block.turn == number]
@@ -54,12 +54,12 @@ def children(blocks: Sequence[Block]) -> dict[str, str]:
     return {link.conversation: link.call_id for link in links}
 
 
-def by_id(spans: Sequence[SpanMade]) -> list[SpanMade]:
+def by_id(spans: Sequence[FinishedSpan]) -> list[FinishedSpan]:
     """In an order that depends on nothing but the spans."""
     return sorted(spans, key=lambda span: span.span_id)
 
 
-def tree(spans: Sequence[SpanMade]) -> dict[str, list[str]]:
+def tree(spans: Sequence[FinishedSpan]) -> dict[str, list[str]]:
     """The names of the spans below each, by conversation and name; roots are below nothing."""
     named = {span.span_id: _named(span) for span in spans}
     below = dict[str, list[str]]()
@@ -69,6 +69,6 @@ def tree(spans: Sequence[SpanMade]) -> dict[str, list[str]]:
     return {above: sorted(names) for above, names in below.items()}
 
 
-def _named(span: SpanMade) -> str:
+def _named(span: FinishedSpan) -> str:
     call = span.attributes.get(genai.CALL_ID, "")
     return f"{span.attributes[genai.CONVERSATION]} {span.name} {call}".strip()

@@ -427,7 +427,7 @@ async def read(talk: Conversation, refs: Sequence[str]) -> dict[str, tuple[str, 
         return {}
     reading = await talk.read(refs)
     return {
-        item.asked: (item.status, sha256(item.text.encode() + item.data).hexdigest())
+        item.requested: (item.status, sha256(item.text.encode() + item.data).hexdigest())
         for item in reading
     }
 

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from loopline.events import Caller, ObservedTurn, genai
-from loopline.events.spans import FAILED, SpanMade, spans_of, trace_id
+from loopline.events.spans import FAILED, FinishedSpan, spans_of, trace_id
 from loopline.models import JsonObject, Usage
 from loopline.timeline import (
     Block,
@@ -74,7 +74,7 @@ def blocks(*bodies: Body, turn: int = 1) -> list[Block]:
     ]
 
 
-def spans(*bodies: Body, turn: ObservedTurn = TURN, content: bool = False) -> list[SpanMade]:
+def spans(*bodies: Body, turn: ObservedTurn = TURN, content: bool = False) -> list[FinishedSpan]:
     return spans_of(turn, blocks(*bodies), content=content)
 
 

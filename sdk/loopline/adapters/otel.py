@@ -31,7 +31,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 
 from loopline.events import ObservedTurn, genai
-from loopline.events.spans import SpanMade, TurnSpans
+from loopline.events.spans import FinishedSpan, TurnSpans
 from loopline.timeline import Block
 
 SCOPE = "loopline"
@@ -198,7 +198,7 @@ class _Spans:
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer(SCOPE)
 
-    def take(self, made: SpanMade) -> None:
+    def take(self, made: FinishedSpan) -> None:
         """Put the span into the queue of what is to be sent."""
         self._ids.trace_id, self._ids.span_id = int(made.trace_id, 16), int(made.span_id, 16)
         span = self._tracer.start_span(
@@ -220,7 +220,7 @@ class _Spans:
         """Try no more."""
         self._exporter.shutdown()
 
-    def _above(self, made: SpanMade) -> Context:
+    def _above(self, made: FinishedSpan) -> Context:
         """The context of a span: its parent, which is sampled if its trace is, and nothing around."""
         if made.parent_id is None:
             return Context()
@@ -247,7 +247,7 @@ class _Metrics:
         self._operations = self._histogram(genai.OPERATION_DURATION, "s", genai.SECONDS)
         self._cost = self._meter.create_counter(genai.COST, "USD")
 
-    def take(self, span: SpanMade) -> None:
+    def take(self, span: FinishedSpan) -> None:
         """Measure the span."""
         said = span.attributes
         dimensions = {name: said[name] for name in _DIMENSIONS if name in said}
@@ -261,7 +261,7 @@ class _Metrics:
             case _:
                 pass
 
-    def _take_used(self, span: SpanMade, dimensions: dict[str, Any]) -> None:
+    def _take_used(self, span: FinishedSpan, dimensions: dict[str, Any]) -> None:
         if genai.INPUT_TOKENS not in span.attributes:
             return  # nobody told what it used
         for kind, name in (("input", genai.INPUT_TOKENS), ("output", genai.OUTPUT_TOKENS)):
@@ -290,7 +290,7 @@ _DIMENSIONS = (
 """The attributes of a span by which its measurements are told apart."""
 
 
-def _number(span: SpanMade, name: str) -> int | float:
+def _number(span: FinishedSpan, name: str) -> int | float:
     value = span.attributes[name]
     assert isinstance(value, int | float)
     return value

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from loopline.bundle.properties import Properties
 from loopline.bundle.settings import LoopSettings
 from loopline.clock import Clock
-from loopline.events import Listen
+from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace
 from loopline.models import ModelRegistry, OutputType
 from loopline.react import Child, Limits, TurnPayload, TurnResult
-from loopline.reader import Conversed, KnowledgeRead, OtherConversation
+from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
 from loopline.skills import Skills
 from loopline.timeline import ConversationSummary, Recorder, TurnHeader
 from loopline.tools import ToolSet
@@ -30,7 +30,7 @@ class RunServed(Protocol):
 class SpawnServed(Protocol):
     """Runs a child of the turn; `run` is called with the services of the child's own turn."""
 
-    async def __call__(self, child: Child, listen: Listen, run: RunServed, /) -> TurnResult[Any]:
+    async def __call__(self, child: Child, listen: EventSink, run: RunServed, /) -> TurnResult[Any]:
         """What comes of it."""
         ...
 
@@ -49,7 +49,7 @@ class Services:
     summary: ConversationSummary | None
     models: ModelRegistry
     clock: Clock
-    listen: Listen
+    listen: EventSink
     limits: Limits
     header: TurnHeader
     environment: Mapping[str, str]
@@ -61,14 +61,14 @@ class Services:
     output: OutputType[Any] | None
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
-    other: OtherConversation
+    other: ConversationLookup
     spawn: SpawnServed
     deps: object = field(default=None, repr=False)
 
     @property
-    def here(self) -> Conversed:
+    def here(self) -> ConversationView:
         """The conversation of the turn, as a reader finds it."""
-        return Conversed(self.recorder.timeline, self.summary, past=self.recorder.past)
+        return ConversationView(self.recorder.timeline, self.summary, past=self.recorder.past)
 
     def output_of(self, own: OutputType[Any] | None) -> OutputType[Any] | None:
         """Return what the answer is to be: what the turn was asked for, else `own`, else the bundle's.

@@ -15,7 +15,7 @@ from loopline.bundle.properties import Properties
 from loopline.bundle.services import Services
 from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.errors import LooplineError
-from loopline.events import Delta, Listen
+from loopline.events import Delta, EventSink
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
 from loopline.react import (
@@ -193,10 +193,10 @@ class BaseWorkflow(Generic[Deps]):
         search = loop.search or (space.search if space else None)
         read = loop.read or services.read
         reader = Reader(
-            here=services.here,
+            conversation=services.here,
             skills=skills,
             knowledge=guarded_read(read) if read else None,
-            other=services.other,
+            lookup=services.other,
         )
         policies = loop.policies(services)
         found = guarded_search(search) if search else None
@@ -215,7 +215,7 @@ class BaseWorkflow(Generic[Deps]):
             child=child,
         )
 
-        async def spawn(child: Child, listen: Listen) -> TurnResult[Any]:
+        async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
             of_child = loop.of_child(child, services.models)
             task = replace(child.task, model=of_child.models[0])
 

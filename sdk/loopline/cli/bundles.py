@@ -43,7 +43,7 @@ from loopline.errors import BundleError, LooplineError, PropertyError, ToolError
 from loopline.knowledge import KnowledgeState
 from loopline.models import Json, JsonObject, OutputSchema, dumps, output_type_of
 from loopline.prompt import Native, View
-from loopline.reader import Conversed, Reader
+from loopline.reader import ConversationView, Reader
 from loopline.skills import Skills
 from loopline.timeline import CustomEvent, Moment, Source, Timeline
 from loopline.tools import AskUser, Call, Emission, Outcome, Tool, ToolContext, ToolSet, check_deps
@@ -358,7 +358,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
         context=context,
         timeline=timeline,
         view=View(Native()),
-        reader=Reader(here=Conversed(timeline)),
+        reader=Reader(conversation=ConversationView(timeline)),
         moment=Moment(clock.now(), TURN),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from loopline.cli.options import REACTIONS
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
-from loopline.files import AttachmentCaps, entered
+from loopline.files import AttachmentCaps, read_attachments
 from loopline.timeline import turn_id
 
 _COMMAND = re.compile(r"/[a-z]+")
@@ -90,5 +90,5 @@ def checked_file(name: str) -> Path:
         AttachmentError: it cannot.
     """
     file = Path(name).expanduser()
-    entered(file, AttachmentCaps())
+    read_attachments(file, AttachmentCaps())
     return file

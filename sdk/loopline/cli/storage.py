@@ -495,7 +495,7 @@ def _item_document(item: Item) -> Json:
     data: JsonObject = {"data": b64encode(item.data).decode()} if item.data else {}
     return {
         "ref": item.ref,
-        "asked": item.asked,
+        "asked": item.requested,
         "status": item.status,
         "mime": item.mime,
         "title": item.title,
@@ -513,14 +513,14 @@ def _show_reading(reading: Reading, screen: Screen) -> None:
     screen.note(Text(" · ".join(parts), style=QUIET))
     several = len(reading.items) > 1
     for item in reading:
-        if not item.found:
-            screen.error(f"{item.asked}: {item.message}")
+        if not item.readable:
+            screen.error(f"{item.requested}: {item.message}")
             continue
         title = f"{item.ref} — {item.title}" if item.title else item.ref
         if several:
             rule = Rule(Text(visible(title), style=REF), align="left", style=QUIET)
             screen.answer_whole(rule, f"--- {visible(title)}")
-        elif item.ref != item.asked or item.title:
+        elif item.ref != item.requested or item.title:
             screen.note(Text(visible(title), style=REF))
         screen.exact(item.text)
         if item.message:

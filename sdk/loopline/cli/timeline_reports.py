@@ -13,7 +13,7 @@ from loopline.cli.options import Choices
 from loopline.cli.process import ANSWERED, UsageError
 from loopline.cli.terminal import QUIET, REF, WIDE, Columns, Screen, counted, visible
 from loopline.conversations import Conversation
-from loopline.events import DialectName, Wire, replayed, sse
+from loopline.events import DialectName, Record, replayed, sse
 from loopline.models import Json, JsonObject, Usage, dumps
 from loopline.timeline import (
     Block,
@@ -412,7 +412,7 @@ async def tell(name: DialectName, turn: int | None, choices: Choices, screen: Sc
     records = [
         record
         for record in replayed(name, talk.conversation, blocks)
-        if turn in (None, turns[sse.place(record.id)[0]])
+        if turn in (None, turns[sse.position(record.id)[0]])
     ]
     if choices.as_json:
         screen.raw(dumps([_record_document(record) for record in records]))
@@ -423,7 +423,7 @@ async def tell(name: DialectName, turn: int | None, choices: Choices, screen: Sc
     return ANSWERED
 
 
-def _record_table(records: list[Wire]) -> Columns:
+def _record_table(records: list[Record]) -> Columns:
     rows = [
         (
             Text(record.id, style=QUIET),
@@ -435,9 +435,9 @@ def _record_table(records: list[Wire]) -> Columns:
     return Columns(rows=rows, cut=2, right=frozenset({0}))
 
 
-def _record_line(record: Wire) -> str:
+def _record_line(record: Record) -> str:
     return "\t".join([record.id, record.event, visible(dumps(record.data))])
 
 
-def _record_document(record: Wire) -> Json:
+def _record_document(record: Record) -> Json:
     return {"id": record.id, "event": record.event, "data": record.data}

@@ -7,7 +7,7 @@ from typing import Any
 
 from loopline.conversations.turns import Process, Request, Turns
 from loopline.errors import LooplineError
-from loopline.events import Listen
+from loopline.events import EventSink
 from loopline.models import well_formed, well_formed_json
 from loopline.react import Child, ChildAnswer, Limits, TurnResult, recorded
 from loopline.timeline import (
@@ -33,7 +33,7 @@ async def run_child(
     parent: ConversationKey,
     child: Child,
     process: Process,
-    listen: Listen,
+    listen: EventSink,
 ) -> TurnResult[Any]:
     """Begin a child of that conversation, carry it on, or say what came of it.
 

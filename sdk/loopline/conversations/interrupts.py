@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loopline.conversations.children import check_own
 from loopline.errors import LooplineError
-from loopline.files import renamed
+from loopline.files import with_unique_names
 from loopline.models import well_formed
 from loopline.timeline import (
     Block,
@@ -103,7 +103,7 @@ class InterruptQueue:
         if files:
             known = await self._log.read(self._conversation, types=["user.attachment"], turn=turn)
             taken = [one.body.name for one in known if isinstance(one.body, UserAttachment)]
-            files = renamed(files, taken)
+            files = with_unique_names(files, taken)
         return await self.append(body, turn, files)
 
     async def append(self, body: Body, turn: int, files: Sequence[UserAttachment] = ()) -> Receipt:

@@ -7,7 +7,7 @@ import logging
 
 from loopline.clock import Clock
 from loopline.errors import StoreError
-from loopline.events import Delta, Listen
+from loopline.events import Delta, EventSink
 from loopline.timeline import ConversationKey, Timeline, TimelineLog, opened, turn_id
 
 BUSY_SECONDS = 0.5
@@ -21,7 +21,7 @@ class QueueNotice:
     """Tells the sender of a turn once, and the log, which turn it waits for, if it waits for long."""
 
     def __init__(
-        self, log: TimelineLog, clock: Clock, conversation: ConversationKey, hear: Listen | None
+        self, log: TimelineLog, clock: Clock, conversation: ConversationKey, hear: EventSink | None
     ) -> None:
         """Begin to count the time."""
         self._store = log

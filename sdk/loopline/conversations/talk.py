@@ -15,7 +15,13 @@ from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, Mailbox
-from loopline.files import AttachmentCaps, Given, check_text, check_values, entered
+from loopline.files import (
+    AttachmentCaps,
+    AttachmentInput,
+    check_text,
+    check_values,
+    read_attachments,
+)
 from loopline.models import (
     Json,
     JsonObject,
@@ -51,7 +57,7 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 Out = TypeVar("Out")
 
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
-Attachments = Given | Sequence[Given]
+Attachments = AttachmentInput | Sequence[AttachmentInput]
 POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
@@ -402,7 +408,7 @@ class Conversation(Generic[T_co]):
         size = check_text(text, self._caps)
         if not given:
             return ()
-        return await asyncio.to_thread(entered, given, self._caps, text_bytes=size)
+        return await asyncio.to_thread(read_attachments, given, self._caps, text_bytes=size)
 
     async def _say(
         self,

@@ -27,7 +27,7 @@ from loopline.errors import (
     StoreError,
     StoreVersion,
 )
-from loopline.events import Listen, Observer
+from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import OutputSchema, OutputType
 from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
@@ -64,7 +64,7 @@ class Process(Protocol):
     """What a turn does: it records into the turn, and returns what came of it."""
 
     async def __call__(
-        self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
+        self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
     ) -> TurnResult[Any]:
         """Run the turn; `turn.header` is the first thing it records, `react.exit` is not its own."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from loopline.conversations.logs import log_block
-from loopline.events import Caller, Listen, ObservedTurn, Observer
+from loopline.events import Caller, EventSink, ObservedTurn, Observer
 from loopline.timeline import Block, ConversationKey, Recorder, Timeline, parent_name
 
 Hear = Callable[[Block], None]
@@ -15,7 +15,7 @@ Hear = Callable[[Block], None]
 logger: logging.Logger = logging.getLogger("loopline")
 
 
-def logged(conversation: str, hear: Listen) -> Hear:
+def logged(conversation: str, hear: EventSink) -> Hear:
     """What logs each block and has it heard."""
 
     def heard(block: Block) -> None:

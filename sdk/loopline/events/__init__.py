@@ -2,12 +2,12 @@
 
 from loopline.events import sse
 from loopline.events.dialects import DIALECTS, AgentEvent, DialectName, dialect, replayed
-from loopline.events.dialects.encoder import Dialect, Wire
+from loopline.events.dialects.encoder import Dialect, Record
 from loopline.events.events import (
     Caller,
     Delta,
     Event,
-    Listen,
+    EventSink,
     ObservedTurn,
     Observer,
     PartialOutput,
@@ -23,12 +23,12 @@ __all__ = [
     "Dialect",
     "DialectName",
     "Event",
-    "Listen",
+    "EventSink",
     "Mailbox",
     "ObservedTurn",
     "Observer",
     "PartialOutput",
-    "Wire",
+    "Record",
     "dialect",
     "replayed",
     "sse",

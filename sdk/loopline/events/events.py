@@ -45,7 +45,7 @@ class Delta:
 
 
 Event = Block | Delta
-Listen = Callable[[Event], None]
+EventSink = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

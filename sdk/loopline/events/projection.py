@@ -8,34 +8,34 @@ from datetime import UTC, datetime
 
 from loopline.events.events import Delta, Event
 from loopline.events.turn_events import (
-    Accepted,
-    AnswerBegan,
-    Answered,
-    Asked,
-    At,
-    Began,
-    CallBegan,
-    CallEnded,
-    ChildBegan,
-    ChildEnded,
-    Cited,
-    Compacted,
-    Decided,
-    Drafted,
-    Emitted,
-    Ended,
+    AnswerGiven,
+    AnswerHeldBack,
+    AnswerStarted,
+    CallFinished,
+    CallStarted,
+    ChildFinished,
+    ChildStarted,
+    CitedSource,
+    ContextCompacted,
+    CustomEmitted,
+    DecisionMade,
+    EventMeta,
+    EventsMissed,
+    InputAccepted,
     InputKind,
-    Missed,
-    Moment,
-    Paused,
-    Progressed,
-    RoundBegan,
-    Said,
-    Selected,
-    Selecting,
-    Switched,
-    Voided,
-    Wrote,
+    InputRequested,
+    InputTaken,
+    ModelChanged,
+    ProgressReported,
+    RoundStarted,
+    SelectionFinished,
+    SelectionStarted,
+    TextReset,
+    TextStreamed,
+    TurnEvent,
+    TurnFinished,
+    TurnPaused,
+    TurnStarted,
 )
 from loopline.timeline import (
     Block,
@@ -67,13 +67,13 @@ from loopline.timeline import (
 
 
 @dataclass(slots=True)
-class Telling:
+class TurnProjection:
     """The fold of a turn's blocks, with its calls as they were numbered and when its children began."""
 
     turn: Turn
     limit: int = 0
-    calls: dict[str, CallBegan] = field(default_factory=dict[str, CallBegan])
-    children: dict[str, At] = field(default_factory=dict[str, At])
+    calls: dict[str, CallStarted] = field(default_factory=dict[str, CallStarted])
+    children: dict[str, EventMeta] = field(default_factory=dict[str, EventMeta])
 
     @property
     def stop_reason(self) -> str:
@@ -97,18 +97,18 @@ class Telling:
         return self.turn.header is not None and self.turn.exit is None and not self.is_paused
 
     @property
-    def paused(self) -> Paused:
+    def paused(self) -> TurnPaused:
         """That nothing more comes."""
-        return Paused(calls=self.waiting, rounds=self.turn.rounds, stop_reason=self.stop_reason)
+        return TurnPaused(calls=self.waiting, rounds=self.turn.rounds, stop_reason=self.stop_reason)
 
-    def call(self, call_id: str, tool: str = "") -> CallBegan:
+    def call(self, call_id: str, tool: str = "") -> CallStarted:
         """The call; as far as it is known where its block was not heard."""
-        return self.calls.get(call_id) or CallBegan(call_id=call_id, tool=tool)
+        return self.calls.get(call_id) or CallStarted(call_id=call_id, tool=tool)
 
-    def called(self, asked: ToolCalled) -> CallBegan:
+    def called(self, asked: ToolCalled) -> CallStarted:
         """The call, which is not folded yet, with its place in its decision."""
         turn = self.turn
-        call = self.calls[asked.call_id] = CallBegan(
+        call = self.calls[asked.call_id] = CallStarted(
             call_id=asked.call_id,
             tool=asked.tool,
             arguments=asked.arguments,
@@ -118,11 +118,11 @@ class Telling:
         )
         return call
 
-    def returned(self, result: ToolResult) -> CallEnded:
+    def returned(self, result: ToolResult) -> CallFinished:
         """What came of a call; the result is folded."""
         call = self.call(result.call_id, result.tool)
         children = self.turn.children.values()
-        return CallEnded(
+        return CallFinished(
             call=call,
             ran_with=call.arguments if result.ran_with is None else result.ran_with,
             status=result.status,
@@ -133,14 +133,14 @@ class Telling:
             has_children=any(child.call_id == result.call_id for child in children),
         )
 
-    def child(self, child: RunChild, at: At) -> ChildBegan | ChildEnded:
+    def child(self, child: RunChild, at: EventMeta) -> ChildStarted | ChildFinished:
         """That a child has begun, or what came of it."""
         call, name = self.call(child.call_id), child.conversation
         if not child.reason:
             self.children.setdefault(name, at)
-            return ChildBegan(call=call, conversation=name)
+            return ChildStarted(call=call, conversation=name)
         since = at.ts - self.children.get(name, at).ts
-        return ChildEnded(
+        return ChildFinished(
             call=call,
             conversation=name,
             reason=child.reason,
@@ -148,9 +148,9 @@ class Telling:
             elapsed_ms=max(since.total_seconds() * 1000, 0.0),
         )
 
-    def decided(self, decision: Decision) -> Decided:
+    def decided(self, decision: Decision) -> DecisionMade:
         """The decision, which is folded, before its thoughts are."""
-        return Decided(
+        return DecisionMade(
             iteration=self.turn.rounds if decision.purpose == "decision" else 0,
             limit=self.limit,
             purpose=decision.purpose,
@@ -164,9 +164,9 @@ class Telling:
         )
 
 
-Happening = tuple[At, Moment]
+StampedEvent = tuple[EventMeta, TurnEvent]
 
-_NEVER = At(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
+_NEVER = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT = ("interrupted", "stopped")
 
 
@@ -174,29 +174,29 @@ _CUT = ("interrupted", "stopped")
 class _Deciding:
     """A decision whose thoughts may still follow, in the same append."""
 
-    at: At
-    moment: Decided
+    at: EventMeta
+    moment: DecisionMade
     thinking: str = ""
 
     @property
-    def whole(self) -> Happening:
+    def whole(self) -> StampedEvent:
         moment = self.moment
         return self.at, replace(moment, thought=moment.notes or self.thinking)
 
 
-class Moments:
+class TurnEventFold:
     """The fold: it is to hear the events of one conversation in their order, each block once."""
 
     def __init__(self) -> None:
         self._newest = _NEVER
         self._running = 0
-        self._turns: dict[int, Telling] = {}
+        self._turns: dict[int, TurnProjection] = {}
         self._inputs: dict[int, Block] = {}
         self._sources: dict[int, Source] = {}
         self._deciding: _Deciding | None = None
         self._is_open = False
 
-    def take(self, event: Event) -> list[Happening]:
+    def take(self, event: Event) -> list[StampedEvent]:
         """The moments of the next event; a block that was heard before has none."""
         match event:
             case Delta(type="progress") if self._newest is _NEVER:
@@ -209,7 +209,7 @@ class Moments:
             case Block():
                 return [*self._flushed(event), *self._heard(event)]
 
-    def close(self) -> list[Happening]:
+    def close(self) -> list[StampedEvent]:
         """The moment that nothing more comes, where no block has said so."""
         if not self._is_open:
             return []
@@ -217,10 +217,10 @@ class Moments:
         at = replace(self._newest, seq=0, turn=self._running)
         return [(at, self._telling(self._running).paused)]
 
-    def _telling(self, number: int) -> Telling:
-        return self._turns.setdefault(number, Telling(Turn(number)))
+    def _telling(self, number: int) -> TurnProjection:
+        return self._turns.setdefault(number, TurnProjection(Turn(number)))
 
-    def _flushed(self, block: Block) -> Iterator[Happening]:
+    def _flushed(self, block: Block) -> Iterator[StampedEvent]:
         """The decision before, once its thoughts are complete."""
         deciding = self._deciding
         match block.body:
@@ -236,8 +236,8 @@ class Moments:
             case _:
                 pass
 
-    def _heard(self, block: Block) -> list[Happening]:
-        at = self._newest = At(seq=block.seq, turn=block.turn, ts=block.ts)
+    def _heard(self, block: Block) -> list[StampedEvent]:
+        at = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
         telling = self._telling(block.turn)
         moments = list(self._before(block, telling, at))
         telling.turn.take(block)
@@ -246,7 +246,7 @@ class Moments:
         moments += self._after(block, telling, at)
         return [(at, moment) for moment in moments]
 
-    def _before(self, block: Block, telling: Telling, at: At) -> Iterator[Moment]:
+    def _before(self, block: Block, telling: TurnProjection, at: EventMeta) -> Iterator[TurnEvent]:
         """What is told with the turn as it was before the block."""
         match block.body:
             case TurnHeader(bundle=bundle) if telling.turn.header is None:
@@ -260,24 +260,24 @@ class Moments:
             case _:
                 pass
 
-    def _begun(self, telling: Telling, bundle: str) -> Iterator[Moment]:
+    def _begun(self, telling: TurnProjection, bundle: str) -> Iterator[TurnEvent]:
         match telling.turn.prompt:
             case Block(body=UserPrompt(text=text)):
-                yield Began(prompt=text, bundle=bundle)
+                yield TurnStarted(prompt=text, bundle=bundle)
             case _:
-                yield Began(prompt="", bundle=bundle)
+                yield TurnStarted(prompt="", bundle=bundle)
 
-    def _said(self, block: Block) -> Iterator[Moment]:
+    def _said(self, block: Block) -> Iterator[TurnEvent]:
         match block.body:
             case UserRecalled(said=said):
                 self._inputs.pop(said, None)
             case UserFollowup(text=text) | UserSteer(text=text):
                 self._inputs[block.seq] = block
-                yield Accepted(kind=_kind(block), text=text)
+                yield InputAccepted(kind=_kind(block), text=text)
             case _:
                 self._inputs[block.seq] = block
 
-    def _after(self, block: Block, telling: Telling, at: At) -> Iterator[Moment]:
+    def _after(self, block: Block, telling: TurnProjection, at: EventMeta) -> Iterator[TurnEvent]:
         """What is told with the turn as it is with the block."""
         match block.body:
             case RoundStart() as begun:
@@ -295,26 +295,28 @@ class Moments:
             case _:
                 yield from _noted(block)
 
-    def _round(self, begun: RoundStart, telling: Telling) -> Iterator[Moment]:
+    def _round(self, begun: RoundStart, telling: TurnProjection) -> Iterator[TurnEvent]:
         taken = [self._inputs.pop(seq) for seq in begun.takes if seq in self._inputs]
         for block in taken:
             match block.body:
                 case UserPrompt() if block.turn == telling.turn.number:
                     pass
                 case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
-                    yield Said(kind=_kind(block), text=text, said=block.seq)
+                    yield InputTaken(kind=_kind(block), text=text, said=block.seq)
                 case _:
                     pass
         telling.limit = begun.limit
         if begun.purpose == "answer":
-            yield AnswerBegan()
+            yield AnswerStarted()
         else:
-            yield RoundBegan(iteration=telling.turn.rounds + 1, limit=begun.limit)
+            yield RoundStarted(iteration=telling.turn.rounds + 1, limit=begun.limit)
 
-    def _called(self, body: ToolPending | ToolResult, telling: Telling) -> Iterator[Moment]:
+    def _called(
+        self, body: ToolPending | ToolResult, telling: TurnProjection
+    ) -> Iterator[TurnEvent]:
         match body:
             case ToolPending():
-                yield Asked(
+                yield InputRequested(
                     call=telling.call(body.call_id),
                     kind=body.kind,
                     question=body.question,
@@ -326,21 +328,21 @@ class Moments:
             self._is_open = False
             yield telling.paused
 
-    def _answered(self, completion: Completion, telling: Telling) -> Answered:
+    def _answered(self, completion: Completion, telling: TurnProjection) -> AnswerGiven:
         sids = completion.sources_used
-        return Answered(
+        return AnswerGiven(
             text=_resolved(completion),
             flag=completion.flag,
-            sources=tuple(Cited(sid=sid, source=self._sources.get(sid)) for sid in sids),
+            sources=tuple(CitedSource(sid=sid, source=self._sources.get(sid)) for sid in sids),
             usage=telling.turn.usage,
         )
 
-    def _ended(self, end: Exit, telling: Telling) -> Ended:
+    def _ended(self, end: Exit, telling: TurnProjection) -> TurnFinished:
         turn, completion = telling.turn, telling.turn.completion
         self._is_open = False
         self._turns = {number: one for number, one in self._turns.items() if number > turn.number}
         late = [_text(block) for block in self._inputs.values() if _kind(block) != "prompt"]
-        return Ended(
+        return TurnFinished(
             reason=end.reason,
             error=end.error,
             rounds=turn.rounds,
@@ -353,36 +355,36 @@ class Moments:
         )
 
 
-def _passing(delta: Delta) -> Iterator[Moment]:
+def _passing(delta: Delta) -> Iterator[TurnEvent]:
     match delta.type:
         case "delta":
-            yield Wrote(channel=delta.channel, text=delta.text)
+            yield TextStreamed(channel=delta.channel, text=delta.text)
         case "reset":
-            yield Voided(channel=delta.channel)
+            yield TextReset(channel=delta.channel)
         case "progress" if delta.channel == "tools" and delta.total:
-            yield Selecting(total=delta.total)
+            yield SelectionStarted(total=delta.total)
         case "progress" | "compaction":
-            yield Progressed(channel=delta.channel, text=delta.text, call_id=delta.call_id)
+            yield ProgressReported(channel=delta.channel, text=delta.text, call_id=delta.call_id)
         case "custom":
-            yield Emitted(name=delta.name, data=delta.data, call_id=delta.call_id)
+            yield CustomEmitted(name=delta.name, data=delta.data, call_id=delta.call_id)
         case "missed":
-            yield Missed(after=delta.after, through=delta.through)
+            yield EventsMissed(after=delta.after, through=delta.through)
         case "pending":  # the block before it has told
             pass
 
 
-def _noted(block: Block) -> Iterator[Moment]:
+def _noted(block: Block) -> Iterator[TurnEvent]:
     match block.body:
         case RangeSummary(messages_before=before, messages_after=after, usage=usage):
-            yield Compacted(before=before, after=after, usage=usage)
+            yield ContextCompacted(before=before, after=after, usage=usage)
         case ToolsSelected(usage=usage):
-            yield Selected(usage=usage)
+            yield SelectionFinished(usage=usage)
         case ModelSwitched(usage=usage):
-            yield Switched(usage=usage)
+            yield ModelChanged(usage=usage)
         case Draft(reason=reason):
-            yield Drafted(reason=reason)
+            yield AnswerHeldBack(reason=reason)
         case CustomEvent(name=name, data=data, call_id=call_id):
-            yield Emitted(name=name, data=data, call_id=call_id)
+            yield CustomEmitted(name=name, data=data, call_id=call_id)
         case _:
             pass
 

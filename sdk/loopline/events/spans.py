@@ -53,7 +53,7 @@ LOCAL = "loopline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanMade:
+class FinishedSpan:
     """A span that is over. Ids are hexadecimal; a root has no `parent_id`. `failed` is its status."""
 
     name: str
@@ -106,7 +106,7 @@ class TurnSpans:
     def __post_init__(self) -> None:
         self._turn = Turn(self.of.turn)
 
-    def take(self, block: Block) -> Sequence[SpanMade]:
+    def take(self, block: Block) -> Sequence[FinishedSpan]:
         """The spans that are over with this block; blocks of other turns are passed over."""
         if block.turn != self.of.turn:
             return ()
@@ -134,7 +134,7 @@ class TurnSpans:
 
     def _take_round(
         self, block: Block, body: RoundStart | Decision | ModelSwitched | ModelOverflowed | Notice
-    ) -> Sequence[SpanMade]:
+    ) -> Sequence[FinishedSpan]:
         match body:
             case RoundStart(model=model, purpose=purpose):
                 cut = self._given_up(block, CUT_OFF)
@@ -153,7 +153,7 @@ class TurnSpans:
             case _:
                 return ()
 
-    def _beside(self, block: Block, body: ToolsSelected | RangeSummary) -> Sequence[SpanMade]:
+    def _beside(self, block: Block, body: ToolsSelected | RangeSummary) -> Sequence[FinishedSpan]:
         """A request that is no round, told of once it is over."""
         if not body.model:
             return ()
@@ -163,13 +163,13 @@ class TurnSpans:
         reply = _Reply(body.model, "", body.usage, body.cost)
         return [self._request(asked, block, _used(reply), NO_RESULT if body.why else "")]
 
-    def _chat(self, end: Block, reply: _Reply) -> Sequence[SpanMade]:
+    def _chat(self, end: Block, reply: _Reply) -> Sequence[FinishedSpan]:
         if self._round is None:
             return ()
         asked, self._round = self._round, None
         return [self._request(asked, end, _used(reply))]
 
-    def _given_up(self, end: Block, why: str) -> Sequence[SpanMade]:
+    def _given_up(self, end: Block, why: str) -> Sequence[FinishedSpan]:
         """The request that is under way, if one is: there will be no reply."""
         if self._round is None:
             return ()
@@ -178,7 +178,7 @@ class TurnSpans:
 
     def _request(
         self, asked: _Asked, end: Block, attributes: Mapping[str, Value], error: str = ""
-    ) -> SpanMade:
+    ) -> FinishedSpan:
         provider, model = _model(asked.model)
         return self._span(
             f"{genai.CHAT} {model}",
@@ -197,7 +197,7 @@ class TurnSpans:
             error=error,
         )
 
-    def _execute_tool(self, end: Block, result: ToolResult) -> SpanMade:
+    def _execute_tool(self, end: Block, result: ToolResult) -> FinishedSpan:
         elapsed = end.ts - timedelta(milliseconds=result.elapsed_ms)
         attributes: dict[str, Value] = {
             genai.OPERATION: genai.EXECUTE_TOOL,
@@ -219,7 +219,7 @@ class TurnSpans:
             error="" if result.status == "ok" else result.status,
         )
 
-    def _invoke_agent(self, end: Block, exit_: Exit) -> SpanMade:
+    def _invoke_agent(self, end: Block, exit_: Exit) -> FinishedSpan:
         turn, header = self._turn, self._turn.header
         attributes: dict[str, Value] = {
             genai.OPERATION: genai.INVOKE_AGENT,
@@ -258,7 +258,7 @@ class TurnSpans:
         kind: Kind = "internal",
         error: str = "",
         below: str | None = "",
-    ) -> SpanMade:
+    ) -> FinishedSpan:
         """A span of the turn: below its `invoke_agent`, unless it is said what it stands below."""
         attributes |= {
             genai.CONVERSATION: self.of.conversation.name,
@@ -266,7 +266,7 @@ class TurnSpans:
         }
         if error:
             attributes[genai.ERROR] = error
-        return SpanMade(
+        return FinishedSpan(
             name=name,
             kind=kind,
             trace_id=trace_id(self.of),
@@ -296,7 +296,9 @@ def _used(reply: _Reply) -> dict[str, Value]:
     return attributes
 
 
-def spans_of(of: ObservedTurn, blocks: Iterable[Block], *, content: bool = False) -> list[SpanMade]:
+def spans_of(
+    of: ObservedTurn, blocks: Iterable[Block], *, content: bool = False
+) -> list[FinishedSpan]:
     """The spans of a turn that are over, made from its blocks."""
     fold = TurnSpans(of, content=content)
     return [span for block in blocks for span in fold.take(block)]

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError
-from loopline.events.dialects.encoder import START, Dialect, Wire, place
+from loopline.events.dialects.encoder import START, Dialect, Record, position
 from loopline.events.events import Event
 from loopline.models import dumps, well_formed, well_formed_object
 
@@ -22,7 +22,7 @@ __all__ = [
     "START",
     "encode",
     "frames",
-    "place",
+    "position",
     "retry",
 ]
 
@@ -33,7 +33,7 @@ RETRY_MS = 2_000
 """How long a client waits before it connects again."""
 
 
-def encode(wire: Wire) -> bytes:
+def encode(wire: Record) -> bytes:
     """The record as one event of a stream. Its data is one line, for JSON has no line breaks of its own.
 
     Raises:
@@ -41,7 +41,7 @@ def encode(wire: Wire) -> bytes:
     """
     if "\n" in wire.event or "\r" in wire.event:
         raise LooplineError(f"an event cannot be called {wire.event!r}: a name is one line")
-    id_field = "id: {}.{}\n".format(*place(wire.id)) if wire.id else ""
+    id_field = "id: {}.{}\n".format(*position(wire.id)) if wire.id else ""
     name, data = well_formed(wire.event), dumps(well_formed_object(wire.data))
     return f"{id_field}event: {name}\ndata: {data}\n\n".encode()
 
@@ -99,7 +99,7 @@ async def _records(
 ) -> AsyncGenerator[bytes, None]:
     async for event in events:
         for wire in dialect.take(event):
-            if not wire.id or place(wire.id) > after:
+            if not wire.id or position(wire.id) > after:
                 yield encode(wire)
     for wire in dialect.close():
         yield encode(wire)

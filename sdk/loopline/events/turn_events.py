@@ -14,7 +14,7 @@ UNANSWERED: frozenset[ExitReason] = frozenset({"error", "refused", "stopped", "i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class At:
+class EventMeta:
     """Where a moment stands: the block that gave rise to it.
 
     That of a delta has the seq 0, the turn that runs, and the time of the newest block.
@@ -31,7 +31,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
+class TurnStarted:
     """A runner has begun the turn; carrying it on is no new beginning."""
 
     prompt: str
@@ -39,7 +39,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundBegan:
+class RoundStarted:
     """The model is about to decide, for the `iteration`-th time. A `limit` of 0 means none.
 
     A round that is cut off for a steer begins again under the same number.
@@ -50,19 +50,19 @@ class RoundBegan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerBegan:
+class AnswerStarted:
     """The model is asked for the answer alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switched:
+class ModelChanged:
     """The model gave no answer and the next of its chain is asked; what the attempt used."""
 
     usage: Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class DecisionMade:
     """The model has replied. One of the purpose "answer" is no iteration: its number is 0.
 
     `thought` is what it noted, else what it thought. `raw` is a reply that could not be used as it was,
@@ -88,7 +88,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallBegan:
+class CallStarted:
     """The model asked for a tool, by the `index`-th from 0 of the `total` calls of its decision."""
 
     call_id: str
@@ -100,10 +100,10 @@ class CallBegan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallEnded:
+class CallFinished:
     """What came of a call; `ran_with` are the arguments it ran with. `open_calls` have no result yet."""
 
-    call: CallBegan
+    call: CallStarted
     ran_with: JsonObject
     status: ResultStatus
     text: str
@@ -119,27 +119,27 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class InputRequested:
     """A call waits for the user: for what its tool asked, or for leave to run."""
 
-    call: CallBegan
+    call: CallStarted
     kind: Literal["question", "approval"]
     question: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildBegan:
+class ChildStarted:
     """A call has begun a run of its own."""
 
-    call: CallBegan
+    call: CallStarted
     conversation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChildEnded:
+class ChildFinished:
     """A run that a call began is over; `elapsed_ms` is from block to block."""
 
-    call: CallBegan
+    call: CallStarted
     conversation: str
     reason: ExitReason
     usage: Usage
@@ -147,14 +147,14 @@ class ChildEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selecting:
+class SelectionStarted:
     """Tools are being chosen among `total`."""
 
     total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selected:
+class SelectionFinished:
     """The tools of the turn have been chosen; what that used."""
 
     usage: Usage
@@ -164,7 +164,7 @@ InputKind = Literal["prompt", "followup", "steer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class InputAccepted:
     """The user has added something; it is kept, and no round has taken it yet."""
 
     kind: InputKind
@@ -172,7 +172,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class InputTaken:
     """A round has taken what the user said, at the place `said`, beside the turn's own prompt."""
 
     kind: InputKind
@@ -181,7 +181,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class ContextCompacted:
     """The blocks before the newest ones are summed up: so many messages became so many."""
 
     before: int
@@ -190,14 +190,14 @@ class Compacted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drafted:
+class AnswerHeldBack:
     """An answer was held back."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wrote:
+class TextStreamed:
     """The model is writing."""
 
     channel: str
@@ -205,14 +205,14 @@ class Wrote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voided:
+class TextReset:
     """What the channel showed of this attempt is void."""
 
     channel: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progressed:
+class ProgressReported:
     """How a call or the turn gets on; in the channel "context" that it is being made smaller."""
 
     channel: str
@@ -221,7 +221,7 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
+class CustomEmitted:
     """A tool, by its call, or the workflow has emitted an event of its own."""
 
     name: str
@@ -230,7 +230,7 @@ class Emitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cited:
+class CitedSource:
     """A source that an answer uses; None where the block that has it was not heard."""
 
     sid: int
@@ -238,17 +238,17 @@ class Cited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class AnswerGiven:
     """The answer, its citations resolved as a listener hears them; `usage` is the turn's so far."""
 
     text: str
     flag: AnswerFlag
-    sources: tuple[Cited, ...]
+    sources: tuple[CitedSource, ...]
     usage: Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class EventsMissed:
     """The listener was too slow for the blocks behind `after` up to `through`."""
 
     after: int
@@ -256,7 +256,7 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paused:
+class TurnPaused:
     """Nothing more comes for now: the turn waits for the user, or its runner has left it.
 
     `calls` are those that wait, `stop_reason` is that of the last decision.
@@ -273,7 +273,7 @@ class Paused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class TurnFinished:
     """The turn is over. `usage` and `cost` are its own and its children's, `answer` is the last one.
 
     `late` is what the user added and no round took, `stop_reason` that of the last decision.
@@ -290,29 +290,29 @@ class Ended:
     stop_reason: str
 
 
-Moment = (
-    Began
-    | RoundBegan
-    | AnswerBegan
-    | Switched
-    | Decided
-    | CallBegan
-    | CallEnded
-    | Asked
-    | ChildBegan
-    | ChildEnded
-    | Selecting
-    | Selected
-    | Accepted
-    | Said
-    | Compacted
-    | Drafted
-    | Wrote
-    | Voided
-    | Progressed
-    | Emitted
-    | Answered
-    | Missed
-    | Paused
-    | Ended
+TurnEvent = (
+    TurnStarted
+    | RoundStarted
+    | AnswerStarted
+    | ModelChanged
+    | DecisionMade
+    | CallStarted
+    | CallFinished
+    | InputRequested
+    | ChildStarted
+    | ChildFinished
+    | SelectionStarted
+    | SelectionFinished
+    | InputAccepted
+    | InputTaken
+    | ContextCompacted
+    | AnswerHeldBack
+    | TextStreamed
+    | TextReset
+    | ProgressReported
+    | CustomEmitted
+    | AnswerGiven
+    | EventsMissed
+    | TurnPaused
+    | TurnFinished
 )

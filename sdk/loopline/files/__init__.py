@@ -3,21 +3,21 @@
 from loopline.files.attachment import (
     Attachment,
     AttachmentCaps,
-    Given,
+    AttachmentInput,
     attachment_of,
     check_text,
     check_values,
-    entered,
-    renamed,
+    read_attachments,
+    with_unique_names,
 )
 
 __all__ = [
     "Attachment",
     "AttachmentCaps",
-    "Given",
+    "AttachmentInput",
     "attachment_of",
     "check_text",
     "check_values",
-    "entered",
-    "renamed",
+    "read_attachments",
+    "with_unique_names",
 ]

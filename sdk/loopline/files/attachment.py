@@ -60,7 +60,7 @@ _TEXTS = {
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml")
 _TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}(?:; *[\w-]{1,30}=[\w.+-]{1,60})?", re.ASCII)
 _BINARY = "application/octet-stream"
-Given = str | Path | Attachment
+AttachmentInput = str | Path | Attachment
 """A file to attach: the path of one, or its name and bytes."""
 
 
@@ -94,8 +94,8 @@ def check_values(values: Mapping[str, Json], caps: AttachmentCaps) -> None:
         )
 
 
-def entered(
-    given: Given | Sequence[Given],
+def read_attachments(
+    given: AttachmentInput | Sequence[AttachmentInput],
     caps: AttachmentCaps,
     taken: Collection[str] = (),
     text_bytes: int = 0,
@@ -121,7 +121,9 @@ def entered(
     return _placed(files)
 
 
-def renamed(files: Sequence[UserAttachment], taken: Collection[str]) -> list[UserAttachment]:
+def with_unique_names(
+    files: Sequence[UserAttachment], taken: Collection[str]
+) -> list[UserAttachment]:
     """The files, each with a number in its name where that is taken."""
     given, names = list[UserAttachment](), set(taken)
     for file in files:

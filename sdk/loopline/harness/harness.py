@@ -31,7 +31,7 @@ from loopline.bundle import (
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Recoveries, Recovery, Turns, run_child
 from loopline.errors import KnowledgeError, LooplineError, ModelError
-from loopline.events import Listen
+from loopline.events import EventSink
 from loopline.files import AttachmentCaps
 from loopline.harness.cassettes import Cassette, inserted
 from loopline.harness.conversing import Conversing
@@ -316,7 +316,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
         return space
 
     async def _process(
-        self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
+        self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
     ) -> TurnResult[Any]:
         models = self._models_of_run()
         async with self._models.used(models.models):
@@ -327,7 +327,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
         self,
         recorder: Recorder,
         limits: Limits,
-        listen: Listen,
+        listen: EventSink,
         models: ModelRegistry,
         wanted: Model | str | None = None,
     ) -> Services:
@@ -377,13 +377,13 @@ class Harness(Conversing[T_co], Generic[T_co]):
         parent: ConversationKey,
         models: ModelRegistry,
         child: Child,
-        listen: Listen,
+        listen: EventSink,
         run_it: RunServed,
     ) -> TurnResult[Any]:
         """Run a child of that conversation, as a conversation of its own, with its parent's models."""
 
         async def process(
-            recorder: Recorder, payload: TurnPayload, limits: Limits, listen: Listen
+            recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
         ) -> TurnResult[Any]:
             services = await self._services(recorder, limits, listen, models, child.task.model)
             return await run_it(services, payload)
@@ -418,10 +418,10 @@ class Harness(Conversing[T_co], Generic[T_co]):
         opened = self._open_now
         timeline = Timeline(await opened.log.read(conversation))
         return Reader(
-            here=await conversed(opened.log, conversation, timeline),
+            conversation=await conversed(opened.log, conversation, timeline),
             skills=await asyncio.to_thread(opened.readable_skills),
             knowledge=reads(opened.space, timeline),
-            other=others(opened.log, conversation),
+            lookup=others(opened.log, conversation),
         )
 
 

@@ -16,7 +16,7 @@ from loopline.bundle import (
 from loopline.conversations import Turns, check_name
 from loopline.knowledge import KnowledgeSpace
 from loopline.models import OutputType
-from loopline.reader import Conversed, OtherConversation
+from loopline.reader import ConversationLookup, ConversationView
 from loopline.skills import Skills
 from loopline.timeline import ConversationKey, Timeline, TimelineLog
 from loopline.tools import ToolSet
@@ -73,17 +73,17 @@ def named(name: str, *, user: str, tenant: str, project: str) -> ConversationKey
 
 async def conversed(
     log: TimelineLog, conversation: ConversationKey, timeline: Timeline
-) -> Conversed:
+) -> ConversationView:
     """A conversation as a reader finds it."""
     summary = await log.find(conversation)
     forgotten = None if summary else await log.forgotten(conversation)
-    return Conversed(timeline, summary, forgotten)
+    return ConversationView(timeline, summary, forgotten)
 
 
-def others(log: TimelineLog, conversation: ConversationKey) -> OtherConversation:
+def others(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
     """The other conversations of the same user, by name."""
 
-    async def other(name: str) -> Conversed | None:
+    async def other(name: str) -> ConversationView | None:
         wanted = replace(conversation, name=name)
         found = await conversed(log, wanted, Timeline(await log.read(wanted)))
         return found if found.summary or found.forgotten else None

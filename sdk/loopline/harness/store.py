@@ -163,7 +163,7 @@ class Store(Conversing):
         log = self.log
         timeline = Timeline(await log.read(conversation))
         return Reader(
-            here=await conversed(log, conversation, timeline),
+            conversation=await conversed(log, conversation, timeline),
             knowledge=reads(None, timeline),
-            other=others(log, conversation),
+            lookup=others(log, conversation),
         )

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.events import Delta, Event, Listen
+from loopline.events import Delta, Event, EventSink
 from loopline.models import Json, well_formed
 from loopline.react.loop_options import Limits, LoopOptions, checked
 from loopline.react.quota import Quota
@@ -65,7 +65,7 @@ class Child:
 class Spawn(Protocol):
     """Runs children. A child of one name is begun once, whoever asks for it how often."""
 
-    async def __call__(self, child: Child, listen: Listen) -> TurnResult:
+    async def __call__(self, child: Child, listen: EventSink) -> TurnResult:
         """Begin the child, carry it on, or say what came of it; it may be paused again.
 
         The listener hears every block of it, those of earlier runs first. Cancelling this stops the child.
@@ -299,7 +299,7 @@ class Children:
 class Outbox:
     """Sends at once what passes by, unless a durable event is being recorded: then it goes after that."""
 
-    def __init__(self, call_id: str, *, recorder: Recorder, listen: Listen) -> None:
+    def __init__(self, call_id: str, *, recorder: Recorder, listen: EventSink) -> None:
         self._call_id = call_id
         self._recorder = recorder
         self._listen = listen

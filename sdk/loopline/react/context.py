@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from loopline.clock import Clock
 from loopline.errors import ModelError, ModelOverflow
-from loopline.events import Listen
+from loopline.events import EventSink
 from loopline.models import Message, Model, Options, OutputType, Prompt, Reply, Usage, well_formed
 from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
@@ -98,7 +98,7 @@ class Context:
         tools: ToolSet,
         system: str,
         clock: Clock,
-        listen: Listen,
+        listen: EventSink,
         policies: LoopOptions,
         output: OutputType[Any] | None = None,
         child: Child | None = None,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.events import Delta, Listen
+from loopline.events import Delta, EventSink
 from loopline.models import Json, JsonObject, OutputType, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.child_runs import Children, Outbox, Spawn
@@ -93,7 +93,7 @@ class Actor:
         *,
         recorder: Recorder,
         clock: Clock,
-        listen: Listen,
+        listen: EventSink,
         hands: ToolRuntime,
         strikes: Strikes,
     ) -> None:

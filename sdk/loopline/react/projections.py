@@ -9,7 +9,7 @@ from functools import partial
 
 from loopline.clock import Clock, elapsed_ms
 from loopline.errors import ModelError
-from loopline.events import Delta, Listen
+from loopline.events import Delta, EventSink
 from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
@@ -98,7 +98,7 @@ class Windows:
     answer: TypedAnswer | None
     policies: LoopOptions
     clock: Clock
-    listen: Listen
+    listen: EventSink
     quota: Quota
 
     async def choose(self, budget: Budget) -> tuple[Window, list[str]]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from loopline.errors import ModelUnavailable, ToolError
-from loopline.events import Delta, Event, Listen
+from loopline.events import Delta, Event, EventSink
 from loopline.models import (
     Abilities,
     AnswerWay,
@@ -285,7 +285,7 @@ class Resolved:
     the answer passes as it is. One stands for one reply: `close` gives out what is held back.
     """
 
-    def __init__(self, listen: Listen, pool: Pool) -> None:
+    def __init__(self, listen: EventSink, pool: Pool) -> None:
         self._listen = listen
         self._pool = pool
         self._attempt = 1
@@ -323,7 +323,7 @@ class ChannelTexts:
     `written` is the answer in pieces as the model wrote it, with its citations unresolved.
     """
 
-    def __init__(self, listen: Listen) -> None:
+    def __init__(self, listen: EventSink) -> None:
         self._listen = listen
         self._texts: dict[str, list[str]] = {}
         self.written: list[str] = []

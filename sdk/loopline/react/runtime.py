@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
-from loopline.events import Listen
+from loopline.events import EventSink
 from loopline.models import (
     Model,
     Prompt,
@@ -103,7 +103,7 @@ class React(Generic[T_co]):
         context: Context,
         hands: ToolRuntime,
         clock: Clock,
-        listen: Listen,
+        listen: EventSink,
         policies: LoopOptions,
         seams: Seams | None = None,
     ) -> None:

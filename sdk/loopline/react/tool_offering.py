@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from loopline.clock import Clock, elapsed_ms
-from loopline.events import Delta, Listen
+from loopline.events import Delta, EventSink
 from loopline.models import Model, ToolSpec, dumps
 from loopline.models.tokens import estimate
 from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, tools_text
@@ -97,7 +97,7 @@ class Offers:
             self._made[names] = Offer.of(tools, self._instructions, self._protocol, self._answer)
         return self._made[names]
 
-    async def select(self, model: Model, clock: Clock, listen: Listen) -> None:
+    async def select(self, model: Model, clock: Clock, listen: EventSink) -> None:
         """Have the model choose among many tools, once a turn; the choice is recorded."""
         turn = self._recorder.turn
         if turn.selected is not None or turn.prompt is None:

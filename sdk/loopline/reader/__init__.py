@@ -14,20 +14,20 @@ from loopline.reader.document_import import (
 )
 from loopline.reader.items import Item, Reading, Status, passage_source, text_of
 from loopline.reader.reader import (
-    Conversed,
+    ConversationLookup,
+    ConversationView,
     KnowledgeRead,
-    OtherConversation,
     Reader,
 )
 from loopline.timeline import iso
 
 __all__ = [
-    "Conversed",
+    "ConversationLookup",
+    "ConversationView",
     "DocumentError",
     "HeadsError",
     "Item",
     "KnowledgeRead",
-    "OtherConversation",
     "Reader",
     "Reading",
     "Status",

@@ -56,7 +56,7 @@ class Item:
     """
 
     ref: str
-    asked: str
+    requested: str
     status: Status
     text: str = ""
     mime: str = "text/plain"
@@ -67,7 +67,7 @@ class Item:
     data: bytes = field(default=b"", repr=False)
 
     @property
-    def found(self) -> bool:
+    def readable(self) -> bool:
         """Whether there is something to read."""
         return self.status in ("ok", "cut")
 
@@ -90,12 +90,12 @@ class Reading:
     @property
     def paths(self) -> list[str]:
         """The refs that were read."""
-        return [item.ref for item in self.items if item.found]
+        return [item.ref for item in self.items if item.readable]
 
     @property
     def missing(self) -> list[str]:
         """The refs that gave nothing."""
-        return [item.asked for item in self.items if not item.found]
+        return [item.requested for item in self.items if not item.readable]
 
     @property
     def total_tokens(self) -> int:
@@ -105,7 +105,9 @@ class Reading:
     def status(self) -> JsonObject:
         """The status that precedes the texts."""
         paths: list[Json] = [
-            {"path": item.ref, "tokens": estimate(item.text)} for item in self.items if item.found
+            {"path": item.ref, "tokens": estimate(item.text)}
+            for item in self.items
+            if item.readable
         ]
         return {
             "paths": paths,
@@ -217,13 +219,13 @@ def fitted(name: Spanned, asked: str, whole: str, mime: str, room: int) -> Item:
     """
     if room < 1:
         message = f"cut: no room was left for it; read {name} by itself"
-        return Item(ref=str(name), asked=asked, status="cut", mime=mime, message=message)
+        return Item(ref=str(name), requested=asked, status="cut", mime=mime, message=message)
     found = fit(whole, name.span, room)
     if found.rest is None:
-        return Item(ref=str(name), asked=asked, status="ok", text=found.text, mime=mime)
+        return Item(ref=str(name), requested=asked, status="ok", text=found.text, mime=mime)
     return Item(
         ref=str(spanned(name, found.span)),
-        asked=asked,
+        requested=asked,
         status="cut",
         text=found.text,
         mime=mime,
@@ -260,7 +262,7 @@ def read_passage(passage: Passage, asked: str, whole: str, room: int) -> Item:
     name = parse(passage.ref)
     if len(passage.text) <= room or not isinstance(name, KnowledgeRef):
         text = passage.text[:room]
-        item = Item(ref=passage.ref, asked=asked, status="ok", text=text, mime=mime)
+        item = Item(ref=passage.ref, requested=asked, status="ok", text=text, mime=mime)
         if len(passage.text) > room:
             item = replace(item, status="cut", message=f"cut: the whole is {passage.ref}")
     else:
@@ -295,8 +297,10 @@ def _kept_item(timeline: Timeline, asked: str, name: str, text: str, room: int) 
     if len(text) > room:
         message = f"cut: {len(text) - room} of {len(text)} characters, which had no room here"
         shown = text[:room]
-        return Item(ref=asked, asked=asked, status="cut", text=shown, title=title, message=message)
-    return Item(ref=asked, asked=asked, status="ok", text=text, title=title, source=source)
+        return Item(
+            ref=asked, requested=asked, status="cut", text=shown, title=title, message=message
+        )
+    return Item(ref=asked, requested=asked, status="ok", text=text, title=title, source=source)
 
 
 def _enclosed(name: str, text: str, wanted: KnowledgeRef) -> str | None:

@@ -64,12 +64,12 @@ KnowledgeRead = Callable[[str], Awaitable[Passage]]
 UNLIMITED = 1 << 62
 
 
-Named = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
+BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 """The refs of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conversed:
+class ConversationView:
     """A conversation as a reader finds it; with a `past` the timeline may begin with a checkpoint."""
 
     timeline: Timeline
@@ -92,17 +92,17 @@ class Conversed:
         return await self.past.of_type(kind)
 
 
-OtherConversation = Callable[[str], Awaitable[Conversed | None]]
+ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """Reads whatever a ref names: from the log, from skills, or from the knowledge space."""
 
-    here: Conversed
+    conversation: ConversationView
     skills: Skills = field(default_factory=Skills)
     knowledge: KnowledgeRead | None = None
-    other: OtherConversation | None = None
+    lookup: ConversationLookup | None = None
 
     async def read(self, refs: Sequence[str], *, limit: int = UNLIMITED) -> Reading:
         """An item for each ref, in order; one that cannot be read does not stop the others.
@@ -118,16 +118,18 @@ class Reader:
         return Reading(items)
 
     async def _item(self, asked: str, room: int) -> Item:
-        if self.here.forgotten is not None:
-            said = f"the conversation was forgotten on {self.here.forgotten:%Y-%m-%d}"
-            return Item(ref=asked, asked=asked, status="gone", message=said)
+        if self.conversation.forgotten is not None:
+            said = f"the conversation was forgotten on {self.conversation.forgotten:%Y-%m-%d}"
+            return Item(ref=asked, requested=asked, status="gone", message=said)
         try:
             ref = parse(asked)
-            if not self.here.timeline.turns and not isinstance(ref, KnowledgeRef | SkillRef):
+            if not self.conversation.timeline.turns and not isinstance(
+                ref, KnowledgeRef | SkillRef
+            ):
                 raise RefError(f"{asked!r}: this conversation has not begun")
             return await self._read(ref, asked, room)
         except LooplineError as error:
-            return Item(ref=asked, asked=asked, status="missing", message=str(error))
+            return Item(ref=asked, requested=asked, status="missing", message=str(error))
 
     async def _read(self, ref: Ref, asked: str, room: int) -> Item:
         match ref:
@@ -152,12 +154,12 @@ class Reader:
 
     async def find(self, ref: Ref) -> Block | None:
         """The block that a ref names, its span aside; None when there is none."""
-        return (await self.here.holding(ref)).find(ref)
+        return (await self.conversation.holding(ref)).find(ref)
 
-    async def _block(self, ref: Named, asked: str, room: int) -> Item:
+    async def _block(self, ref: BlockRefs, asked: str, room: int) -> Item:
         block = await self.find(ref)
         if block is None:
-            raise RefError(_possible(await self.here.whole(), ref))
+            raise RefError(_possible(await self.conversation.whole(), ref))
         text, mime = text_of(block)
         item = fitted(_pinned(block, ref), asked, text, mime, room)
         match block.body:
@@ -170,17 +172,17 @@ class Reader:
     async def _plan(self, ref: PlanRef, plan_id: str, asked: str, room: int) -> Item:
         block = await self.find(ref)
         if block is None:
-            known = list(self.here.timeline.plans.latest)[-plan.NAMED :]
+            known = list(self.conversation.timeline.plans.latest)[-plan.NAMED :]
             raise RefError(f"no plan {plan_id!r}: plans here are {known or 'none'}")
         text, mime = text_of(block)
         name = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
         return fitted(name, asked, text, mime, room)
 
     def _sources(self, ref: SourcesRef, asked: str, room: int) -> Item:
-        pool = self.here.timeline.pool
+        pool = self.conversation.timeline.pool
         wanted = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
         rows: list[Json] = [
-            source_row(sid, self.here.timeline) for sid in wanted if sid in pool.sources
+            source_row(sid, self.conversation.timeline) for sid in wanted if sid in pool.sources
         ]
         if not rows:
             raise RefError(f"no such source: the pool holds {_range(pool.newest)}")
@@ -194,7 +196,7 @@ class Reader:
         return fitted(ref, asked, text, mime, room)
 
     async def _document_text(self, name: Document) -> tuple[str, str]:
-        here = self.here
+        here = self.conversation
         match name:
             case "conv.timeline.v1":
                 return dumps(timeline_document(await here.whole(), here.summary)), JSON
@@ -208,14 +210,14 @@ class Reader:
                 return feedback_list(await here.of_type("turn.feedback")), "text/plain"
 
     def _skill(self, ref: SkillRef, asked: str, room: int) -> Item:
-        kept = self.here.timeline.kept.get(str(replace(ref, span=None)))
+        kept = self.conversation.timeline.kept.get(str(replace(ref, span=None)))
         if kept is not None:
             return replace(fitted(ref, asked, kept.text, MARKDOWN, room), title=kept.title)
         skill = self.skills.find(ref.namespace, ref.skill)
         if ref.digest is not None and not skill.digest.startswith(ref.digest):
             return Item(
                 ref=asked,
-                asked=asked,
+                requested=asked,
                 status="gone",
                 message=f"the skill has changed since and was not shown here: now {skill.ref}",
             )
@@ -223,11 +225,11 @@ class Reader:
         return replace(item, title=skill.name, keep=bool(item.text))
 
     async def _knowledge(self, ref: KnowledgeRef, asked: str, room: int) -> Item:
-        kept = kept_passage(self.here.timeline, ref, room)
+        kept = kept_passage(self.conversation.timeline, ref, room)
         if kept is not None and kept.status == "ok":
-            return replace(kept, asked=asked)
+            return replace(kept, requested=asked)
         if kept is not None and self.knowledge is None:
-            return replace(kept, asked=asked)
+            return replace(kept, requested=asked)
         if self.knowledge is None:
             raise KnowledgeError(f"{asked!r} cannot be read: there is no knowledge space here")
         try:
@@ -237,19 +239,19 @@ class Reader:
                 whole = (await self.knowledge(str(replace(ref, span=None)))).text
         except LooplineError as error:
             if kept is not None:
-                return replace(kept, asked=asked)
+                return replace(kept, requested=asked)
             if isinstance(error, RefError):
                 raise
-            return Item(ref=asked, asked=asked, status="gone", message=str(error))
+            return Item(ref=asked, requested=asked, status="gone", message=str(error))
         return read_passage(passage, asked, whole, room)
 
     async def _elsewhere(self, ref: ConversationRef, asked: str, room: int) -> Item:
         is_stored = well_formed(ref.conversation) == ref.conversation
-        found = await self.other(ref.conversation) if self.other and is_stored else None
+        found = await self.lookup(ref.conversation) if self.lookup and is_stored else None
         if found is None:
             raise RefError(f"no conversation {ref.conversation!r} of this user")
-        item = await replace(self, here=found)._read(ref.ref, asked, room)
-        if not item.found:
+        item = await replace(self, conversation=found)._read(ref.ref, asked, room)
+        if not item.readable:
             return item
         there = partial(ConversationRef, conversation=ref.conversation)
         source = item.source
@@ -258,7 +260,7 @@ class Reader:
         return replace(item, ref=str(there(ref=parse(item.ref))), source=source)
 
 
-def _possible(timeline: Timeline, ref: Named) -> str:
+def _possible(timeline: Timeline, ref: BlockRefs) -> str:
     """Why there is nothing by that name, and what there is."""
     turns = [f"turn_{number}" for number in timeline.turns]
     if ref.turn_id not in turns:
@@ -280,7 +282,7 @@ def _absent(ref: FileRef | HostedRef) -> str:
             return f"{str(ref)!r} names a hosted file: hosting is absent here"
 
 
-def _pinned(block: Block, asked: Named) -> Spanned:
+def _pinned(block: Block, asked: BlockRefs) -> Spanned:
     match block.name, asked:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
             return spanned(name, asked.span)

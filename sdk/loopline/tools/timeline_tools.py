@@ -133,7 +133,7 @@ async def _block_named(asked: str, call: Call) -> Block:
         if block is None:
             raise ToolError(f"nothing here answers to {asked!r}")
         return block
-    for block in reversed((await call.reader.here.whole()).blocks):
+    for block in reversed((await call.reader.conversation.whole()).blocks):
         match block.body:
             case ToolResult(shows=shows) if any(name == asked for name, _ in shows):
                 if len({digest for _, digest in shows}) > 1:
@@ -306,11 +306,11 @@ class ReadTool:
     async def run(self, arguments: JsonObject, call: Call) -> Outcome:
         """The status, then a section for each text that is not visible already."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
-        seen = [one.ref for one in reading if one.found and _is_visible(one, call)]
+        seen = [one.ref for one in reading if one.readable and _is_visible(one, call)]
         fresh = [item for item in reading if item.ref not in seen]
         return Outcome(
             text=_status(replace_seen(reading, seen)),
-            sections=tuple(_section(item) for item in fresh if item.found),
+            sections=tuple(_section(item) for item in fresh if item.readable),
             bodies=tuple(
                 _text_kept(item) for item in fresh if item.keep and not _is_recorded(item, call)
             ),
@@ -332,7 +332,9 @@ def replace_seen(reading: Reading, seen: list[str]) -> Reading:
 
 
 def _status(reading: Reading) -> str:
-    problems = [f"missing {item.asked}: {item.message}" for item in reading if not item.found]
+    problems = [
+        f"missing {item.requested}: {item.message}" for item in reading if not item.readable
+    ]
     return "\n".join([dumps(reading.status()), *problems])
 
 
@@ -347,7 +349,7 @@ def _section(item: Item) -> Section:
 
 def _shown(item: Item) -> list[tuple[str, str]]:
     """The names under which the model has seen the text: its own, and the one it asked by."""
-    return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.asked))]
+    return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.requested))]
 
 
 def _is_recorded(item: Item, call: Call) -> bool:

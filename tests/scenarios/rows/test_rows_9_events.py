@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from loopline import Block, Bundle, ChatCommunicator, ToolContext, tool
-from loopline.events import DialectName, Event, Wire
+from loopline.events import DialectName, Event, Record
 from loopline.models import Usage
 from loopline.testing import Call, Fail, Raw, Refuse, Say
 from loopline.testing.scripted import Entry
@@ -18,7 +18,7 @@ from tests.support.workbench import at_work, heard
 SCRIPT: list[Entry] = [Say("", Call("w.look"), usage=Usage(input_tokens=7)), "Tea."]
 
 
-async def lasting(name: DialectName) -> list[Wire]:
+async def lasting(name: DialectName) -> list[Record]:
     """What is told of a turn with one call, as far as it lasts."""
     async with at_work(SCRIPT) as talk:
         return [record for record in told(name, await heard(talk, "go")) if record.id]

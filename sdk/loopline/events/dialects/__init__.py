@@ -7,7 +7,7 @@ from typing import Literal
 
 from loopline.events.dialects.beakr import Beakr
 from loopline.events.dialects.chatcli import AgentEvent, ChatCli
-from loopline.events.dialects.encoder import Dialect, Speaking, Wire, place
+from loopline.events.dialects.encoder import Dialect, DialectEncoder, Record, position
 from loopline.events.dialects.fim import Fim
 from loopline.events.dialects.kdcube import KdCube
 from loopline.events.dialects.nadoo import Nadoo
@@ -37,20 +37,20 @@ def dialect(name: DialectName, conversation: ConversationKey) -> Dialect:
         case "plain":
             return Plain()
         case "fim":
-            return Speaking(Fim())
+            return DialectEncoder(Fim())
         case "nadoo":
-            return Speaking(Nadoo())
+            return DialectEncoder(Nadoo())
         case "chatcli":
-            return Speaking(ChatCli())
+            return DialectEncoder(ChatCli())
         case "beakr":
-            return Speaking(Beakr())
+            return DialectEncoder(Beakr())
         case "kdcube":
-            return Speaking(KdCube(conversation))
+            return DialectEncoder(KdCube(conversation))
 
 
 def replayed(
     name: DialectName, conversation: ConversationKey, blocks: Iterable[Block], after: str = ""
-) -> Iterator[Wire]:
+) -> Iterator[Record]:
     """The lasting records of a conversation's blocks, from its first on, that follow the one of that id.
 
     They are what a listener was sent live, to the byte.
@@ -58,10 +58,10 @@ def replayed(
     Raises:
         LooplineError: `after` is neither empty nor the id of a record.
     """
-    since = place(after)
+    since = position(after)
     speaking = dialect(name, conversation)
     records = (record for block in blocks for record in speaking.take(block))
-    return (record for record in records if record.id and place(record.id) > since)
+    return (record for record in records if record.id and position(record.id) > since)
 
 
 __all__ = ["DIALECTS", "AgentEvent", "DialectName", "dialect", "replayed"]

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from loopline.events.dialects.encoder import Word
+from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.turn_events import (
-    Answered,
-    Asked,
-    At,
-    Began,
-    CallBegan,
-    CallEnded,
-    ChildEnded,
-    Compacted,
-    Decided,
-    Emitted,
-    Ended,
-    Moment,
-    Paused,
-    Said,
-    Selected,
-    Switched,
-    Voided,
-    Wrote,
+    AnswerGiven,
+    CallFinished,
+    CallStarted,
+    ChildFinished,
+    ContextCompacted,
+    CustomEmitted,
+    DecisionMade,
+    EventMeta,
+    InputRequested,
+    InputTaken,
+    ModelChanged,
+    SelectionFinished,
+    TextReset,
+    TextStreamed,
+    TurnEvent,
+    TurnFinished,
+    TurnPaused,
+    TurnStarted,
 )
 from loopline.models import Json, JsonObject, Usage
 
@@ -46,81 +46,85 @@ class Beakr:
         self._open: list[Json] = []
         self._shown = set[str]()
 
-    def say(self, at: At, moment: Moment) -> Iterator[Word]:
+    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
         """The words for a moment."""
         match moment:
-            case Began() | Said() | Selected() | Compacted():
+            case TurnStarted() | InputTaken() | SelectionFinished() | ContextCompacted():
                 yield from self._prepared(at, moment)
-            case Switched(usage=usage):
+            case ModelChanged(usage=usage):
                 yield from _Channels(at, "call_llm").spends(usage)
-            case Decided():
+            case DecisionMade():
                 yield from _decided(_Channels(at, "call_llm"), moment)
-            case CallBegan() | CallEnded() | ChildEnded():
+            case CallStarted() | CallFinished() | ChildFinished():
                 yield from self._called(at, moment)
-            case Answered(text=text):
+            case AnswerGiven(text=text):
                 self._shown.clear()
                 here = _Channels(at, "finalize")
                 yield here.says("assistant", text)
                 yield here.puts("llm_response", "replace", text)
-            case Wrote() | Voided():
+            case TextStreamed() | TextReset():
                 yield from self._written(moment)
-            case Emitted(name=name, data=data, call_id=call_id):
+            case CustomEmitted(name=name, data=data, call_id=call_id):
                 custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
-                yield Word("custom", {**custom, "turn_id": at.turn_id})
-            case Asked() | Paused() | Ended():
+                yield RecordDraft("custom", {**custom, "turn_id": at.turn_id})
+            case InputRequested() | TurnPaused() | TurnFinished():
                 yield _stopped(at, moment)
             case _:
                 pass
 
-    def _prepared(self, at: At, moment: Began | Said | Selected | Compacted) -> Iterator[Word]:
+    def _prepared(
+        self, at: EventMeta, moment: TurnStarted | InputTaken | SelectionFinished | ContextCompacted
+    ) -> Iterator[RecordDraft]:
         here = _Channels(at, "prepare")
         match moment:
-            case Began(prompt=prompt):
+            case TurnStarted(prompt=prompt):
                 self._open = []
                 self._shown.clear()
                 yield here.says("user", prompt)
-            case Said(text=text):
+            case InputTaken(text=text):
                 yield here.says("user", text)
-            case Selected(usage=usage):
+            case SelectionFinished(usage=usage):
                 yield from here.spends(usage)
-            case Compacted(before=before, after=after, usage=usage):
+            case ContextCompacted(before=before, after=after, usage=usage):
                 yield from here.spends(usage)
-                yield Word("notice", {"original_messages": before, "kept_messages": after})
+                yield RecordDraft("notice", {"original_messages": before, "kept_messages": after})
 
-    def _called(self, at: At, moment: CallBegan | CallEnded | ChildEnded) -> Iterator[Word]:
+    def _called(
+        self, at: EventMeta, moment: CallStarted | CallFinished | ChildFinished
+    ) -> Iterator[RecordDraft]:
         match moment:
-            case CallBegan() as call:
+            case CallStarted() as call:
                 self._open = [*self._open, call.call_id]
                 pending = _Channels(at, "route_after").puts("pending_tools", "replace", self._open)
-                yield Word(pending.event, {**pending.data, "call": _call(call)})
-            case CallEnded(call=call, text=text, open_calls=left, has_children=delegated):
+                yield RecordDraft(pending.event, {**pending.data, "call": _call(call)})
+            case CallFinished(call=call, text=text, open_calls=left, has_children=delegated):
                 here = _Channels(at, "handoff" if delegated else "execute_tools")
                 self._open = [*left]
                 yield here.says("tool", text, {"name": call.tool, "call_id": call.call_id})
                 yield here.puts("pending_tools", "replace", self._open)
-            case ChildEnded(usage=usage):
+            case ChildFinished(usage=usage):
                 yield from _Channels(at, "handoff").spends(usage)
 
-    def _written(self, moment: Wrote | Voided) -> Iterator[Word]:
+    def _written(self, moment: TextStreamed | TextReset) -> Iterator[RecordDraft]:
         match moment:
-            case Wrote(channel=channel, text=text):
+            case TextStreamed(channel=channel, text=text):
                 self._shown.add(channel)
-                yield Word("token", {"token": text, "channel": channel, "node": "call_llm"})
-            case Voided(channel=channel) if channel in self._shown:
+                yield RecordDraft("token", {"token": text, "channel": channel, "node": "call_llm"})
+            case TextReset(channel=channel) if channel in self._shown:
                 self._shown.remove(channel)
-                yield Word("reset", {"channel": channel, "node": "call_llm"})
-            case Voided():
+                yield RecordDraft("reset", {"channel": channel, "node": "call_llm"})
+            case TextReset():
                 pass
 
 
 class _Channels:
     """The channels as a node of the graph writes to them."""
 
-    def __init__(self, at: At, node: Node) -> None:
+    def __init__(self, at: EventMeta, node: Node) -> None:
         self._at, self._node = at, node
 
-    def puts(self, channel: str, reducer: Reducer, value: Json) -> Word:
-        return Word(
+    def puts(self, channel: str, reducer: Reducer, value: Json) -> RecordDraft:
+        return RecordDraft(
             "channel",
             {
                 "channel": channel,
@@ -131,17 +135,17 @@ class _Channels:
             },
         )
 
-    def says(self, role: str, content: str, more: JsonObject | None = None) -> Word:
+    def says(self, role: str, content: str, more: JsonObject | None = None) -> RecordDraft:
         return self.puts("messages", "append", {"role": role, "content": content, **(more or {})})
 
-    def spends(self, usage: Usage) -> Iterator[Word]:
+    def spends(self, usage: Usage) -> Iterator[RecordDraft]:
         """What a request cost, unless there was none."""
         if usage.input_tokens or usage.output_tokens:
             yield self.puts("input_tokens", "add", usage.input_tokens)
             yield self.puts("output_tokens", "add", usage.output_tokens)
 
 
-def _decided(here: _Channels, decided: Decided) -> Iterator[Word]:
+def _decided(here: _Channels, decided: DecisionMade) -> Iterator[RecordDraft]:
     yield here.puts("input_tokens", "add", decided.usage.input_tokens)
     yield here.puts("output_tokens", "add", decided.usage.output_tokens)
     if decided.purpose == "answer":
@@ -158,21 +162,21 @@ def _stop(reason: str) -> str:
     return _STOPS.get(reason, reason)
 
 
-def _call(call: CallBegan) -> JsonObject:
+def _call(call: CallStarted) -> JsonObject:
     return {"call_id": call.call_id, "tool": call.tool, "arguments": call.arguments}
 
 
-def _stopped(at: At, moment: Asked | Paused | Ended) -> Word:
+def _stopped(at: EventMeta, moment: InputRequested | TurnPaused | TurnFinished) -> RecordDraft:
     match moment:
-        case Asked(call=call, kind=kind, question=question):
-            return Word("ask_user", {"kind": kind, "question": question, **_call(call)})
-        case Paused():
-            return Word("end", _end(at, moment))
-        case Ended(error=error):
-            return Word("end", {**_end(at, moment), "error": error})
+        case InputRequested(call=call, kind=kind, question=question):
+            return RecordDraft("ask_user", {"kind": kind, "question": question, **_call(call)})
+        case TurnPaused():
+            return RecordDraft("end", _end(at, moment))
+        case TurnFinished(error=error):
+            return RecordDraft("end", {**_end(at, moment), "error": error})
 
 
-def _end(at: At, moment: Paused | Ended) -> JsonObject:
+def _end(at: EventMeta, moment: TurnPaused | TurnFinished) -> JsonObject:
     return {
         "stop_reason": _stop(moment.stop_reason),
         "exit_reason": moment.reason,

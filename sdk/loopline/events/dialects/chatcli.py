@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
-from loopline.events.dialects.encoder import Wire, Word
+from loopline.events.dialects.encoder import Record, RecordDraft
 from loopline.events.turn_events import (
     UNANSWERED,
-    Answered,
-    Asked,
-    At,
-    Began,
-    CallBegan,
-    CallEnded,
-    ChildBegan,
-    ChildEnded,
-    Decided,
-    Emitted,
-    Ended,
-    Moment,
-    Paused,
-    Said,
-    Voided,
-    Wrote,
+    AnswerGiven,
+    CallFinished,
+    CallStarted,
+    ChildFinished,
+    ChildStarted,
+    CustomEmitted,
+    DecisionMade,
+    EventMeta,
+    InputRequested,
+    InputTaken,
+    TextReset,
+    TextStreamed,
+    TurnEvent,
+    TurnFinished,
+    TurnPaused,
+    TurnStarted,
 )
 from loopline.models import Json, JsonObject, dumps
 from loopline.timeline import ExitReason
@@ -52,10 +52,10 @@ class AgentEvent:
     total: int = 1
 
     @classmethod
-    def of(cls, record: Wire) -> AgentEvent | None:
+    def of(cls, record: Record) -> AgentEvent | None:
         """Return the event that a record of the dialect `chatcli` tells, or None if it tells something else."""
         match record:
-            case Wire(
+            case Record(
                 event="AgentEvent",
                 data={
                     "type": "Started" | "Completed" | "Failed" as kind,
@@ -103,42 +103,42 @@ class ChatCli:
         self._run = AgentEvent(type="Started", call_id="", agent="", task="")
         self._shown = False
 
-    def say(self, at: At, moment: Moment) -> Iterator[Word]:
+    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
         """The words for a moment."""
         match moment:
-            case Began(bundle=bundle, prompt=prompt):
+            case TurnStarted(bundle=bundle, prompt=prompt):
                 self._run = AgentEvent(
                     type="Started", call_id=at.turn_id, agent=bundle, task=prompt
                 )
                 self._shown = False
                 yield _agent(self._run)
-            case ChildBegan() | ChildEnded():
+            case ChildStarted() | ChildFinished():
                 yield _child(moment)
-            case Decided() | CallBegan() | CallEnded():
+            case DecisionMade() | CallStarted() | CallFinished():
                 yield from self._logged(moment)
-            case Wrote() | Voided() | Answered():
+            case TextStreamed() | TextReset() | AnswerGiven():
                 yield from self._message(moment)
-            case Paused(calls=calls):
+            case TurnPaused(calls=calls):
                 waiting: list[Json] = [*calls]
-                yield Word("paused", {"turn_id": at.turn_id, "calls": waiting})
-            case Ended(reason=reason, error=error, elapsed_ms=elapsed_ms):
+                yield RecordDraft("paused", {"turn_id": at.turn_id, "calls": waiting})
+            case TurnFinished(reason=reason, error=error, elapsed_ms=elapsed_ms):
                 yield _agent(_ended(self._run, reason, error, elapsed_ms))
             case _:
                 yield from _beside(moment)
 
-    def _logged(self, moment: Decided | CallBegan | CallEnded) -> Iterator[Word]:
+    def _logged(self, moment: DecisionMade | CallStarted | CallFinished) -> Iterator[RecordDraft]:
         match moment:
-            case Decided(purpose="decision", iteration=iteration, usage=usage):
+            case DecisionMade(purpose="decision", iteration=iteration, usage=usage):
                 tokens = usage.input_tokens + usage.output_tokens
                 agent = self._run.agent
                 yield _log("agent turn", {"agent": agent, "turn": iteration, "tokens": tokens})
-            case Decided():
+            case DecisionMade():
                 pass
-            case CallBegan(call_id=call_id, tool=tool, arguments=arguments):
+            case CallStarted(call_id=call_id, tool=tool, arguments=arguments):
                 yield _log(
                     "tool_call", {"name": tool, "args": dumps(arguments), "call_id": call_id}
                 )
-            case CallEnded(call=call, text=text, status=status):
+            case CallFinished(call=call, text=text, status=status):
                 ended: JsonObject = {
                     "lines": len(text.splitlines()),
                     "duration": go_duration(moment.elapsed_ms),
@@ -146,27 +146,27 @@ class ChatCli:
                 known: JsonObject = {"name": call.tool, "call_id": call.call_id, "status": status}
                 yield _log("tool result", {**ended, **known})
 
-    def _message(self, moment: Wrote | Voided | Answered) -> Iterator[Word]:
+    def _message(self, moment: TextStreamed | TextReset | AnswerGiven) -> Iterator[RecordDraft]:
         match moment:
-            case Wrote(channel="answer", text=text):
+            case TextStreamed(channel="answer", text=text):
                 self._shown = True
-                yield Word("message", {"text": text, "completed": False})
-            case Voided(channel="answer") if self._shown:
+                yield RecordDraft("message", {"text": text, "completed": False})
+            case TextReset(channel="answer") if self._shown:
                 self._shown = False
-                yield Word("reset", {"channel": "answer"})
-            case Answered(text=text, flag=flag):
+                yield RecordDraft("reset", {"channel": "answer"})
+            case AnswerGiven(text=text, flag=flag):
                 self._shown = False
-                yield Word("message", {"text": text, "completed": True, "flag": flag})
+                yield RecordDraft("message", {"text": text, "completed": True, "flag": flag})
             case _:
                 pass
 
 
-def _log(message: str, more: JsonObject) -> Word:
-    return Word("log", {"level": "info", "msg": message, **more})
+def _log(message: str, more: JsonObject) -> RecordDraft:
+    return RecordDraft("log", {"level": "info", "msg": message, **more})
 
 
-def _agent(event: AgentEvent) -> Word:
-    return Word("AgentEvent", event.data)
+def _agent(event: AgentEvent) -> RecordDraft:
+    return RecordDraft("AgentEvent", event.data)
 
 
 def _ended(begun: AgentEvent, reason: ExitReason, error: str, elapsed_ms: float) -> AgentEvent:
@@ -176,7 +176,7 @@ def _ended(begun: AgentEvent, reason: ExitReason, error: str, elapsed_ms: float)
     return replace(begun, type="Completed", duration=duration)
 
 
-def _child(moment: ChildBegan | ChildEnded) -> Word:
+def _child(moment: ChildStarted | ChildFinished) -> RecordDraft:
     call = moment.call
     begun = AgentEvent(
         type="Started",
@@ -187,22 +187,22 @@ def _child(moment: ChildBegan | ChildEnded) -> Word:
         total=call.total,
     )
     match moment:
-        case ChildBegan():
+        case ChildStarted():
             return _agent(begun)
-        case ChildEnded(reason=reason, elapsed_ms=elapsed_ms):
+        case ChildFinished(reason=reason, elapsed_ms=elapsed_ms):
             return _agent(_ended(begun, reason, "", elapsed_ms))
 
 
-def _beside(moment: Moment) -> Iterator[Word]:
+def _beside(moment: TurnEvent) -> Iterator[RecordDraft]:
     match moment:
-        case Emitted(name=name, data=data, call_id=call_id):
+        case CustomEmitted(name=name, data=data, call_id=call_id):
             yield _log("event", {"name": name, "data": data, "call_id": call_id})
-        case Said(text=text, kind=kind):
-            yield Word("mailbox", {"content": text, "kind": kind})
-        case Asked(call=call, kind=kind, question=question):
+        case InputTaken(text=text, kind=kind):
+            yield RecordDraft("mailbox", {"content": text, "kind": kind})
+        case InputRequested(call=call, kind=kind, question=question):
             asked: JsonObject = {"kind": kind, "question": question}
             named: JsonObject = {"name": call.tool, "args": dumps(call.arguments)}
-            yield Word("permission_request", {"call_id": call.call_id, **named, **asked})
+            yield RecordDraft("permission_request", {"call_id": call.call_id, **named, **asked})
         case _:
             pass
 

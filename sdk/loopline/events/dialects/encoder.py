@@ -9,8 +9,8 @@ from typing import Protocol
 
 from loopline.errors import LooplineError
 from loopline.events.events import Event
-from loopline.events.projection import Happening, Moments
-from loopline.events.turn_events import At, Missed, Moment
+from loopline.events.projection import StampedEvent, TurnEventFold
+from loopline.events.turn_events import EventMeta, EventsMissed, TurnEvent
 from loopline.models import JsonObject
 
 START = (0, 0)
@@ -20,7 +20,7 @@ _ID = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class Record:
     """One record of a vocabulary.
 
     `id` is `<seq>.<k>`, the k-th record, from 1, that the block at `seq` gave rise to; it follows from the
@@ -35,14 +35,14 @@ class Wire:
 class Dialect(Protocol):
     """A vocabulary at work: a fold over the events of one conversation, from its first block on."""
 
-    def take(self, event: Event) -> Sequence[Wire]:
+    def take(self, event: Event) -> Sequence[Record]:
         """What the vocabulary says of the next event, nothing if it has no word for it.
 
         A block that was heard before says nothing again.
         """
         ...
 
-    def close(self) -> Sequence[Wire]:
+    def close(self) -> Sequence[Record]:
         """The last record of a stream that ends before any block has ended or paused its turn.
 
         Such a turn waits for the user while calls stand behind the one that asks, or was left by its runner.
@@ -50,7 +50,7 @@ class Dialect(Protocol):
         ...
 
 
-def place(record_id: str) -> tuple[int, int]:
+def position(record_id: str) -> tuple[int, int]:
     """The seq and the k of a record's id, which sort as the records do; an empty one is `START`.
 
     Raises:
@@ -65,7 +65,7 @@ def place(record_id: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class RecordDraft:
     """A record to be. One that `lasts` follows from blocks alone; one at a delta never does."""
 
     event: str
@@ -80,13 +80,13 @@ class Vocabulary(Protocol):
     on blocks alone, save words that do not last.
     """
 
-    def say(self, at: At, moment: Moment) -> Iterable[Word]:
+    def say(self, at: EventMeta, moment: TurnEvent) -> Iterable[RecordDraft]:
         """The words for a moment, none if it has none."""
         ...
 
 
 @dataclass(slots=True)
-class Numbers:
+class RecordIds:
     """Ids of records: the k-th of a block. The records of one block come together."""
 
     seq: int = 0
@@ -99,36 +99,36 @@ class Numbers:
         return f"{seq}.{self.k}"
 
 
-class Speaking:
+class DialectEncoder:
     """A dialect: the moments of a conversation in the words of a vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._moments = Moments()
-        self._numbers = Numbers()
+        self._moments = TurnEventFold()
+        self._numbers = RecordIds()
 
-    def take(self, event: Event) -> Sequence[Wire]:
+    def take(self, event: Event) -> Sequence[Record]:
         """What the vocabulary says of the next event."""
         return self._records(self._moments.take(event))
 
-    def close(self) -> Sequence[Wire]:
+    def close(self) -> Sequence[Record]:
         """The last record of a stream that no block has brought to an end."""
         return self._records(self._moments.close())
 
-    def _records(self, happenings: Iterable[Happening]) -> list[Wire]:
+    def _records(self, happenings: Iterable[StampedEvent]) -> list[Record]:
         return [
             self._record(at, word) for at, moment in happenings for word in self._words(at, moment)
         ]
 
-    def _words(self, at: At, moment: Moment) -> Iterable[Word]:
+    def _words(self, at: EventMeta, moment: TurnEvent) -> Iterable[RecordDraft]:
         match moment:
-            case Missed(after=after, through=through):
-                return [Word("missed", {"after": after, "through": through})]
+            case EventsMissed(after=after, through=through):
+                return [RecordDraft("missed", {"after": after, "through": through})]
             case _:
                 return self._vocabulary.say(at, moment)
 
-    def _record(self, at: At, word: Word) -> Wire:
+    def _record(self, at: EventMeta, word: RecordDraft) -> Record:
         lasts = word.lasts and at.seq > 0
-        return Wire(
+        return Record(
             event=word.event, data=word.data, id=self._numbers.next(at.seq) if lasts else ""
         )

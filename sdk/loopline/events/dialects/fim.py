@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loopline.events.dialects.encoder import Word
+from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.turn_events import (
-    AnswerBegan,
-    Answered,
-    Asked,
-    At,
-    Began,
-    CallBegan,
-    CallEnded,
-    Compacted,
-    Decided,
-    Drafted,
-    Emitted,
-    Ended,
-    Moment,
-    Paused,
-    RoundBegan,
-    Said,
-    Selecting,
-    Voided,
-    Wrote,
+    AnswerGiven,
+    AnswerHeldBack,
+    AnswerStarted,
+    CallFinished,
+    CallStarted,
+    ContextCompacted,
+    CustomEmitted,
+    DecisionMade,
+    EventMeta,
+    InputRequested,
+    InputTaken,
+    RoundStarted,
+    SelectionStarted,
+    TextReset,
+    TextStreamed,
+    TurnEvent,
+    TurnFinished,
+    TurnPaused,
+    TurnStarted,
 )
 from loopline.models import Json, JsonObject, Usage
 
@@ -40,64 +40,64 @@ class Fim:
         self._streaming = False
         self._shown = False
 
-    def say(self, at: At, moment: Moment) -> Iterator[Word]:
+    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
         """The words for a moment."""
         match moment:
-            case Began():
+            case TurnStarted():
                 self._signalled = self._streaming = self._shown = False
-            case RoundBegan() | Decided():
+            case RoundStarted() | DecisionMade():
                 yield from _thinking(moment)
-            case CallBegan() | CallEnded() | Asked():
+            case CallStarted() | CallFinished() | InputRequested():
                 yield from _call(moment)
-            case AnswerBegan() | Answered():
+            case AnswerStarted() | AnswerGiven():
                 yield from self._answer(moment)
-            case Drafted(reason="synthesis"):
+            case AnswerHeldBack(reason="synthesis"):
                 yield from self._signal()
-            case Wrote() | Voided():
+            case TextStreamed() | TextReset():
                 yield from self._written(moment)
-            case Paused():
-                yield Word("end", {})
-            case Ended():
+            case TurnPaused():
+                yield RecordDraft("end", {})
+            case TurnFinished():
                 yield from _done(at, moment)
             case _:
                 yield from _beside(moment)
 
-    def _signal(self) -> Iterator[Word]:
+    def _signal(self) -> Iterator[RecordDraft]:
         """The answer is coming: said once a turn."""
         if not self._signalled:
             self._signalled = True
-            yield Word("step", {"type": "answer", "status": "start"})
+            yield RecordDraft("step", {"type": "answer", "status": "start"})
 
-    def _answer(self, moment: AnswerBegan | Answered) -> Iterator[Word]:
+    def _answer(self, moment: AnswerStarted | AnswerGiven) -> Iterator[RecordDraft]:
         yield from self._signal()
         match moment:
-            case AnswerBegan():
+            case AnswerStarted():
                 self._streaming, self._shown = True, False
-                yield Word("answer", {"status": "start"})
-            case Answered(text=text, flag=flag):
+                yield RecordDraft("answer", {"status": "start"})
+            case AnswerGiven(text=text, flag=flag):
                 self._streaming = self._shown = False
-                yield Word("answer", {"status": "done", "content": text, "flag": flag})
+                yield RecordDraft("answer", {"status": "done", "content": text, "flag": flag})
 
-    def _written(self, moment: Wrote | Voided) -> Iterator[Word]:
+    def _written(self, moment: TextStreamed | TextReset) -> Iterator[RecordDraft]:
         match moment:
-            case Wrote(channel="answer", text=text):
+            case TextStreamed(channel="answer", text=text):
                 if not self._streaming:
-                    yield Word("answer", {"status": "start"})
+                    yield RecordDraft("answer", {"status": "start"})
                 self._streaming = self._shown = True
-                yield Word("answer", {"status": "delta", "content": text})
-            case Wrote(channel="thinking" | "notes", text=text):
-                yield Word("step", {"type": "thinking", "status": "delta", "content": text})
-            case Voided(channel="answer") if self._shown:
+                yield RecordDraft("answer", {"status": "delta", "content": text})
+            case TextStreamed(channel="thinking" | "notes", text=text):
+                yield RecordDraft("step", {"type": "thinking", "status": "delta", "content": text})
+            case TextReset(channel="answer") if self._shown:
                 self._shown = False
-                yield Word("answer", {"status": "start"})
+                yield RecordDraft("answer", {"status": "start"})
             case _:
                 pass
 
 
-def _thinking(moment: RoundBegan | Decided) -> Iterator[Word]:
+def _thinking(moment: RoundStarted | DecisionMade) -> Iterator[RecordDraft]:
     match moment:
-        case RoundBegan(iteration=iteration, limit=limit):
-            yield Word(
+        case RoundStarted(iteration=iteration, limit=limit):
+            yield RecordDraft(
                 "step",
                 {
                     "type": "thinking",
@@ -106,9 +106,9 @@ def _thinking(moment: RoundBegan | Decided) -> Iterator[Word]:
                     "max_iterations": limit,
                 },
             )
-        case Decided(purpose="decision", iteration=iteration):
+        case DecisionMade(purpose="decision", iteration=iteration):
             reasoning = UNREADABLE if moment.flag == "unparsed" else moment.thought
-            yield Word(
+            yield RecordDraft(
                 "step",
                 {
                     "type": "thinking",
@@ -117,16 +117,16 @@ def _thinking(moment: RoundBegan | Decided) -> Iterator[Word]:
                     "reasoning": reasoning,
                 },
             )
-        case Decided():
+        case DecisionMade():
             pass
 
 
-def _call(moment: CallBegan | CallEnded | Asked) -> Iterator[Word]:
+def _call(moment: CallStarted | CallFinished | InputRequested) -> Iterator[RecordDraft]:
     match moment:
-        case CallBegan() as call:
+        case CallStarted() as call:
             asked: JsonObject = {"tool_args": call.arguments, "call_id": call.call_id}
-            yield Word("step", {**_iteration(call, "start"), **asked})
-        case CallEnded(call=call, text=text):
+            yield RecordDraft("step", {**_iteration(call, "start"), **asked})
+        case CallFinished(call=call, text=text):
             done: JsonObject = {
                 **_iteration(call, "done"),
                 "observation": text,
@@ -137,9 +137,9 @@ def _call(moment: CallBegan | CallEnded | Asked) -> Iterator[Word]:
             }
             if moment.artifact:
                 done["artifact"] = moment.artifact
-            yield Word("step", done)
-        case Asked(call=call, kind=kind, question=question):
-            yield Word(
+            yield RecordDraft("step", done)
+        case InputRequested(call=call, kind=kind, question=question):
+            yield RecordDraft(
                 "awaiting_confirmation",
                 {
                     "call_id": call.call_id,
@@ -151,7 +151,7 @@ def _call(moment: CallBegan | CallEnded | Asked) -> Iterator[Word]:
             )
 
 
-def _iteration(call: CallBegan, status: str) -> JsonObject:
+def _iteration(call: CallStarted, status: str) -> JsonObject:
     return {
         "type": "iteration",
         "status": status,
@@ -160,25 +160,25 @@ def _iteration(call: CallBegan, status: str) -> JsonObject:
     }
 
 
-def _beside(moment: Moment) -> Iterator[Word]:
+def _beside(moment: TurnEvent) -> Iterator[RecordDraft]:
     match moment:
-        case Selecting(total=total):
-            yield Word("phase", {"phase": "selecting_tools", "total_tools": total})
-        case Said(text=text, said=said):
-            yield Word("inject", {"type": "inject", "content": text, "id": said})
-        case Emitted(name=name, data=data, call_id=call_id):
+        case SelectionStarted(total=total):
+            yield RecordDraft("phase", {"phase": "selecting_tools", "total_tools": total})
+        case InputTaken(text=text, said=said):
+            yield RecordDraft("inject", {"type": "inject", "content": text, "id": said})
+        case CustomEmitted(name=name, data=data, call_id=call_id):
             custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
-            yield Word("step", {"type": "custom", **custom})
-        case Compacted(before=before, after=after):
-            yield Word("compact", {"original_messages": before, "kept_messages": after})
+            yield RecordDraft("step", {"type": "custom", **custom})
+        case ContextCompacted(before=before, after=after):
+            yield RecordDraft("compact", {"original_messages": before, "kept_messages": after})
         case _:
             pass
 
 
-def _done(at: At, ended: Ended) -> Iterator[Word]:
+def _done(at: EventMeta, ended: TurnFinished) -> Iterator[RecordDraft]:
     failed = ended.reason == "error"
     late: list[Json] = [*ended.late]
-    yield Word(
+    yield RecordDraft(
         "done",
         {
             "answer": f"Agent error: {ended.error}" if failed else ended.answer,
@@ -190,7 +190,7 @@ def _done(at: At, ended: Ended) -> Iterator[Word]:
             "pending_injections": late,
         },
     )
-    yield Word("end", {})
+    yield RecordDraft("end", {})
 
 
 def _usage(usage: Usage) -> JsonObject:

@@ -7,32 +7,32 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from loopline.events.dialects.encoder import Word
+from loopline.events.dialects.encoder import RecordDraft
 from loopline.events.turn_events import (
     UNANSWERED,
-    Accepted,
-    AnswerBegan,
-    Answered,
-    Asked,
-    At,
-    Began,
-    CallBegan,
-    CallEnded,
-    ChildBegan,
-    ChildEnded,
-    Cited,
-    Compacted,
-    Decided,
-    Emitted,
-    Ended,
-    Moment,
-    Paused,
-    Progressed,
-    RoundBegan,
-    Said,
-    Selecting,
-    Voided,
-    Wrote,
+    AnswerGiven,
+    AnswerStarted,
+    CallFinished,
+    CallStarted,
+    ChildFinished,
+    ChildStarted,
+    CitedSource,
+    ContextCompacted,
+    CustomEmitted,
+    DecisionMade,
+    EventMeta,
+    InputAccepted,
+    InputRequested,
+    InputTaken,
+    ProgressReported,
+    RoundStarted,
+    SelectionStarted,
+    TextReset,
+    TextStreamed,
+    TurnEvent,
+    TurnFinished,
+    TurnPaused,
+    TurnStarted,
 )
 from loopline.models import Json, JsonObject, Usage
 from loopline.timeline import ConversationKey, ResultStatus, iso
@@ -62,7 +62,7 @@ _ROUTES: dict[str, Route] = {"chat_delta": "chat_delta", "chat_service": "chat_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class KdCubeEvent:
     """What is said, before it is wrapped."""
 
     type: str
@@ -82,7 +82,7 @@ class Envelope:
 
     conversation: ConversationKey
 
-    def around(self, at: At, agent: str, event: Event) -> JsonObject:
+    def around(self, at: EventMeta, agent: str, event: KdCubeEvent) -> JsonObject:
         """The event with every field of the envelope."""
         owner = self.conversation
         return {
@@ -115,7 +115,7 @@ class Envelope:
         }
 
 
-def emitted(moment: Emitted) -> Event:
+def emitted(moment: CustomEmitted) -> KdCubeEvent:
     """The event of a tool or a workflow: what a `ChatCommunicator` has sent, else a step by its name.
 
     It never ends a turn: whatever its type, its route is that of a step, a delta or a service event.
@@ -127,7 +127,7 @@ def emitted(moment: Emitted) -> Event:
             said, delta, route = JsonObject(), None, "chat_step"
     own: JsonObject = data if isinstance(data, dict) else {"value": data}
     call: JsonObject = {"call_id": moment.call_id} if moment.call_id else {}
-    return Event(
+    return KdCubeEvent(
         type=moment.name,
         route=_ROUTES.get(str(route), "chat_step"),
         step=_text(said, "step", moment.name),
@@ -145,20 +145,20 @@ def _text(said: JsonObject, name: str, otherwise: str = "") -> str:
     return value if isinstance(value, str) else otherwise
 
 
-class Deltas:
+class DeltaCounters:
     """How many deltas each channel has had, and which channels are still open."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._open = list[str]()
 
-    def piece(self, channel: str, text: str) -> Event:
+    def piece(self, channel: str, text: str) -> KdCubeEvent:
         """The next delta of a channel."""
         if channel not in self._open:
             self._open.append(channel)
         return self._next(channel, text, completed=False)
 
-    def ends(self, *, keep: str = "") -> list[Event]:
+    def ends(self, *, keep: str = "") -> list[KdCubeEvent]:
         """The last deltas of the channels that are open, save the one that is kept open."""
         ending = [one for one in self._open if one != keep]
         self._open = [one for one in self._open if one == keep]
@@ -172,10 +172,10 @@ class Deltas:
         del self._counts[channel]
         return True
 
-    def _next(self, channel: str, text: str, *, completed: bool) -> Event:
+    def _next(self, channel: str, text: str, *, completed: bool) -> KdCubeEvent:
         index = self._counts.get(channel, 0)
         self._counts[channel] = index + 1
-        return Event(
+        return KdCubeEvent(
             type="chat.delta",
             route="chat_delta",
             step=channel,
@@ -213,13 +213,13 @@ class KdCube:
     def __init__(self, conversation: ConversationKey) -> None:
         self._envelope = Envelope(conversation)
         self._agent = ""
-        self._deltas = Deltas()
+        self._deltas = DeltaCounters()
 
-    def say(self, at: At, moment: Moment) -> Iterator[Word]:
+    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
         """The words for a moment; what ends deltas comes before, and does not last."""
         match moment:
-            case Began(bundle=bundle):
-                self._agent, self._deltas = bundle, Deltas()
+            case TurnStarted(bundle=bundle):
+                self._agent, self._deltas = bundle, DeltaCounters()
             case _:
                 pass
         for event in self._endings(moment):
@@ -229,69 +229,69 @@ class KdCube:
         for event in self._written(moment):
             yield self._word(at, event)
 
-    def _word(self, at: At, event: Event, *, lasts: bool = True) -> Word:
+    def _word(self, at: EventMeta, event: KdCubeEvent, *, lasts: bool = True) -> RecordDraft:
         name = "reset" if event.type == "reset" else event.route
-        return Word(name, self._envelope.around(at, self._agent, event), lasts)
+        return RecordDraft(name, self._envelope.around(at, self._agent, event), lasts)
 
-    def _endings(self, moment: Moment) -> list[Event]:
+    def _endings(self, moment: TurnEvent) -> list[KdCubeEvent]:
         match moment:
-            case Decided(purpose="decision"):
+            case DecisionMade(purpose="decision"):
                 return self._deltas.ends(keep="answer")
-            case Answered() | Paused() | Ended():
+            case AnswerGiven() | TurnPaused() | TurnFinished():
                 return self._deltas.ends()
             case _:
                 return []
 
-    def _written(self, moment: Moment) -> Iterator[Event]:
+    def _written(self, moment: TurnEvent) -> Iterator[KdCubeEvent]:
         match moment:
-            case Wrote(channel=channel, text=text):
+            case TextStreamed(channel=channel, text=text):
                 yield self._deltas.piece(channel, text)
-            case Voided(channel=channel) if self._deltas.void(channel):
+            case TextReset(channel=channel) if self._deltas.void(channel):
                 void: JsonObject = {"channel": channel, "marker": marker(channel)}
-                yield Event(
+                yield KdCubeEvent(
                     type="reset", route="chat_delta", step=channel, status="skipped", data=void
                 )
             case _:
                 pass
 
 
-def _said(moment: Moment) -> Iterable[Event]:
+def _said(moment: TurnEvent) -> Iterable[KdCubeEvent]:
     match moment:
-        case Emitted():
+        case CustomEmitted():
             yield emitted(moment)
-        case Began(prompt=prompt, bundle=bundle):
-            yield Event(
+        case TurnStarted(prompt=prompt, bundle=bundle):
+            yield KdCubeEvent(
                 type="chat.start",
                 route="chat_start",
                 step="turn",
                 status="started",
                 data={"message": prompt, "bundle_id": bundle},
             )
-        case RoundBegan() | Decided():
+        case RoundStarted() | DecisionMade():
             yield from _round(moment)
-        case CallBegan() | CallEnded() | Asked() | ChildBegan() | ChildEnded():
+        case CallStarted() | CallFinished() | InputRequested() | ChildStarted() | ChildFinished():
             yield _call(moment)
-        case AnswerBegan() | Answered():
+        case AnswerStarted() | AnswerGiven():
             yield from _answer(moment)
-        case Paused() | Ended():
+        case TurnPaused() | TurnFinished():
             yield from _end(moment)
         case _:
             yield from _beside(moment)
 
 
-def _step(step: str, status: Status, title: str, data: JsonObject) -> Event:
-    return Event(
+def _step(step: str, status: Status, title: str, data: JsonObject) -> KdCubeEvent:
+    return KdCubeEvent(
         type="chat.step", route="chat_step", step=step, status=status, title=title, data=data
     )
 
 
-def _round(moment: RoundBegan | Decided) -> Iterator[Event]:
+def _round(moment: RoundStarted | DecisionMade) -> Iterator[KdCubeEvent]:
     match moment:
-        case RoundBegan(iteration=iteration, limit=limit):
+        case RoundStarted(iteration=iteration, limit=limit):
             data: JsonObject = {"iteration": iteration, "max_iterations": limit}
             yield _step("react.round", "started", f"Round {iteration}", data)
-        case Decided(purpose="decision", iteration=iteration):
-            yield Event(
+        case DecisionMade(purpose="decision", iteration=iteration):
+            yield KdCubeEvent(
                 type="solver.react.decision",
                 route="chat_step",
                 step="react.decision",
@@ -306,15 +306,17 @@ def _round(moment: RoundBegan | Decided) -> Iterator[Event]:
                     "usage": _usage(moment.usage),
                 },
             )
-        case Decided():
+        case DecisionMade():
             pass
 
 
-def _call(moment: CallBegan | CallEnded | Asked | ChildBegan | ChildEnded) -> Event:
+def _call(
+    moment: CallStarted | CallFinished | InputRequested | ChildStarted | ChildFinished,
+) -> KdCubeEvent:
     match moment:
-        case CallBegan(tool=tool) as call:
+        case CallStarted(tool=tool) as call:
             return _step(tool, "started", tool, _named(call))
-        case CallEnded(call=call, status=status, text=text, elapsed_ms=elapsed_ms):
+        case CallFinished(call=call, status=status, text=text, elapsed_ms=elapsed_ms):
             ended: JsonObject = {
                 "arguments": moment.ran_with,
                 "result": text,
@@ -323,19 +325,19 @@ def _call(moment: CallBegan | CallEnded | Asked | ChildBegan | ChildEnded) -> Ev
                 "artifact": moment.artifact,
             }
             return _step(call.tool, _STATUSES[status], call.tool, {**_named(call), **ended})
-        case Asked(call=call, kind=kind, question=question):
+        case InputRequested(call=call, kind=kind, question=question):
             asked: JsonObject = {"kind": kind, "question": question}
             return _step(call.tool, "running", question, {**_named(call), **asked})
-        case ChildBegan(call=call, conversation=name):
+        case ChildStarted(call=call, conversation=name):
             return _step("react.child", "started", name, {**_named(call), "child": name})
-        case ChildEnded(call=call, conversation=name, reason=reason):
+        case ChildFinished(call=call, conversation=name, reason=reason):
             failed = reason in UNANSWERED
             child: JsonObject = {"child": name, "exit_reason": reason}
             data: JsonObject = {**_named(call), **child, "usage": _usage(moment.usage)}
             return _step("react.child", "error" if failed else "completed", name, data)
 
 
-def _named(call: CallBegan) -> JsonObject:
+def _named(call: CallStarted) -> JsonObject:
     return {
         "call_id": call.call_id,
         "tool": call.tool,
@@ -346,16 +348,16 @@ def _named(call: CallBegan) -> JsonObject:
     }
 
 
-def _answer(moment: AnswerBegan | Answered) -> Iterator[Event]:
+def _answer(moment: AnswerStarted | AnswerGiven) -> Iterator[KdCubeEvent]:
     match moment:
-        case AnswerBegan():
+        case AnswerStarted():
             yield _step("answer", "started", "", {})
-        case Answered(text=text, flag=flag, sources=sources):
+        case AnswerGiven(text=text, flag=flag, sources=sources):
             if sources:
                 items: list[Json] = [
                     _citation(number, cited) for number, cited in enumerate(sources, start=1)
                 ]
-                yield Event(
+                yield KdCubeEvent(
                     type="chat.citations",
                     route="chat_step",
                     step="citations",
@@ -365,7 +367,7 @@ def _answer(moment: AnswerBegan | Answered) -> Iterator[Event]:
             yield _step("answer", "completed", "", {"answer": text, "flag": flag})
 
 
-def _citation(number: int, cited: Cited) -> JsonObject:
+def _citation(number: int, cited: CitedSource) -> JsonObject:
     """A source under the number that the answer shows."""
     named: JsonObject = {"number": number, "sid": cited.sid}
     source = cited.source
@@ -382,35 +384,35 @@ def _citation(number: int, cited: Cited) -> JsonObject:
     }
 
 
-def _end(moment: Paused | Ended) -> Iterator[Event]:
+def _end(moment: TurnPaused | TurnFinished) -> Iterator[KdCubeEvent]:
     match moment:
-        case Paused(reason=reason, calls=calls):
+        case TurnPaused(reason=reason, calls=calls):
             waiting: list[Json] = [*calls]
-            yield Event(
+            yield KdCubeEvent(
                 type="conv.status",
                 route="conv_status",
                 step="turn",
                 status="running",
                 data={"state": "waiting", "exit_reason": reason, "calls": waiting},
             )
-        case Ended(reason=reason):
+        case TurnFinished(reason=reason):
             failed = reason == "error"
             status: Status = "error" if failed else "completed"
-            yield Event(
+            yield KdCubeEvent(
                 type="accounting.usage",
                 route="chat_service",
                 step="accounting",
                 status="completed",
                 data={"usage": _usage(moment.usage), "cost": moment.cost},
             )
-            yield Event(
+            yield KdCubeEvent(
                 type="chat.conversation.turn.completed",
                 route="chat_service",
                 step="turn",
                 status=status,
                 data={"exit_reason": reason, "rounds": moment.rounds},
             )
-            yield Event(
+            yield KdCubeEvent(
                 type="chat.error" if failed else "chat.complete",
                 route="chat_error" if failed else "chat_complete",
                 step="turn",
@@ -434,24 +436,24 @@ def _usage(usage: Usage) -> JsonObject:
     }
 
 
-def _beside(moment: Moment) -> Iterator[Event]:
+def _beside(moment: TurnEvent) -> Iterator[KdCubeEvent]:
     match moment:
-        case Accepted(kind=kind, text=text):
-            yield Event(
+        case InputAccepted(kind=kind, text=text):
+            yield KdCubeEvent(
                 type="queue.continuation.accepted",
                 route="chat_service",
                 step="continuation",
                 status="completed",
                 data={"status": f"{kind}_accepted", "kind": kind, "text": text},
             )
-        case Said(kind=kind, text=text, said=said):
+        case InputTaken(kind=kind, text=text, said=said):
             yield _step(kind, "completed", "", {"text": text, "said": said})
-        case Compacted(before=before, after=after):
+        case ContextCompacted(before=before, after=after):
             sizes: JsonObject = {"messages_before": before, "messages_after": after}
             yield _step("context.compaction", "completed", "", sizes)
-        case Selecting(total=total):
+        case SelectionStarted(total=total):
             yield _step("tools.selection", "running", "", {"total_tools": total})
-        case Progressed(channel=channel, text=text, call_id=call_id):
+        case ProgressReported(channel=channel, text=text, call_id=call_id):
             call: JsonObject = {"call_id": call_id} if call_id else {}
             yield _step(channel, "running", text, {"text": text, **call})
         case _:
