@@ -25,16 +25,16 @@ from loopline.timeline import parent_name
 _INHERITED = select(segments.c.owner, segments.c.first, segments.c.last).where(
     segments.c.conversation == bindparam("row"), segments.c.first <= bindparam("seq")
 )
-_base = (
+_fork_base = (
     select(func.coalesce(func.max(segments.c.last), 0))
     .where(segments.c.conversation == bindparam("row"))
     .scalar_subquery()
 )
 _OWN: Select[*tuple[Any, ...]] = select(
     literal(0, Integer).label("owner"),
-    (_base + 1).label("first"),
+    (_fork_base + 1).label("first"),
     bindparam("seq", type_=Integer).label("last"),
-).where(_base < bindparam("seq"))
+).where(_fork_base < bindparam("seq"))
 _SHOWN: CompoundSelect[*tuple[Any, ...]] = union_all(_INHERITED, _OWN)
 _KEEP = segments.insert()
 
@@ -53,7 +53,7 @@ _NEWEST_TURN = (
 _ORIGIN = select(conversations.c.title, conversations.c.started_at).where(
     conversations.c.id == bindparam("row")
 )
-_BEGIN = (
+_BEGIN_FORK = (
     conversations.update()
     .where(conversations.c.id == bindparam("row"))
     .values(turns=bindparam("newest"), title=bindparam("named"), started_at=bindparam("started"))
@@ -104,7 +104,7 @@ def begin(connection: Connection, fork: int, parent: int, seq: int) -> None:
     turns = [connection.execute(_NEWEST_TURN, part).scalar_one() for part in parts]
     title, started = connection.execute(_ORIGIN, {"row": parent}).one()
     begun = {"row": fork, "newest": max(turns), "named": title, "started": started}
-    connection.execute(_BEGIN, begun)
+    connection.execute(_BEGIN_FORK, begun)
 
 
 def doomed(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:

@@ -16,7 +16,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OWNER = select(leases.c.generation, leases.c.boot, leases.c.ends).where(
     leases.c.conversation == bindparam("row")
 )
-_BEGIN = leases.insert()
+_BEGIN_LEASE = leases.insert()
 _CLAIM = (
     leases.update()
     .where(leases.c.conversation == bindparam("row"))
@@ -79,7 +79,7 @@ def claimed(connection: Connection, row: int, claim: Claim) -> Owner | None:
         return owner
     if found is None:
         begun = {"conversation": row, "generation": claim.generation}
-        connection.execute(_BEGIN, {**begun, "boot": claim.boot, "ends": claim.ends})
+        connection.execute(_BEGIN_LEASE, {**begun, "boot": claim.boot, "ends": claim.ends})
     else:
         changed = {"row": row, "newest": claim.generation, "this_boot": claim.boot}
         connection.execute(_CLAIM, {**changed, "this_end": claim.ends})

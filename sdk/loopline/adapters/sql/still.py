@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql.files import reading_still
-from loopline.adapters.sql.threads import Readers
+from loopline.adapters.sql.threads import Readers, T
 from loopline.errors import StoreError
 
-T = TypeVar("T")
 
 _BESIDE = ("-wal", "-journal")
 
