@@ -16,16 +16,12 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.files import file_id
-from loopline.adapters.sql.group import Group
-from loopline.adapters.sql.heartbeat import Heartbeat
-from loopline.adapters.sql.leases import Leases
-from loopline.adapters.sql.ledger import Ledger
-from loopline.adapters.sql.locks import Locks
-from loopline.adapters.sql.opening import open_to_write
-from loopline.adapters.sql.owners import since_boot
-from loopline.adapters.sql.rows import Rows
-from loopline.adapters.sql.threads import Readers, Writer
+from loopline.adapters.sql.leases import Heartbeat, LeaseLocks, Leases, since_boot
+from loopline.adapters.sql.rows import StoreReader
+from loopline.adapters.sql.sqlite import file_id
+from loopline.adapters.sql.store_file import open_to_write
+from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads, WriterThread
+from loopline.adapters.sql.store_writer import StoreWriter
 from loopline.clock import SystemClock
 from loopline.errors import ConflictError, LeaseLost
 from loopline.timeline import Notes
@@ -212,7 +208,7 @@ async def test_a_process_does_not_take_over_from_itself(tmp_path: Path) -> None:
         assert [block.seq for block in kept] == [1]
 
 
-class ReadersOfALateOwner(Readers):
+class ReadersOfALateOwner(ReaderThreads):
     """Readers, before whose second look the owner says that it is alive."""
 
     def __init__(self, store: Path, engine: Engine) -> None:
@@ -237,12 +233,13 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
             database.execute("UPDATE leases SET ends = 1")
         reading, writing = await asyncio.to_thread(open_to_write, store, 1)
         readers = ReadersOfALateOwner(store, reading)
-        ledger = Ledger(store, SystemClock(), None)
-        group = Group(Writer(store, file_id(store), writing, ledger.forget), ledger)
-        leases = Leases(Locks(store), Rows(store, None), readers, lambda: group, 60)
+        writer = StoreWriter(store, SystemClock(), None)
+        thread = WriterThread(store, file_id(store), writing, writer.clear_cache)
+        group = GroupCommit(thread, writer)
+        leases = Leases(LeaseLocks(store), StoreReader(store, None), readers, lambda: group, 60)
         with pytest.raises(ConflictError):
             await leases.hold(HERE, wait=False).__aenter__()
         await leases.close()
         await asyncio.to_thread(readers.close)
-        await asyncio.to_thread(group.writer.close)
+        await asyncio.to_thread(thread.close)
         assert await one.append(HERE, [notes("mine")], seen=0, term=term)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loopline import Harness, Store
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.asked import Append
+from loopline.adapters.sql.rows import AppendRequest
 from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.testing import ScriptedModel
 from loopline.timeline import Body, Entry, admit, body_types
@@ -127,5 +127,5 @@ def test_what_a_user_may_say_at_any_time_survives_the_loss_of_power(body: Body) 
         admit([entry], term=None, newest=0)
     except LeaseLost:
         return
-    asked = Append.of(HERE, [entry], seen=0, term=None, key="", has_blobs=False)
-    assert asked.survives_power
+    request = AppendRequest.encode(HERE, [entry], seen=0, term=None, key="", has_blobs=False)
+    assert request.survives_power_loss

@@ -9,7 +9,7 @@ import pytest
 from loopline import Store, StoreError
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.still import as_left
+from loopline.adapters.sql.store_file import idle_stamp
 from tests.crashes.processes import HERE, kill, prompt, start, url
 
 LARGE = prompt("é" * 30_000)
@@ -75,7 +75,7 @@ async def test_what_a_killed_process_left_is_read_and_left_as_it_is(tmp_path: Pa
     seen = [int(process.stdout.readline()) for _ in range(5)]
     kill(process)
     before = everything(tmp_path)
-    assert as_left(store) is None
+    assert idle_stamp(store) is None
     async with await SqlLog.open(url(store), read_only=True) as log:
         assert len(await log.read(HERE)) >= seen[-1]
     after = everything(tmp_path)

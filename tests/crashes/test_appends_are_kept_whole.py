@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.numbers import REMEMBERED
+from loopline.adapters.sql.store_writer import CACHED_CONVERSATIONS
 from loopline.errors import StoreBusy, StoreError, StoreFull
 from loopline.timeline import ConversationKey, Entry
 from tests.crashes.processes import HERE, THERE, finish, prompt, start, url
@@ -75,7 +75,9 @@ async def test_a_log_that_is_closed_keeps_what_it_was_given_before(tmp_path: Pat
 async def test_more_conversations_than_a_process_remembers_keep_their_places(
     tmp_path: Path,
 ) -> None:
-    first, *others = [ConversationKey(name=f"c{number}") for number in range(REMEMBERED + 20)]
+    first, *others = [
+        ConversationKey(name=f"c{number}") for number in range(CACHED_CONVERSATIONS + 20)
+    ]
     async with await SqlLog.open(url(tmp_path / "talk.db")) as log:
         await asyncio.gather(*(log.append(one, PAIR, seen=0) for one in [first, *others[20:]]))
         mixed = [conversation for other in others[:20] for conversation in (first, other)]

@@ -20,7 +20,7 @@ from loopline.knowledge import (
     MemoryRepository,
     Passage,
 )
-from loopline.knowledge.config import Root, repository_path, roots, space_path
+from loopline.knowledge.tree import Root, repository_path, roots, space_path
 from loopline.refs import KnowledgeRef, Lines, parse
 
 from .conftest import GitFolder, Writer

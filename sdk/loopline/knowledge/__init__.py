@@ -1,13 +1,10 @@
 """Knowledge: a git repository at a commit, searched and read by `ks:` refs."""
 
-from loopline.knowledge.building import Progress
-from loopline.knowledge.config import KnowledgeConfig
-from loopline.knowledge.indexes import IndexStore, MemoryIndexes, StoredIndex
-from loopline.knowledge.passage import Passage
-from loopline.knowledge.reading import read_passage
-from loopline.knowledge.report import Skipped
+from loopline.knowledge.index_build import IndexStore, MemoryIndexes, Progress, Skipped, StoredIndex
+from loopline.knowledge.passage import Passage, read_passage
 from loopline.knowledge.repository import Entry, MemoryRepository, Repository
 from loopline.knowledge.space import KnowledgeSpace, KnowledgeState
+from loopline.knowledge.tree import KnowledgeConfig
 
 __all__ = [
     "Entry",

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
+
+from loopline.errors import KnowledgeError, RefError
+from loopline.knowledge.index_build import decoded
+from loopline.knowledge.repository import Entry, Repository
+from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, roots, shown
+from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
+from loopline.search import chunk, split_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +30,134 @@ class Passage:
     commit: str = ""
     lines: tuple[int, int] = (0, 0)
     score: float | None = None
+
+
+KEPT_TREES = 4
+
+
+class Reading:
+    """Resolves refs against the trees of a repository, the last few of which it keeps."""
+
+    def __init__(self, repository: Repository, roots: tuple[Root, ...]) -> None:
+        self._repository = repository
+        self._roots = roots
+        self._trees: OrderedDict[str, Tree] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def passage(self, ref: str | KnowledgeRef, current: str) -> Passage:
+        """What a ref names, at its own commit or at `current`.
+
+        Raises:
+            RefError: nothing; the message says what would be found.
+        """
+        wanted = _knowledge_ref(ref)
+        commit = current if wanted.commit is None else self._commit(wanted.commit, current)
+        tree = self.tree(commit)
+        path = wanted.path.strip("/")
+        entry = tree.find(path)
+        if entry is not None:
+            return self._file(path, wanted.span, entry, commit)
+        names = tree.listing(path)
+        if names is None:
+            raise RefError(self._unknown(path, commit, tree))
+        return self._folder(path, names, commit)
+
+    def tree(self, commit: str) -> Tree:
+        """The files of a commit, given its full id."""
+        with self._lock:
+            if commit not in self._trees:
+                self._trees[commit] = Tree(self._roots, self._repository.entries(commit))
+            self._trees.move_to_end(commit)
+            if len(self._trees) > KEPT_TREES:
+                self._trees.popitem(last=False)
+            return self._trees[commit]
+
+    def _commit(self, given: str, current: str) -> str:
+        if len(given) >= 4 and current.startswith(given):
+            return current
+        try:
+            return self._repository.resolve(given)
+        except KnowledgeError as error:
+            name, now = self._repository.name, self._repository.abbreviate(current)
+            raise RefError(
+                f"{name} has no commit {given!r}; the current one is {now}, which is read without @"
+            ) from error
+
+    def _file(self, path: str, span: Span | None, entry: Entry, commit: str) -> Passage:
+        text = decoded(self._repository.read(commit, entry.path))
+        if text is None:
+            raise RefError(f"ks:{path} is not text: it has {entry.size:,} bytes")
+        part, lines, span = _part(path, text, span)
+        ref = KnowledgeRef(path=path, commit=self._repository.abbreviate(commit), span=span)
+        return Passage(
+            ref=str(ref),
+            title=_title(path, text, lines if span else (1, 1)),
+            text=part,
+            path=path,
+            commit=commit,
+            lines=lines,
+        )
+
+    def _folder(self, path: str, names: list[str], commit: str) -> Passage:
+        short = self._repository.abbreviate(commit)
+        return Passage(
+            ref=str(KnowledgeRef(path=f"{path}/", commit=short)),
+            title=f"{path}/",
+            text=shown([str(KnowledgeRef(path=name)) for name in names]),
+            path=path,
+            commit=commit,
+        )
+
+    def _unknown(self, path: str, commit: str, tree: Tree) -> str:
+        short = self._repository.abbreviate(commit)
+        near = tree.nearest(path) or tree.listing("") or []
+        hint = f"; there is {', '.join(f'ks:{name}' for name in near[:8])}" if near else ""
+        return f"the knowledge space has no {path!r} at {short}{hint}"
+
+
+def read_passage(
+    repository: Repository, config: KnowledgeConfig, ref: str | KnowledgeRef, commit: str
+) -> Passage:
+    """What a ref names in a space that need not be searched; blocks.
+
+    Raises:
+        RefError: nothing; the message says what would be found.
+    """
+    return Reading(repository, roots(config)).passage(ref, commit)
+
+
+def _knowledge_ref(ref: str | KnowledgeRef) -> KnowledgeRef:
+    wanted = parse(ref) if isinstance(ref, str) else ref
+    if not isinstance(wanted, KnowledgeRef):
+        raise RefError(f"{ref} is no ref of a knowledge space: those begin with ks:")
+    return wanted
+
+
+def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:
+    """The text a span names, its lines, and the span with its end inside the text."""
+    lines = split_lines(text)
+    match span:
+        case None:
+            return text, (min(1, len(lines)), len(lines)), None
+        case Lines():
+            if span.first > len(lines):
+                raise RefError(f"ks:{path} has {len(lines)} lines, so none from {span.first} on")
+            kept = Lines(span.first, min(span.last, len(lines)))
+            return "".join(lines[kept.first - 1 : kept.last]), (kept.first, kept.last), kept
+        case Characters():
+            if span.first > len(text):
+                raise RefError(
+                    f"ks:{path} has {len(text)} characters, so none from {span.first} on"
+                )
+            cut = Characters(span.first, min(span.last, len(text)))
+            first = text.count("\n", 0, cut.first - 1) + 1
+            last = text.count("\n", 0, cut.last - 1) + 1
+            return text[cut.first - 1 : cut.last], (first, last), cut
+
+
+def _title(path: str, text: str, lines: tuple[int, int]) -> str:
+    """The heading or definition that the lines begin in, or the file's name."""
+    for found in chunk(path, text):
+        if found.lines[1] >= lines[0]:
+            return found.title
+    return path.rpartition("/")[2]

@@ -10,14 +10,19 @@ from hashlib import sha256
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import KnowledgeError
-from loopline.knowledge import report as notes
-from loopline.knowledge.building import Build, Progress
-from loopline.knowledge.config import KnowledgeConfig, Root, roots
-from loopline.knowledge.indexes import IndexStore, StoredIndex
-from loopline.knowledge.passage import Passage
-from loopline.knowledge.reading import Reading
-from loopline.knowledge.report import Report, Skipped
+from loopline.knowledge.index_build import (
+    Build,
+    IndexStore,
+    Progress,
+    Report,
+    Skipped,
+    StoredIndex,
+    dump,
+    load,
+)
+from loopline.knowledge.passage import Passage, Reading
 from loopline.knowledge.repository import Repository
+from loopline.knowledge.tree import KnowledgeConfig, Root, roots
 from loopline.refs import KnowledgeRef, Lines
 from loopline.search import CHUNKS_VERSION, Hit, Index, IndexDamaged
 
@@ -192,16 +197,16 @@ class KnowledgeSpace:
         stored = self._indexes.open(signature)
         if stored is not None:
             try:
-                return stored, notes.load(stored.notes), True
+                return stored, load(stored.notes), True
             except KnowledgeError:
                 stored.index.close()
                 self._indexes.discard(signature)
         tree = self._reading.tree(commit)
         build = Build(self._repository, tree, validate_refs=self._config.validate_refs)
         stored = self._indexes.build(
-            signature, build.chunks(progress), lambda: notes.dump(build.report())
+            signature, build.chunks(progress), lambda: dump(build.report())
         )
-        return stored, notes.load(stored.notes), not build.started
+        return stored, load(stored.notes), not build.started
 
 
 def signed(commit: str, roots: tuple[Root, ...], *, validate_refs: bool) -> str:

@@ -2,9 +2,8 @@
 
 from loopline.search.chunks import CHUNKS_VERSION, chunk, kind_of, split_lines
 from loopline.search.index import KINDS, Chunk, Hit, Index, IndexDamaged, Kind
-from loopline.search.memory import MemoryIndex
-from loopline.search.ranking import Term, best
-from loopline.search.words import name_parts, query_words
+from loopline.search.memory_index import MemoryIndex
+from loopline.search.ranking import Term, best, name_parts, query_words
 
 __all__ = [
     "CHUNKS_VERSION",

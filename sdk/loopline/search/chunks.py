@@ -5,10 +5,15 @@ from __future__ import annotations
 import io
 import re
 
-from loopline.search.definitions import python_sections
-from loopline.search.headings import markdown_sections, restructured_sections
 from loopline.search.index import Chunk, Kind
-from loopline.search.sections import Section, pieces, windows
+from loopline.search.sections import (
+    Section,
+    markdown_sections,
+    pieces,
+    python_sections,
+    restructured_sections,
+    windows,
+)
 
 # Part of the signature of an index: raise it when the same text would be cut in another way.
 CHUNKS_VERSION = 1

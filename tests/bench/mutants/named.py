@@ -126,7 +126,7 @@ NAMED = (
     Named(
         "a process takes over from itself",
         "adapters/sql/leases.py",
-        "if lock.conversation in self._held or not owner.is_silent",
+        "if lock.conversation in self._leases or not owner.is_silent",
         "if not owner.is_silent",
     ),
     Named(

@@ -1,5 +1,5 @@
 """Conversations kept in a SQLite file."""
 
-from loopline.adapters.sql.log import SqlLog
+from loopline.adapters.sql.sql_log import SqlLog
 
 __all__ = ["SqlLog"]

@@ -1,43 +1,53 @@
-"""Who may run a conversation: a lock that a dead owner no longer has, and an end for a silent one."""
+"""Leases: who may run a conversation. A dead owner loses its lock, a silent owner's lease ends."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import logging
+import os
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from hashlib import sha256
 from io import FileIO
+from pathlib import Path
 
-from loopline.adapters.sql.group import Group
-from loopline.adapters.sql.heartbeat import Heartbeat
-from loopline.adapters.sql.locks import Locks
-from loopline.adapters.sql.owners import Claim, Owner, boot_id, since_boot
-from loopline.adapters.sql.rows import Rows
-from loopline.adapters.sql.threads import Readers
+from loopline.adapters.sql.rows import LeaseOwner, StoreReader
+from loopline.adapters.sql.sqlite import make_private_folder, store_error
+from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads
+from loopline.adapters.sql.store_writer import LeaseClaim
 from loopline.errors import ConflictError, StoreError
 from loopline.timeline import ConversationKey
+from loopline.timeline.waiting import settled
 
 LEASE_SECONDS = 10.0
 BEATS_PER_LEASE = 4
 FIRST_POLL_SECONDS = 0.005
 LAST_POLL_SECONDS = 0.05
-LOOK_SECONDS = 0.5
+OWNER_CHECK_SECONDS = 0.5
+HANG_SECONDS = 300.0
+"""An event loop that has been blocked for so long hangs: its leases are renewed no more."""
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _Term = tuple[ConversationKey, int]
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 
 @dataclass(slots=True)
 class _Lease:
-    """A term that is had here, until so many milliseconds after boot unless it is put off."""
+    """A lease held by this process; `ends` is milliseconds since boot."""
 
     term: int
     ends: int
 
 
 class Leases:
-    """The leases of a process: it has a term and a lock for each, and puts off their ends.
+    """The leases of a process: a term and a lock for each, renewed until they are given up.
 
     A process that is stopped for longer than a lease, or whose loop hangs, may find that another
     has taken over: it learns that from its next append.
@@ -45,44 +55,49 @@ class Leases:
 
     def __init__(
         self,
-        locks: Locks,
-        rows: Rows,
-        readers: Readers,
-        writing: Callable[[], Group],
+        locks: LeaseLocks,
+        reader: StoreReader,
+        readers: ReaderThreads,
+        group_commit: Callable[[], GroupCommit],
         seconds: float,
     ) -> None:
         self._locks = locks
-        self._rows = rows
+        self._reader = reader
         self._readers = readers
-        self._writing = writing
+        self._group_commit = group_commit
         self._seconds = seconds
-        self._held: dict[ConversationKey, _Lease] = {}
+        self._leases: dict[ConversationKey, _Lease] = {}
         self._heartbeat: Heartbeat | None = None
 
     @asynccontextmanager
     async def hold(self, conversation: ConversationKey, *, wait: bool) -> AsyncGenerator[int, None]:
-        """Have the right to run the conversation, as a new term, until the context is left.
+        """Hold the right to run the conversation, as a new term, until the context is left.
 
         Raises:
-            ConflictError: `wait` is False and somebody else has it.
+            ConflictError: `wait` is False and another runner holds it.
         """
         with ExitStack() as files:
-            lease = await self._wait(_Lock(self._locks, conversation, files), wait=wait)
-            self._held[conversation] = lease
+            lock = _ConversationLock(self._locks, conversation, files)
+            lease = await self._acquire(lock, wait=wait)
+            self._leases[conversation] = lease
             try:
-                self._start()
+                if self._heartbeat is None:
+                    beat = partial(self._beat, self._group_commit())
+                    self._heartbeat = Heartbeat(beat, every=self._seconds / BEATS_PER_LEASE)
                 yield lease.term
             finally:
-                self._let_go(conversation, lease)
+                if self._leases.get(conversation) is lease:
+                    del self._leases[conversation]
 
-    async def _wait(self, lock: _Lock, *, wait: bool) -> _Lease:
+    async def _acquire(self, lock: _ConversationLock, *, wait: bool) -> _Lease:
         pause = FIRST_POLL_SECONDS
-        look = 0.0
+        next_check = 0.0
         while True:
             lease = await self._locked(lock)
-            if lease is None and time.monotonic() >= look:
+            if lease is None and time.monotonic() >= next_check:
                 lease = await self._taken_over(lock)
-                look = time.monotonic() + min(LOOK_SECONDS, self._seconds / BEATS_PER_LEASE)
+                check_every = min(OWNER_CHECK_SECONDS, self._seconds / BEATS_PER_LEASE)
+                next_check = time.monotonic() + check_every
             if lease is not None:
                 return lease
             if not wait:
@@ -92,101 +107,134 @@ class Leases:
             pause = min(2 * pause, LAST_POLL_SECONDS)
 
     async def stands(self, conversation: ConversationKey, term: int) -> bool:
-        """Whether the lease of that term stands; once it may have ended, only if it can be put off."""
-        held = self._held.get(conversation)
-        if held is not None and held.term == term and since_boot() <= held.ends:
+        """Return whether the lease of that term stands; once it may have ended, only if it can be renewed."""
+        lease = self._leases.get(conversation)
+        if lease is not None and lease.term == term and since_boot() <= lease.ends:
             return True
-        return bool(await self._renew([(conversation, term)]))
+        group = self._group_commit()
+        return bool(await group.thread.do(partial(self._renew, group, [(conversation, term)])))
 
-    async def _locked(self, lock: _Lock) -> _Lease | None:
-        """A term, if nobody has the lock of the newest generation."""
+    async def _locked(self, lock: _ConversationLock) -> _Lease | None:
+        """Return a lease if nobody has the lock of the newest generation."""
         while await lock.take():
             claimed = await self._claim(lock, takes_over=False)
             if isinstance(claimed, _Lease):
                 return claimed
-            lock.turn_to(claimed.generation)
+            lock.switch_to(claimed.generation)
         return None
 
-    async def _taken_over(self, lock: _Lock) -> _Lease | None:
-        """A term, if whoever has the lock has been silent until the lease ended."""
+    async def _taken_over(self, lock: _ConversationLock) -> _Lease | None:
+        """Return a lease if the owner of the lock has been silent until its own ended."""
         owner = await self._owner(lock)
-        lock.turn_to(owner.generation)
-        if lock.conversation in self._held or not owner.is_silent(boot_id(), since_boot()):
+        lock.switch_to(owner.generation)
+        if lock.conversation in self._leases or not owner.is_silent(boot_id(), since_boot()):
             return None
-        await asyncio.sleep(LAST_POLL_SECONDS)  # it may have the lock and be about to say so
+        await asyncio.sleep(LAST_POLL_SECONDS)  # another may have the lock and be about to say so
         if owner != await self._owner(lock):
             return None
-        lock.turn_to(owner.generation + 1)
+        lock.switch_to(owner.generation + 1)
         if await lock.take():
             claimed = await self._claim(lock, takes_over=True)
             if isinstance(claimed, _Lease):
                 return claimed
-            lock.turn_to(claimed.generation)
+            lock.switch_to(claimed.generation)
         return None
 
-    async def _owner(self, lock: _Lock) -> Owner:
-        self._writing()
-        return await self._readers.read(partial(self._rows.owner, conversation=lock.conversation))
+    async def _owner(self, lock: _ConversationLock) -> LeaseOwner:
+        self._group_commit()
+        return await self._readers.read(partial(self._reader.owner, conversation=lock.conversation))
 
-    async def _claim(self, lock: _Lock, *, takes_over: bool) -> _Lease | Owner:
-        group = self._writing()  # it may have been closed meanwhile
+    async def _claim(self, lock: _ConversationLock, *, takes_over: bool) -> _Lease | LeaseOwner:
+        group = self._group_commit()  # it may have been closed meanwhile
 
-        def take() -> _Lease | Owner:
-            claim = Claim(
+        def take_term() -> _Lease | LeaseOwner:
+            claim = LeaseClaim(
                 generation=lock.generation,
                 takes_over=takes_over,
                 boot=boot_id(),
                 now=since_boot(),
                 seconds=self._seconds,
             )
-            with group.writer.transaction() as connection:
-                claimed = group.ledger.take_term(connection, lock.conversation, claim)
+            with group.thread.transaction() as connection:
+                claimed = group.writer.take_term(connection, lock.conversation, claim)
             return _Lease(claimed, claim.ends) if isinstance(claimed, int) else claimed
 
-        return await group.writer.do(take)
+        return await group.thread.do(take_term)
 
-    def _let_go(self, conversation: ConversationKey, lease: _Lease) -> None:
-        if self._held.get(conversation) is lease:
-            del self._held[conversation]
+    def _beat(self, group: GroupCommit) -> None:
+        """Renew every lease; on the heartbeat's thread."""
+        terms = [(conversation, lease.term) for conversation, lease in self._leases.copy().items()]
+        if terms:
+            with suppress(StoreError):  # the next append reports it to a caller that can answer
+                group.thread.wait_for(partial(self._renew, group, terms))
 
-    def _start(self) -> None:
-        if self._heartbeat is None:
-            every = self._seconds / BEATS_PER_LEASE
-            self._heartbeat = Heartbeat(partial(self._beat, self._writing()), every=every)
-
-    def _beat(self, group: Group) -> None:
-        """Put every end off; on the heartbeat's thread."""
-        held = [(conversation, lease.term) for conversation, lease in self._held.copy().items()]
-        if held:
-            with suppress(StoreError):  # the next append says what is wrong, to who can answer
-                group.writer.wait_for(partial(self._put_off, group, held))
-
-    async def _renew(self, terms: Sequence[_Term]) -> Sequence[_Term]:
-        """Put the ends of these terms off; those of them that stand."""
-        group = self._writing()
-        return await group.writer.do(partial(self._put_off, group, terms))
-
-    def _put_off(self, group: Group, terms: Sequence[_Term]) -> Sequence[_Term]:
+    def _renew(self, group: GroupCommit, terms: Sequence[_Term]) -> Sequence[_Term]:
+        """Renew the leases of these terms, on the writer's thread; return those that stand."""
         ends = since_boot() + round(self._seconds * 1000)
-        with group.writer.transaction() as connection:
-            standing = group.ledger.put_off(connection, terms, ends)
-        for conversation, term in standing:
-            held = self._held.get(conversation)
-            if held is not None and held.term == term:
-                held.ends = ends
-        return standing
+        with group.thread.transaction() as connection:
+            current = group.writer.renew(connection, terms, ends)
+        for conversation, term in current:
+            lease = self._leases.get(conversation)
+            if lease is not None and lease.term == term:
+                lease.ends = ends
+        return current
 
     async def close(self) -> None:
-        """Let every lease run out."""
+        """Stop renewing, so that every lease ends."""
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             await heartbeat.stop()
 
 
-class _Lock:
-    """The lock that somebody is about to take."""
+class LeaseLocks:
+    """Locks for each conversation, on files of their own in a folder beside the store.
 
-    def __init__(self, locks: Locks, conversation: ConversationKey, files: ExitStack) -> None:
+    A lock has a generation. The next one is begun when its owner is alive and silent, for such a
+    lock cannot be taken away.
+    """
+
+    def __init__(self, store: Path) -> None:
+        self._folder = store.with_name(f"{store.name}-locks")
+
+    async def open(
+        self, conversation: ConversationKey, generation: int, files: ExitStack
+    ) -> FileIO:
+        """Return the lock's file; closing the stack closes it and releases the lock.
+
+        Two tasks of a process exclude each other too, for each opens the file anew.
+        """
+        names = (conversation.tenant, conversation.project, conversation.user, conversation.name)
+        suffix = f".{generation}" if generation else ""
+        path = self._folder / f"{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
+        loop = asyncio.get_running_loop()
+        return await settled(loop.run_in_executor(None, self._open, path, files))
+
+    def _open(self, path: Path, files: ExitStack) -> FileIO:
+        try:
+            make_private_folder(self._folder)
+            return files.enter_context(FileIO(path, "a", opener=_open_private))
+        except OSError as error:
+            raise store_error(self._folder, error) from error
+
+    def take(self, file: FileIO) -> bool:
+        """Take the lock if nobody has it; return whether it is taken."""
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise store_error(self._folder, error) from error
+        return True
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class _ConversationLock:
+    """The lock of a conversation, of whatever generation is the newest."""
+
+    def __init__(self, locks: LeaseLocks, conversation: ConversationKey, files: ExitStack) -> None:
         self._locks = locks
         self._files = files
         self._open: dict[int, FileIO] = {}
@@ -194,15 +242,82 @@ class _Lock:
         self.generation = 0
 
     async def take(self) -> bool:
-        """Whether it is had now."""
+        """Take the lock if nobody has it; return whether it is taken."""
         file = self._open.get(self.generation)
         if file is None:
             file = await self._locks.open(self.conversation, self.generation, self._files)
             self._open[self.generation] = file
         return self._locks.take(file)
 
-    def turn_to(self, generation: int) -> None:
-        """Give it back, and mean another one from now on."""
+    def switch_to(self, generation: int) -> None:
+        """Release the lock, and use that of another generation from now on."""
         if generation != self.generation and self.generation in self._open:
-            self._locks.give_back(self._open[self.generation])
+            fcntl.flock(self._open[self.generation], fcntl.LOCK_UN)
         self.generation = generation
+
+
+class Heartbeat:
+    """Calls `beat` on a thread, again and again, until it is stopped or the event loop hangs.
+
+    It beats for a loop that is blocked, for that one goes on; it beats again once a loop that hung
+    has gone on. A stopped process has no heartbeat, for its threads are stopped too.
+    """
+
+    def __init__(
+        self, beat: Callable[[], None], *, every: float, hang_seconds: float = HANG_SECONDS
+    ) -> None:
+        """Start the thread for the running loop."""
+        self._beat = beat
+        self._every = every
+        self._hang_seconds = hang_seconds
+        self._loop = asyncio.get_running_loop()
+        self._last_tick = time.monotonic()
+        self._tick_requested = False
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="loopline-lease", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop, after a beat that has begun."""
+        self._stopped.set()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every) and self._request_tick():
+            if time.monotonic() - self._last_tick < self._hang_seconds:
+                self._beat()
+
+    def _request_tick(self) -> bool:
+        """Have the loop tick, unless it has yet to answer; return whether the loop is open."""
+        if not self._tick_requested:
+            self._tick_requested = True
+            try:
+                self._loop.call_soon_threadsafe(self._tick, time.monotonic())
+            except RuntimeError:  # the loop was closed
+                return False
+        return True
+
+    def _tick(self, requested_at: float) -> None:
+        self._last_tick, self._tick_requested = time.monotonic(), False
+        blocked = self._last_tick - requested_at
+        if blocked > 4 * self._every:
+            logger.warning(
+                "the event loop was blocked for %.0f s: await what takes long, or run it in a thread, "
+                "as tools that are plain functions are",
+                blocked,
+            )
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of the machine's current boot, or an empty string where there is none."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def since_boot() -> int:
+    """Return the milliseconds since the machine was started, those it slept through included."""
+    clock: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return time.clock_gettime_ns(clock) // 1_000_000

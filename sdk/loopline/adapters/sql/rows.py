@@ -1,220 +1,208 @@
-"""Rows and what they say: blocks, conversations, and how each is read."""
+"""The store's rows: bodies encoded into them, blocks and summaries read from them, and their audit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, null, or_, select
+from sqlalchemy import Connection, Row
 
-from loopline.adapters.sql.asked import Stored
-from loopline.adapters.sql.driver import Statement
-from loopline.adapters.sql.owners import Owner, owner_of
-from loopline.adapters.sql.schema import (
-    blocks,
-    conversations,
-    leases,
-    segments,
-    tombstones,
-    version_of,
+from loopline.adapters.sql import statements
+from loopline.adapters.sql.schema import VERSION_KEY
+from loopline.adapters.sql.sqlite import fetch_all
+from loopline.adapters.sql.statements import (
+    BEFORE_DIGESTS,
+    BEFORE_FORKS,
+    CURRENT,
+    EPOCH,
+    MILLISECOND,
+    ConversationFilter,
+    Query,
+    ReadStatements,
+    filtered_blocks,
 )
 from loopline.errors import StoreError
 from loopline.models import dumps
-from loopline.timeline import Block, ConversationKey, ConversationSummary, decode
-from loopline.timeline.blobs import BlobStore
-from loopline.timeline.chain import START, digest_after, milliseconds_of, place_of
+from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry, decode
+from loopline.timeline.blobs import LARGE_BYTES, BlobStore
+from loopline.timeline.chain import (
+    START,
+    Audit,
+    Fault,
+    Head,
+    Link,
+    audit,
+    digest_after,
+    milliseconds_of,
+    place_of,
+)
+from loopline.timeline.soundness import sound
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_ALL = -1
-_LAST_PLACE = 2**62
+SURVIVE_POWER_LOSS = {
+    "user.prompt",
+    "user.followup",
+    "user.steer",
+    "user.stop",
+    "user.answer",
+    "user.recalled",
+    "user.attachment",
+    "turn.feedback",
+    "react.tool.start",
+    "assistant.completion",
+}
+_NO_LIMIT = -1
+_LAST_SEQ = 2**62
 _Part = tuple[int, int, int]
-"""Whose blocks: the row of their conversation, after which place and up to which."""
-
-is_named: ColumnElement[bool] = and_(
-    conversations.c.tenant == bindparam("tenant"),
-    conversations.c.project == bindparam("project"),
-    conversations.c.user == bindparam("user"),
-    conversations.c.name == bindparam("name"),
-)
-"""The condition that a row is the conversation of these `names`."""
-
-_OWN = select(conversations.c.id, null(), null(), null()).where(is_named)
-_PARTS = (
-    select(conversations.c.id, segments.c.owner, segments.c.first, segments.c.last)
-    .join_from(conversations, segments, segments.c.conversation == conversations.c.id, isouter=True)
-    .where(is_named)
-    .order_by(segments.c.last)
-)
-_TOMBSTONE = (
-    select(tombstones.c.at)
-    .join_from(tombstones, conversations, tombstones.c.conversation == conversations.c.id)
-    .where(is_named)
-)
+"""Blocks of a conversation: the id of its row, the seq after which they begin, and their last seq."""
 
 
-def _blocks(blob: ColumnElement[Any], digest: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    return (
-        select(
-            blocks.c.seq,
-            blocks.c.turn,
-            blocks.c.round,
-            blocks.c.n,
-            blocks.c.ts,
-            blocks.c.term,
-            blocks.c.type,
-            blocks.c.version,
-            blocks.c.body,
-            blob,
-            digest,
-        )
-        .where(
-            blocks.c.conversation == bindparam("owner"),
-            blocks.c.seq > bindparam("after"),
-            blocks.c.seq <= bindparam("until"),
-        )
-        .order_by(blocks.c.seq)
-        .limit(bindparam("limit"))
-    )
-
-
-def _at(query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
-    """The query for blocks, restricted to these `places`, a JSON array of them."""
-    places = func.json_each(bindparam("places")).table_valued("value")
-    return query.where(blocks.c.seq.in_(select(places.c.value)))
-
-
-_newest = blocks.alias("newest")
-_last = (
-    select(_newest.c.id)
-    .where(_newest.c.conversation == conversations.c.id)
-    .order_by(_newest.c.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_shown = blocks.alias("shown")
-_last_shown = (
-    select(_shown.c.id)
-    .join_from(
-        segments,
-        _shown,
-        and_(_shown.c.conversation == segments.c.owner, _shown.c.seq == segments.c.last),
-    )
-    .where(segments.c.conversation == conversations.c.id)
-    .order_by(segments.c.last.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-
-
-def _summaries(last: ColumnElement[int]) -> Select[*tuple[Any, ...]]:
-    return select(
-        conversations.c.name,
-        conversations.c.user,
-        conversations.c.tenant,
-        conversations.c.project,
-        conversations.c.uid,
-        blocks.c.seq,
-        conversations.c.turns,
-        conversations.c.title,
-        conversations.c.started_at,
-        blocks.c.ts,
-    ).join_from(conversations, blocks, blocks.c.id == last)
-
-
-class _Statements:
-    """How a store is read: one that is as it is now, or one that nobody has migrated yet."""
-
-    def __init__(
-        self,
-        parts: Select[*tuple[Any, ...]],
-        blob: ColumnElement[Any],
-        digest: ColumnElement[Any],
-        last: ColumnElement[int],
-    ) -> None:
-        found = _summaries(last)
-        latest_first = found.order_by(blocks.c.ts.desc(), blocks.c.id.desc())
-        self.parts: Statement = Statement.of(parts)
-        self.every: Select[*tuple[Any, ...]] = _blocks(blob, digest)
-        self.blocks: Statement = Statement.of(self.every)
-        self.at: Statement = Statement.of(_at(self.every))
-        self.summary: Statement = Statement.of(found.where(is_named))
-        self.summaries: Select[*tuple[Any, ...]] = latest_first
-
-
-newest_block: ColumnElement[int] = func.coalesce(_last, _last_shown)
-"""The id of the last block that a conversation shows."""
-_NOW = _Statements(_PARTS, blocks.c.blob, blocks.c.digest, newest_block)
-_BEFORE_DIGESTS = _Statements(_PARTS, blocks.c.blob, null(), newest_block)
-_BEFORE_BLOBS_AND_FORKS = _Statements(_OWN, null(), null(), _last)
-_DIGESTS = Statement.of(
-    _at(
-        select(blocks.c.seq, blocks.c.digest).where(
-            blocks.c.conversation == bindparam("owner"),
-            blocks.c.seq > bindparam("after"),
-            blocks.c.seq <= bindparam("until"),
-        )
-    )
-)
-
-
-_trimmed = func.rtrim(conversations.c.name, "0123456789.")
-_is_child: ColumnElement[bool] = and_(
-    _trimmed != conversations.c.name,
-    func.length(_trimmed) > len("~c"),
-    func.substr(_trimmed, -len("~c")) == "~c",
-)
-"""As `parent_name` has it: what stands before the last digits and dots ends in `~c`."""
-
-
-_ends = blocks.alias("ends")
-_last_ended = (
-    select(_ends.c.turn)
-    .where(_ends.c.conversation == conversations.c.id, _ends.c.type == "react.exit")
-    .order_by(_ends.c.seq.desc())
-    .limit(1)
-    .scalar_subquery()
-)
-_is_unfinished: ColumnElement[bool] = and_(
-    conversations.c.id.in_(select(leases.c.conversation)),
-    func.coalesce(_last_ended, 0) < conversations.c.turns,
-)
+# Encoding.
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Which conversations are to be listed; None is no condition."""
+class EncodedBody:
+    """A body as its row holds it. One that is too large for a row is in `large`, and `blob` is its name.
 
-    user: str | None
-    project: str | None
-    tenant: str | None
-    after: datetime | None
-    before: datetime | None
-    limit: int | None
+    `size` and `sha256` are those of the JSON text.
+    """
 
-    def of(self, query: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
-        """The query of all, restricted to them."""
-        query = query.where(~_is_child)
-        names_wanted = ((conversations.c.user, self.user), (conversations.c.project, self.project))
-        for column, name in (*names_wanted, (conversations.c.tenant, self.tenant)):
-            if name is not None:
-                query = query.where(column == name)
-        if self.after is not None:
-            query = query.where(blocks.c.ts > milliseconds_of(self.after))
-        if self.before is not None:
-            # Rounded up: a block of the very millisecond that the moment lies in came before it.
-            query = query.where(blocks.c.ts < -((_EPOCH - self.before) // _MILLISECOND))
-        return query.limit(self.limit)
+    kind: str
+    version: int
+    text: str
+    size: int
+    sha256: bytes
+    blob: str | None = None
+    large: bytes = b""
+
+    @classmethod
+    def encode(cls, body: Body, *, has_blobs: bool) -> Self:
+        """Encode the body.
+
+        Raises:
+            UnsoundBody: it could not be read again.
+        """
+        kind, version, text = sound(body)
+        data = text.encode()
+        digest = sha256(data).digest()
+        if has_blobs and len(data) > LARGE_BYTES:
+            return cls(kind, version, "", len(data), digest, digest.hex(), data)
+        return cls(kind, version, text, len(data), digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRequest:
+    """The arguments of an append, its bodies encoded already."""
+
+    conversation: ConversationKey
+    entries: Sequence[Entry]
+    bodies: Sequence[EncodedBody]
+    seen: int
+    term: int | None
+    key: str
+
+    @classmethod
+    def encode(
+        cls,
+        conversation: ConversationKey,
+        entries: Sequence[Entry],
+        *,
+        seen: int,
+        term: int | None,
+        key: str,
+        has_blobs: bool,
+    ) -> Self:
+        """Encode the bodies of an append.
+
+        Raises:
+            UnsoundBody: a body could not be read again.
+            UnicodeEncodeError: a database cannot hold a name or the key.
+        """
+        "".join((*key_parameters(conversation).values(), key)).encode()
+        return cls(
+            conversation=conversation,
+            entries=tuple(entries),
+            bodies=[EncodedBody.encode(entry.body, has_blobs=has_blobs) for entry in entries],
+            seen=seen,
+            term=term,
+            key=key,
+        )
+
+    @property
+    def survives_power_loss(self) -> bool:
+        """Whether to wait until the disk has it, and not only the operating system."""
+        return any(body.kind in SURVIVE_POWER_LOSS for body in self.bodies)
+
+    @property
+    def large(self) -> list[bytes]:
+        """The bodies to keep as blobs."""
+        return [body.large for body in self.bodies if body.blob is not None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which blocks are to be read: what `TimelineLog.read` is asked for."""
+class ChainPoint:
+    """What a row records of all blocks up to it: the digest of the chain and the size of the bodies."""
+
+    digest: bytes = START
+    bytes: int = 0
+
+
+BlockRow = dict[str, int | str | bytes | None]
+
+
+def encode_block(
+    conversation: int, block: Block, body: EncodedBody, previous: ChainPoint
+) -> tuple[BlockRow, ChainPoint]:
+    """Return the block as a row of the conversation, and the chain up to it."""
+    ts = milliseconds_of(block.ts)
+    kind = body.kind.encode()
+    position = place_of(block.turn, block.round, block.n, ts, block.term, body.version, kind)
+    digest = digest_after(previous.digest, body.sha256, block.seq, position)
+    point = ChainPoint(digest, previous.bytes + body.size)
+    row: BlockRow = {
+        "conversation": conversation,
+        "seq": block.seq,
+        "turn": block.turn,
+        "round": block.round,
+        "n": block.n,
+        "ts": ts,
+        "term": block.term,
+        "type": body.kind,
+        "version": body.version,
+        "body": body.text,
+        "blob": body.blob,
+        "digest": point.digest,
+        "bytes": point.bytes,
+    }
+    return row, point
+
+
+def key_parameters(conversation: ConversationKey) -> dict[str, str]:
+    """Return the parameters that find a conversation's row."""
+    return {
+        "tenant": conversation.tenant,
+        "project": conversation.project,
+        "user": conversation.user,
+        "name": conversation.name,
+    }
+
+
+@lru_cache(maxsize=1024)  # the blocks of an append share one time
+def from_milliseconds(milliseconds: int) -> datetime:
+    """Return the time so many milliseconds after 1970 began in UTC."""
+    return EPOCH + milliseconds * MILLISECOND
+
+
+# Reading.
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFilter:
+    """Which blocks to read: the arguments of `TimelineLog.read`."""
 
     after: int
     limit: int | None = None
@@ -224,293 +212,250 @@ class Wanted:
     also: tuple[int, ...] = ()
 
 
-@lru_cache(maxsize=64)  # compiling one takes longer than running it
-def _filtered(
-    statements: _Statements, types: tuple[str, ...], *, by_turn: bool, from_end: bool
-) -> Statement:
-    """The statement for blocks of these types and those below them, and of a `turn`."""
-    query = statements.every
-    if types:
-        query = query.where(or_(*map(_is_among, types)))
-    if by_turn:
-        query = query.where(blocks.c.turn == bindparam("turn"))
-    if from_end:
-        query = query.order_by(None).order_by(blocks.c.seq.desc())
-    return Statement.of(query)
-
-
-def _is_among(kind: str) -> ColumnElement[bool]:
-    """Types are compared by code points, and `/` is the one after the dot."""
-    below = and_(blocks.c.type >= f"{kind}.", blocks.c.type < f"{kind}/")
-    return or_(blocks.c.type == kind, below)
-
-
-def names(conversation: ConversationKey) -> dict[str, str]:
-    """What a row is found by."""
-    return {
-        "tenant": conversation.tenant,
-        "project": conversation.project,
-        "user": conversation.user,
-        "name": conversation.name,
-    }
-
-
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """What a row tells of all up to it: the digest of the chain, and the bytes of the bodies."""
+class LeaseOwner:
+    """The runner that held a conversation last.
 
-    digest: bytes = START
-    bytes: int = 0
+    It locks the file of that generation, and its lease ends so many milliseconds after that boot.
+    """
 
+    generation: int = 0
+    boot: str = ""
+    ends: int = 0
 
-BLOCK_COLUMNS = (
-    "conversation",
-    "seq",
-    "turn",
-    "round",
-    "n",
-    "ts",
-    "term",
-    "type",
-    "version",
-    "body",
-    "blob",
-    "digest",
-    "bytes",
-)
+    def is_silent(self, boot: str, now: int) -> bool:
+        """Return whether the lease has ended. An owner of another boot has lost its lock, which is enough."""
+        return self.ends > 0 and self.boot == boot and self.ends < now
 
 
-Row = dict[str, int | str | bytes | None]
-
-
-def row_of(conversation: int, block: Block, stored: Stored, before: Mark) -> tuple[Row, Mark]:
-    """The block as a row, and its mark; `stored` is its encoded body, `before` the mark before it."""
-    ts = milliseconds_of(block.ts)
-    kind = stored.kind.encode()
-    place = place_of(block.turn, block.round, block.n, ts, block.term, stored.version, kind)
-    digest = digest_after(before.digest, stored.sha256, block.seq, place)
-    mark = Mark(digest, before.bytes + stored.size)
-    row: Row = {
-        "conversation": conversation,
-        "seq": block.seq,
-        "turn": block.turn,
-        "round": block.round,
-        "n": block.n,
-        "ts": ts,
-        "term": block.term,
-        "type": stored.kind,
-        "version": stored.version,
-        "body": stored.body,
-        "blob": stored.blob,
-        "digest": mark.digest,
-        "bytes": mark.bytes,
-    }
-    return row, mark
-
-
-class Rows:
-    """What the rows of a store say, whether or not somebody has migrated it yet."""
+class StoreReader:
+    """Reads a store, whether or not it has been migrated to the current schema."""
 
     def __init__(self, path: Path, blobs: BlobStore | None) -> None:
         self._path = path
         self._blobs = blobs
-        self._statements = _BEFORE_BLOBS_AND_FORKS
+        self._statements = BEFORE_FORKS
 
     def blocks(
-        self, connection: Connection, conversation: ConversationKey, *, after: int = 0
+        self, connection: Connection, conversation: ConversationKey, wanted: BlockFilter
     ) -> list[Block]:
-        """The blocks after `after`, in order.
+        """Return the blocks that match the filter, in order.
 
         Raises:
-            StoreError: a row holds something else than its type says, or its blob is not as it was.
+            StoreError: a row is damaged, or its blob is.
         """
-        return self.wanted(connection, conversation, Wanted(after))
-
-    def wanted(
-        self, connection: Connection, conversation: ConversationKey, wanted: Wanted
-    ) -> list[Block]:
-        """The blocks that are wanted, in order.
-
-        Raises:
-            StoreError: a row holds something else than its type says, or its blob is not as it was.
-        """
-        statements = self._as_found(connection)
-        parts = _parts(connection, statements.parts, conversation)
+        read_statements = self._read_statements(connection)
+        parts = _parts(connection, read_statements.segments, conversation)
         rows = list[Sequence[Any]]()
         if wanted.also:
-            places = {"places": dumps(list(wanted.also)), "limit": _ALL}
+            positions = {"positions": dumps(list(wanted.also)), "limit": _NO_LIMIT}
             for owner, after, until in parts:
                 part = {"owner": owner, "after": after, "until": min(until, wanted.after)}
-                rows += statements.at.rows(connection, {**part, **places})
+                rows += fetch_all(connection, read_statements.blocks_at, {**part, **positions})
         if wanted.last is not None and wanted.limit is None:
-            rows += _last_rows(connection, statements, parts, wanted, wanted.last)
+            # Sought from the end, so that the blocks before them cost nothing.
+            newest_first = reversed(parts)
+            rows += _rows(
+                connection, read_statements, newest_first, wanted, wanted.last, from_end=True
+            )[::-1]
         else:
-            first = _first_rows(connection, statements, parts, wanted)
+            first = _rows(connection, read_statements, parts, wanted, wanted.limit, from_end=False)
             rows += first if wanted.last is None else first[max(len(first) - wanted.last, 0) :]
-        before = _digests_before(connection, parts, rows) if statements is _NOW else None
-        return list(self._blocks(rows, conversation, before))
+        digests = _digests(connection, parts, rows) if read_statements is CURRENT else None
+        return [self._block(row, conversation, digests) for row in rows]
 
     def summary(
         self, connection: Connection, conversation: ConversationKey
     ) -> ConversationSummary | None:
-        """What is known of the conversation; None when it has no blocks."""
-        statements = self._as_found(connection)
-        found = statements.summary.rows(connection, names(conversation))
-        return _summary(found[0]) if found else None
+        """Return the conversation's summary, or None when it has no blocks."""
+        query = self._read_statements(connection).summary
+        rows = fetch_all(connection, query, key_parameters(conversation))
+        return _summary(rows[0]) if rows else None
 
-    def summaries(self, connection: Connection, wanted: Listing) -> list[ConversationSummary]:
-        """The wanted conversations that have blocks, the one active last first."""
-        query = wanted.of(self._as_found(connection).summaries)
+    def summaries(
+        self, connection: Connection, wanted: ConversationFilter
+    ) -> list[ConversationSummary]:
+        """Return the matching conversations that have blocks, the most recently active first."""
+        query = wanted.apply(self._read_statements(connection).summaries)
         return [_summary(row) for row in connection.execute(query).all()]
 
     def unfinished(self, connection: Connection) -> list[ConversationSummary]:
-        """The conversations that had a runner and whose last turn has not ended; no child runs."""
-        query = self._as_found(connection).summaries.where(~_is_child, _is_unfinished)
+        """Return the conversations that had a runner and whose last turn has not ended; no child runs."""
+        query = statements.unfinished(self._read_statements(connection).summaries)
         return [_summary(row) for row in connection.execute(query).all()]
 
     def forgotten(self, connection: Connection, conversation: ConversationKey) -> datetime | None:
-        """When the conversation was forgotten."""
-        if self._as_found(connection) is _BEFORE_BLOBS_AND_FORKS:
+        """Return when the conversation was forgotten, or None."""
+        if self._read_statements(connection) is BEFORE_FORKS:
             return None
-        at: int | None = connection.execute(_TOMBSTONE, names(conversation)).scalar_one_or_none()
-        return None if at is None else moment_of(at)
+        at: int | None = connection.execute(
+            statements.SELECT_FORGOTTEN_AT, key_parameters(conversation)
+        ).scalar_one_or_none()
+        return None if at is None else from_milliseconds(at)
 
-    def owner(self, connection: Connection, conversation: ConversationKey) -> Owner:
-        """Who had the conversation last."""
-        statements = self._as_found(connection)
-        row = connection.execute(_OWN, names(conversation)).first()
-        has_leases = statements is not _BEFORE_BLOBS_AND_FORKS
-        return owner_of(connection, row[0]) if row is not None and has_leases else Owner()
+    def owner(self, connection: Connection, conversation: ConversationKey) -> LeaseOwner:
+        """Return the runner that held the conversation last."""
+        has_leases = self._read_statements(connection) is not BEFORE_FORKS
+        row = connection.execute(statements.SELECT_ID, key_parameters(conversation)).first()
+        if row is None or not has_leases:
+            return LeaseOwner()
+        return lease_owner(connection, row[0]) or LeaseOwner()
 
-    def check_chained(self, connection: Connection) -> None:
-        """Check that the rows have digests.
+    def audits(
+        self,
+        connection: Connection,
+        heads: Mapping[ConversationKey, Head],
+        only: ConversationKey | None,
+    ) -> list[Audit]:
+        """Compare every conversation, or only one, with its chain and with heads kept elsewhere.
 
         Raises:
-            StoreError: an older loopline has written the store, and nobody has migrated it.
+            StoreError: the store was written by an older loopline, and has not been migrated.
         """
-        if self._as_found(connection) is not _NOW:
+        if self._read_statements(connection) is not CURRENT:
             raise StoreError(
                 f"{self._path} was written by an older loopline and has no digests yet: "
                 "the next write to it adds them"
             )
+        audits, stored = list[Audit](), set[ConversationKey]()
+        for row, tenant, project, user, name, at in connection.execute(
+            statements.SELECT_CONVERSATIONS
+        ).all():
+            conversation = ConversationKey(name=name, user=user, tenant=tenant, project=project)
+            stored.add(conversation)
+            if only not in (None, conversation):
+                continue
+            if at is not None:
+                forgotten = from_milliseconds(at)
+                audits.append(Audit(conversation=conversation, head=Head(), forgotten=forgotten))
+                continue
+            result = _audit(connection, row, conversation, heads.get(conversation), self._blobs)
+            if result.head.seq or result.faults:
+                audits.append(result)
+        lost = [key for key in heads if key not in stored and only in (None, key)]
+        return audits + [Audit(conversation=key, head=Head(), faults=(_GONE,)) for key in lost]
 
-    def _as_found(self, connection: Connection) -> _Statements:
-        """Once a store is migrated nobody has to look again."""
-        if self._statements is not _NOW:
-            version = version_of(connection, self._path)
+    def _read_statements(self, connection: Connection) -> ReadStatements:
+        """Return the statements for the store's schema, which is looked up until it is the current one."""
+        if self._statements is not CURRENT:
+            version = schema_version(connection, self._path)
             if version > 1:
-                self._statements = _NOW if version > 2 else _BEFORE_DIGESTS
+                self._statements = CURRENT if version > 2 else BEFORE_DIGESTS
         return self._statements
 
-    def _blocks(
-        self,
-        rows: Iterable[Sequence[Any]],
-        conversation: ConversationKey,
-        before: Mapping[int, bytes] | None,
-    ) -> Iterator[Block]:
-        for row in rows:
-            if before is not None and not _is_whole(row, before):
-                raise StoreError(
-                    f"block {row[0]} of {conversation.name!r} is not what its digest says, so it or the "
-                    f"one before it was changed or removed in {self._path}: loopline audit says more; "
-                    "put a backup in its place"
-                )
-            seq, turn, round_number, n, ts, term, kind, version, stored, blob, _ = row
-            try:
-                body = decode(kind, version, stored if blob is None else self._text(blob))
-            except ValueError as error:
-                raise StoreError(
-                    f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: "
-                    f"{error}"
-                ) from error
-            yield Block(
-                seq=seq,
-                turn=turn,
-                round=round_number,
-                n=n,
-                ts=moment_of(ts),
-                term=term,
-                body=body,
+    def _block(
+        self, row: Sequence[Any], conversation: ConversationKey, digests: Mapping[int, bytes] | None
+    ) -> Block:
+        seq, turn, round_number, n, ts, term, kind, version, text, blob, _ = row
+        if digests is not None and not _is_intact(row, digests):
+            raise StoreError(
+                f"block {seq} of {conversation.name!r} is not what its digest says, so it or the "
+                f"one before it was changed or removed in {self._path}: loopline audit says more; "
+                "put a backup in its place"
             )
+        if blob is not None:
+            if self._blobs is None:
+                raise StoreError(
+                    f"blob {blob} of {self._path} is not at hand: open it with its blobs"
+                )
+            text = self._blobs.get(blob).decode()
+        try:
+            body = decode(kind, version, text)
+        except ValueError as error:
+            raise StoreError(
+                f"block {seq} of {conversation.name!r} is not stored as a {kind} should be: {error}"
+            ) from error
+        return Block(
+            seq=seq,
+            turn=turn,
+            round=round_number,
+            n=n,
+            ts=from_milliseconds(ts),
+            term=term,
+            body=body,
+        )
 
-    def _text(self, blob: str) -> str:
-        if self._blobs is None:
-            raise StoreError(f"blob {blob} of {self._path} is not at hand: open it with its blobs")
-        return self._blobs.get(blob).decode()
+
+def schema_version(connection: Connection, path: Path) -> int:
+    """Return the version of the store's schema.
+
+    Raises:
+        StoreError: the store has none.
+    """
+    version = stored_version(connection)
+    if version is None:
+        raise StoreError(f"{path} has lost its schema version: put a backup in its place")
+    return int(version)
 
 
-def _is_whole(row: Sequence[Any], before: Mapping[int, bytes]) -> bool:
-    """Whether a row has the digest that it had when it was written."""
-    seq, turn, round_number, n, ts, term, kind, version, stored, blob, digest = row
-    known = before.get(seq - 1)
-    if known is None:
+def stored_version(connection: Connection) -> str | None:
+    """Return the version of the schema as it is stored, or None."""
+    return connection.execute(statements.SELECT_META, {"key": VERSION_KEY}).scalar_one_or_none()
+
+
+def lease_owner(connection: Connection, row: int) -> LeaseOwner | None:
+    """Return the runner that held the conversation of this row last, or None if it never had one."""
+    owner = connection.execute(statements.SELECT_LEASE, {"row": row}).one_or_none()
+    return None if owner is None else LeaseOwner(owner.generation, owner.boot, owner.ends)
+
+
+def _is_intact(row: Sequence[Any], digests: Mapping[int, bytes]) -> bool:
+    """Return whether a row has the digest that it had when it was written."""
+    seq, turn, round_number, n, ts, term, kind, version, text, blob, digest = row
+    previous = digests.get(seq - 1)
+    if previous is None:
         return False
     try:
-        body = sha256(stored.encode()).digest() if blob is None else bytes.fromhex(blob)
-        place = place_of(turn, round_number, n, ts, term, version, kind.encode())
+        body = sha256(text.encode()).digest() if blob is None else bytes.fromhex(blob)
+        position = place_of(turn, round_number, n, ts, term, version, kind.encode())
     except (AttributeError, ValueError):  # a damaged row may hold values of any type
         return False
-    return bool(digest_after(known, body, seq, place) == digest)
+    return bool(digest_after(previous, body, seq, position) == digest)
 
 
-def _digests_before(
+def _digests(
     connection: Connection, parts: Iterable[_Part], rows: Iterable[Sequence[Any]]
 ) -> dict[int, bytes]:
-    """The digests of these rows by their place, and of the rows directly before them."""
-    found = {0: START} | {row[0]: row[-1] for row in rows}
-    missing = [seq - 1 for seq in found if seq and seq - 1 not in found]
-    places = {"places": dumps([*missing])}
+    """Return the digests of these rows and of the rows directly before them, by seq."""
+    digests = {0: START} | {row[0]: row[-1] for row in rows}
+    missing = [seq - 1 for seq in digests if seq and seq - 1 not in digests]
+    positions = {"positions": dumps([*missing])}
     for owner, after, until in parts if missing else ():
-        part = {"owner": owner, "after": after, "until": until}
-        found |= dict(_DIGESTS.rows(connection, {**part, **places}))
-    return found
+        part = {"owner": owner, "after": after, "until": until, **positions}
+        digests |= dict(fetch_all(connection, statements.SELECT_DIGESTS, part))
+    return digests
 
 
-def _first_rows(
-    connection: Connection, statements: _Statements, parts: Iterable[_Part], wanted: Wanted
-) -> list[Sequence[Any]]:
-    statement = statements.blocks
-    if wanted.types or wanted.turn is not None:
-        by_turn = wanted.turn is not None
-        statement = _filtered(statements, wanted.types, by_turn=by_turn, from_end=False)
-    found = list[Sequence[Any]]()
-    for owner, after, until in parts:
-        left = _ALL if wanted.limit is None else wanted.limit - len(found)
-        after_both = max(wanted.after, after)
-        part = {"owner": owner, "after": after_both, "until": until, "limit": left}
-        if until > wanted.after and left:
-            found += statement.rows(connection, {**part, "turn": wanted.turn})
-    return found
-
-
-def _last_rows(
+def _rows(
     connection: Connection,
-    statements: _Statements,
-    parts: Sequence[_Part],
-    wanted: Wanted,
-    last: int,
+    read_statements: ReadStatements,
+    parts: Iterable[_Part],
+    wanted: BlockFilter,
+    limit: int | None,
+    *,
+    from_end: bool,
 ) -> list[Sequence[Any]]:
-    """They are sought from the end, so that what lies before them costs nothing."""
+    query = read_statements.blocks
     by_turn = wanted.turn is not None
-    statement = _filtered(statements, wanted.types, by_turn=by_turn, from_end=True)
-    found = list[Sequence[Any]]()
-    for owner, after, until in reversed(parts):
-        left = last - len(found)
-        after_both = max(wanted.after, after)
-        part = {"owner": owner, "after": after_both, "until": until, "limit": left}
-        if until > wanted.after and left:
-            found += statement.rows(connection, {**part, "turn": wanted.turn})
-    return found[::-1]
+    if wanted.types or by_turn or from_end:
+        query = filtered_blocks(read_statements, wanted.types, by_turn=by_turn, from_end=from_end)
+    rows = list[Sequence[Any]]()
+    for owner, after, until in parts:
+        remaining = _NO_LIMIT if limit is None else limit - len(rows)
+        if until > wanted.after and remaining:
+            part = {"owner": owner, "after": max(wanted.after, after), "until": until}
+            rows += fetch_all(connection, query, {**part, "limit": remaining, "turn": wanted.turn})
+    return rows
 
 
-def _parts(connection: Connection, query: Statement, conversation: ConversationKey) -> list[_Part]:
-    """Whose blocks the conversation shows, after which place and up to which; its own come last."""
-    rows = query.rows(connection, names(conversation))
+def _parts(connection: Connection, query: Query, conversation: ConversationKey) -> list[_Part]:
+    """Return the parts that a conversation consists of; its own blocks come last."""
+    rows = fetch_all(connection, query, key_parameters(conversation))
     if not rows:
         return []
     inherited = [(owner, first - 1, last) for _, owner, first, last in rows if owner is not None]
     base = inherited[-1][2] if inherited else 0
-    return [*inherited, (rows[0][0], base, _LAST_PLACE)]
+    return [*inherited, (rows[0][0], base, _LAST_SEQ)]
 
 
 def _summary(row: Sequence[Any]) -> ConversationSummary:
@@ -521,12 +466,66 @@ def _summary(row: Sequence[Any]) -> ConversationSummary:
         head=head,
         turns=turns,
         title=title,
-        started_at=moment_of(started),
-        last_activity_at=moment_of(last_active),
+        started_at=from_milliseconds(started),
+        last_activity_at=from_milliseconds(last_active),
     )
 
 
-@lru_cache(maxsize=1024)  # the blocks of an append have one moment
-def moment_of(milliseconds: int) -> datetime:
-    """The moment so many milliseconds after 1970 began in UTC."""
-    return _EPOCH + milliseconds * _MILLISECOND
+# The chain: rows read as they are, whatever they hold.
+
+_GONE = Fault(seq=1, kind="removed", text="there is no such conversation, nor a tombstone of one")
+
+
+def inherited_segments(connection: Connection, row: int) -> list[tuple[int, int, int]]:
+    """Return the segments that a conversation inherits: their owner, first and last seq."""
+    segments = connection.execute(statements.SELECT_INHERITED, {"row": row}).all()
+    return [(owner, first, last) for owner, first, last in segments]
+
+
+def own_rows(connection: Connection, row: int, after: int = 0) -> Iterator[Row[*tuple[Any, ...]]]:
+    """Yield the rows of a conversation's own blocks, in order, as they are stored."""
+    query = statements.SELECT_LINKS
+    while rows := connection.execute(query, {"owner": row, "after": after}).all():
+        yield from rows
+        after = rows[-1].seq
+
+
+def link_of(row: Row[*tuple[Any, ...]]) -> Link:
+    """Return a row as a link of the chain. A damaged row gives a link that its digest does not fit."""
+    kind = bytes(row.type or b"")
+    if row.blob is None:
+        body = sha256(bytes(row.body or b"")).digest()
+    else:
+        try:
+            body = bytes.fromhex(row.blob)
+        except (ValueError, TypeError):
+            body = b""
+    return Link(
+        seq=row.seq,
+        place=place_of(row.turn, row.round, row.n, row.ts, row.term, row.version, kind),
+        body=body,
+        digest=bytes(row.digest or b""),
+    )
+
+
+def _audit(
+    connection: Connection,
+    row: int,
+    conversation: ConversationKey,
+    head: Head | None,
+    blobs: BlobStore | None,
+) -> Audit:
+    missing, links = list[Fault](), list[Link]()
+    for owner, first, last in [*inherited_segments(connection, row), (row, 0, None)]:
+        for block in own_rows(connection, owner, max(first - 1, 0)):
+            if last is not None and block.seq > last:
+                break
+            links.append(link_of(block))
+            if block.blob is not None and blobs is not None:
+                try:
+                    blobs.get(str(block.blob))
+                except StoreError as error:
+                    text = f"block {block.seq} lacks its text: {error}"
+                    missing.append(Fault(seq=block.seq, kind="removed", text=text))
+    result = audit(conversation, links, head)
+    return replace(result, faults=(*result.faults, *missing))

@@ -1,14 +1,128 @@
-"""From a tree to chunks: which files are read, what is left out, and what is warned of."""
+"""The port that keeps indexes, one for each signature, so that the next start finds them ready."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal, Protocol, TypedDict, cast
 
+from loopline.errors import KnowledgeError
 from loopline.knowledge.links import broken
-from loopline.knowledge.report import Reason, Report, Skipped
 from loopline.knowledge.repository import Entry, Repository
 from loopline.knowledge.tree import Tree
-from loopline.search import KINDS, Chunk, chunk, kind_of
+from loopline.search import KINDS, Chunk, Index, MemoryIndex, chunk, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIndex:
+    """An index that can be searched, and the notes that were kept with it."""
+
+    index: Index
+    notes: str
+
+
+class IndexStore(Protocol):
+    """Indexes by signature; every method may block. What is damaged or foreign counts as absent."""
+
+    def open(self, signature: str) -> StoredIndex | None:
+        """The index built under this signature, or None."""
+        ...
+
+    def build(
+        self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
+    ) -> StoredIndex:
+        """The index of these chunks. `notes` is called when all of them have been taken.
+
+        When others build the same signature at the same time one does the work, and the rest get its
+        index without taking a chunk. An index is there as a whole or not at all.
+        """
+        ...
+
+    def discard(self, signature: str) -> None:
+        """Forget the index of this signature, if there is one."""
+        ...
+
+
+class MemoryIndexes:
+    """Indexes for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, StoredIndex] = {}
+
+    def open(self, signature: str) -> StoredIndex | None:
+        """The index built under this signature, or None."""
+        return self._kept.get(signature)
+
+    def build(
+        self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
+    ) -> StoredIndex:
+        """The index of these chunks, unless it is already there."""
+        if signature not in self._kept:
+            index = MemoryIndex(chunks)
+            self._kept[signature] = StoredIndex(index, notes())
+        return self._kept[signature]
+
+    def discard(self, signature: str) -> None:
+        """Forget it."""
+        self._kept.pop(signature, None)
+
+
+Reason = Literal["binary", "too large", "name is not UTF-8"]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is not in the index, and why."""
+
+    path: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The outcome of a build; it is kept with the index, so that a later start can tell it again."""
+
+    files: int
+    passages: int
+    skipped: tuple[Skipped, ...]
+    warnings: tuple[str, ...]
+
+
+class _Written(TypedDict):
+    files: int
+    passages: int
+    skipped: list[_WrittenSkipped]
+    warnings: list[str]
+
+
+class _WrittenSkipped(TypedDict):
+    path: str
+    reason: Reason
+
+
+def dump(report: Report) -> str:
+    """The report as JSON."""
+    return json.dumps(asdict(report))
+
+
+def load(text: str) -> Report:
+    """The report that `dump` wrote.
+
+    Raises:
+        KnowledgeError: it is something else.
+    """
+    try:
+        written = cast(_Written, json.loads(text))
+        return Report(
+            files=written["files"],
+            passages=written["passages"],
+            skipped=tuple(Skipped(row["path"], row["reason"]) for row in written["skipped"]),
+            warnings=tuple(written["warnings"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise KnowledgeError(f"an index has notes that cannot be read: {error}") from error
+
 
 Progress = Callable[[int, int, str], None]
 LARGEST_FILE_BYTES = 1_000_000

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from loopline.search.index import Chunk, Hit
-from loopline.search.ranking import Term, best
-from loopline.search.words import name_parts, query_words, words
+from loopline.search.ranking import Term, best, name_parts, query_words, words
 
 
 class MemoryIndex:

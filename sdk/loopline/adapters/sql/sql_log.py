@@ -1,4 +1,4 @@
-"""A timeline log in a SQLite file, for as many processes as like to use it at once."""
+"""A timeline log in a SQLite file, which several processes can use at once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from typing import Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from loopline.adapters.sql import audits, collecting, copying, forgetting
-from loopline.adapters.sql.asked import Append, Stored
-from loopline.adapters.sql.files import FileId, file_id, path_of
-from loopline.adapters.sql.group import Group
-from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
-from loopline.adapters.sql.ledger import Ledger
-from loopline.adapters.sql.locks import Locks
-from loopline.adapters.sql.opening import open_to_read, open_to_write
-from loopline.adapters.sql.rows import Listing, Rows, Wanted
-from loopline.adapters.sql.still import StillReaders
-from loopline.adapters.sql.threads import Readers, Writer
+from loopline.adapters.sql.leases import LEASE_SECONDS, LeaseLocks, Leases
+from loopline.adapters.sql.rows import AppendRequest, BlockFilter, EncodedBody, StoreReader
+from loopline.adapters.sql.sqlite import FileId, database_path, file_id
+from loopline.adapters.sql.statements import SELECT_REFERENCED_BLOBS, ConversationFilter
+from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write
+from loopline.adapters.sql.store_threads import (
+    GroupCommit,
+    ImmutableReaders,
+    ReaderThreads,
+    WriterThread,
+)
+from loopline.adapters.sql.store_writer import StoreWriter, purge
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry
@@ -42,7 +43,7 @@ logger: logging.Logger = logging.getLogger("loopline")
 
 ORPHANS_STAY = timedelta(days=1)
 READERS = 4
-"""How many reads of a process go on at once."""
+"""How many reads a process runs at once."""
 
 
 class SqlLog:
@@ -61,23 +62,25 @@ class SqlLog:
         engines: _Engines,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> None:
-        """Use `open`; without a writer the log is read-only."""
+        """Use `open`; without a writing engine the log is read-only."""
         self._path = path
         self._clock = clock
         self._blobs = blobs
-        self._rows = Rows(path, blobs)
-        self._ledger = ledger = Ledger(path, clock, blobs, limits)
-        self._readers: Readers = (StillReaders if engines.writing is None else Readers)(
-            path, engines.reading, READERS
-        )
-        self._writer = None
-        if engines.writing is not None:
+        self._reader = StoreReader(path, blobs)
+        self._readers: ReaderThreads
+        self._group: GroupCommit | None = None
+        if engines.writing is None:
+            self._readers = ImmutableReaders(path, engines.reading, READERS)
+        else:
+            self._readers = ReaderThreads(path, engines.reading, READERS)
             engine, file = engines.writing
-            self._writer = Writer(path, file, engine, ledger.forget)
-        self._group = None if self._writer is None else Group(self._writer, ledger)
-        self._leases = Leases(Locks(path), self._rows, self._readers, self._writing, lease_seconds)
+            writer = StoreWriter(path, clock, blobs, limits)
+            self._group = GroupCommit(WriterThread(path, file, engine, writer.clear_cache), writer)
+        self._leases = Leases(
+            LeaseLocks(path), self._reader, self._readers, self._group_commit, lease_seconds
+        )
         self._process = os.getpid()
-        self._collecting: asyncio.Task[None] | None = None
+        self._collection: asyncio.Task[None] | None = None
         self._closed = False
 
     @classmethod
@@ -91,18 +94,18 @@ class SqlLog:
         lease_seconds: float = LEASE_SECONDS,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Self:
-        """The log at `sqlite:///relative.db` or `sqlite:////absolute.db`, begun if there is none.
+        """Open the log at `sqlite:///relative.db` or `sqlite:////absolute.db`; create it if there is none.
 
-        Read-only it has to be there, and nothing is written to it. Large bodies are kept in `blobs`;
+        Read-only it must exist, and nothing is written to it. Large bodies are kept in `blobs`;
         without any they stay in their rows, and those that are blobs already cannot be read. A runner
         that is silent for `lease_seconds` may be taken over. A conversation beyond the `limits` takes nothing new.
 
         Raises:
-            StoreError: there can be no store; the message says why.
+            StoreError: the store cannot be opened; the message says why.
         """
         loop = asyncio.get_running_loop()
-        path = await asyncio.to_thread(path_of, url)
-        opening = loop.run_in_executor(None, partial(_engines, path, read_only=read_only))
+        path = await asyncio.to_thread(database_path, url)
+        opening = loop.run_in_executor(None, partial(_open_engines, path, read_only=read_only))
         try:
             engines = await settled(opening)
         except asyncio.CancelledError:
@@ -131,11 +134,11 @@ class SqlLog:
         term: int | None = None,
         key: str = "",
     ) -> Sequence[Block]:
-        """Keep the entries, and return every block after `seen`."""
+        """Append the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
-        group = self._writing()
-        asked = Append.of(
+        group = self._group_commit()
+        request = AppendRequest.encode(
             conversation,
             entries,
             seen=seen,
@@ -143,10 +146,10 @@ class SqlLog:
             key=key,
             has_blobs=self._blobs is not None,
         )
-        if self._blobs is not None and asked.large:
-            await self._apart(partial(_put, self._blobs, asked.large))
-            group = self._writing()  # it may have been closed meanwhile
-        return await group.keep(asked)
+        if self._blobs is not None and request.large:
+            await _in_thread(partial(_put, self._blobs, request.large))
+            group = self._group_commit()  # it may have been closed meanwhile
+        return await group.append(request)
 
     async def read(
         self,
@@ -159,24 +162,24 @@ class SqlLog:
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """The blocks after `after`."""
-        wanted = Wanted(after, limit, tuple(types), turn, last, tuple(also))
+        """Return the blocks after `after` that match."""
+        wanted = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
         return await self._read(
-            partial(self._rows.wanted, conversation=conversation, wanted=wanted)
+            partial(self._reader.blocks, conversation=conversation, wanted=wanted)
         )
 
     @asynccontextmanager
     async def lease(
         self, conversation: ConversationKey, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
-        """The right to run the conversation."""
-        self._writing()
+        """Hold the right to run the conversation."""
+        self._group_commit()
         async with self._leases.hold(conversation, wait=wait) as term:
             yield term
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """What is known of the conversation."""
-        return await self._read(partial(self._rows.summary, conversation=conversation))
+        """Return the conversation's summary, or None when it has no blocks."""
+        return await self._read(partial(self._reader.summary, conversation=conversation))
 
     async def conversations(
         self,
@@ -188,96 +191,94 @@ class SqlLog:
         before: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
-        """The conversations, the one active last first."""
-        wanted = Listing(user, project, tenant, after, before, limit)
-        return await self._read(partial(self._rows.summaries, wanted=wanted))
+        """Return the conversations that match, the most recently active first."""
+        wanted = ConversationFilter(user, project, tenant, after, before, limit)
+        return await self._read(partial(self._reader.summaries, wanted=wanted))
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """The conversations that may hold a turn which nobody ends."""
-        self._writing()
-        return await self._read(self._rows.unfinished)
+        """Return the conversations that may hold a turn which nobody ends."""
+        self._group_commit()
+        return await self._read(self._reader.unfinished)
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Whether the lease of that term stands."""
+        """Return whether the lease of that term stands."""
         return await self._leases.stands(conversation, term)
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were kept elsewhere; cancelled in time, with none."""
-        writer = self._writing().writer
+        """Begin a conversation with blocks that were kept elsewhere; if cancelled in time, with none."""
+        group = self._group_commit()
         has_blobs = self._blobs is not None
-        kept = [(block, Stored.of(block.body, has_blobs=has_blobs)) for block in blocks]
+        encoded = [(block, EncodedBody.encode(block.body, has_blobs=has_blobs)) for block in blocks]
+        cancelled = threading.Event()
 
-        given_up = threading.Event()
-
-        def begin() -> None:
-            with writer.transaction(survives_power=True) as connection:
-                if self._blobs is not None:
-                    _put(self._blobs, [one.large for _, one in kept if one.blob])
-                self._ledger.restore(connection, conversation, kept)
-                if given_up.is_set():
+        def restore() -> None:
+            with group.thread.transaction(survives_power_loss=True) as connection:
+                group.writer.restore(connection, conversation, encoded)
+                if cancelled.is_set():
                     raise StoreError(f"{conversation.name!r} was given up: nothing was kept")
 
-        outcome = asyncio.ensure_future(writer.do(begin))
+        outcome = asyncio.ensure_future(group.thread.do(restore))
         try:
             await asyncio.shield(outcome)
         finally:
-            given_up.set()
+            cancelled.set()
             with suppress(StoreError):
                 await settled(outcome)
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
-        writer = self._writing().writer
+        group = self._group_commit()
 
         def begin() -> None:
-            with writer.transaction(survives_power=True) as connection:
-                self._ledger.fork(connection, conversation, fork, seq)
+            with group.thread.transaction(survives_power_loss=True) as connection:
+                group.writer.fork(connection, conversation, fork, seq)
 
-        await writer.do(begin)
+        await group.thread.do(begin)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation for good, and the traces of it in the files."""
-        writer = self._writing().writer
+        """Remove a conversation for good, and its traces in the files."""
+        group = self._group_commit()
 
         def remove() -> None:
-            with writer.transaction(survives_power=True) as connection:
-                self._ledger.forget_conversation(connection, conversation, cascade=cascade)
-            self._purge(writer)
-            writer.empty_log()
+            with group.thread.transaction(survives_power_loss=True) as connection:
+                group.writer.forget(connection, conversation, cascade=cascade)
+            if self._blobs is not None:
+                _purge(group.thread, self._blobs)
+            group.thread.truncate_log()
 
-        await writer.do(remove)
+        await group.thread.do(remove)
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
-        """When the conversation was forgotten."""
-        return await self._read(partial(self._rows.forgotten, conversation=conversation))
+        """Return when the conversation was forgotten, or None."""
+        return await self._read(partial(self._reader.forgotten, conversation=conversation))
 
     async def collect(self) -> int:
-        """Remove the blobs that nothing has referred to for a day; how many there were."""
-        writer, blobs = self._writing().writer, self._blobs
+        """Remove the blobs that nothing has referenced for a day; return how many there were."""
+        thread, blobs = self._group_commit().thread, self._blobs
         if blobs is None:
             return 0
-        await writer.do(partial(self._purge, writer))
+        await thread.do(partial(_purge, thread, blobs))
         older_than = self._clock.now() - ORPHANS_STAY
-        referenced = partial(self._readers.read_here, forgetting.referenced)
-        return await self._apart(partial(blobs.collect, referenced, older_than))
+        referenced = partial(self._readers.read_here, _referenced_blobs)
+        return await _in_thread(partial(blobs.collect, referenced, older_than))
 
     def collect_daily(self) -> None:
-        """Begin to collect, unless somebody has within a day; it goes on beside what is asked for.
+        """Start to collect in the background, unless some process has collected within a day.
 
-        What comes of it is logged, and `close` waits for it.
+        The result is logged, and `close` waits for it.
         """
-        if self._blobs is not None and self._collecting is None:
-            self._collecting = asyncio.create_task(self._collect_daily())
+        if self._blobs is not None and self._collection is None:
+            self._collection = asyncio.create_task(self._collect_daily())
 
     async def _collect_daily(self) -> None:
-        writer = self._writing().writer
+        group = self._group_commit()
 
-        def is_due() -> bool:
-            with writer.transaction() as connection:
-                return collecting.is_due(connection, self._path, self._clock.now())
+        def starts() -> bool:
+            with group.thread.transaction() as connection:
+                return group.writer.starts_collection(connection)
 
         try:
-            if await writer.do(is_due):
+            if await group.thread.do(starts):
                 count = await self.collect()
                 logger.info("blobs of %s that nothing refers to, removed: %d", self._path, count)
         except (StoreError, OSError) as error:
@@ -289,55 +290,41 @@ class SqlLog:
         """Compare every conversation, or only one, with its chain, and with heads kept elsewhere.
 
         Raises:
-            StoreError: the store was written by an older loopline, and nothing has been since.
+            StoreError: the store was written by an older loopline, and has not been migrated.
         """
-
-        def look(connection: Connection) -> list[Audit]:
-            self._rows.check_chained(connection)
-            return audits.audits(connection, heads, only, self._blobs)
-
-        return await self._read(look)
+        return await self._read(partial(self._reader.audits, heads=heads, only=only))
 
     async def backup(self, target: Path, blobs: BlobStore | None) -> None:
-        """Copy the store to a file that is not there yet, and what its rows name into `blobs`.
+        """Copy the store to a new file, and the blobs that its rows name into `blobs`.
 
         Raises:
-            StoreError: there is something at the target already, or it cannot be written.
+            StoreError: the target exists already, or it cannot be written.
         """
         self._check_usable()
-        await self._apart(partial(copying.back_up, self._path, self._blobs, target, blobs))
-
-    def _purge(self, writer: Writer) -> None:
-        if self._blobs is not None:
-            with writer.transaction() as connection:
-                forgetting.purge(connection, self._blobs)
-
-    async def _apart(self, work: Callable[[], T]) -> T:
-        """What work that may block returns; it is never given up half-way."""
-        return await settled(asyncio.get_running_loop().run_in_executor(None, work))
+        await _in_thread(partial(back_up, self._path, self._blobs, target, blobs))
 
     async def close(self) -> None:
-        """Finish what was asked for and let go of the file; in a forked child, do nothing."""
+        """Finish the work under way and close the file; in a forked child, do nothing."""
         if os.getpid() != self._process:
             return
-        if self._collecting is not None:
-            await settled(asyncio.ensure_future(asyncio.wait([self._collecting])))
+        if self._collection is not None:
+            await settled(asyncio.ensure_future(asyncio.wait([self._collection])))
         self._closed = True
         await self._leases.close()
         if self._group is not None:
             await self._group.drain()
-        await settled(asyncio.get_running_loop().run_in_executor(None, self._let_go))
+        await _in_thread(self._close_threads)
 
-    def _let_go(self) -> None:
+    def _close_threads(self) -> None:
         self._readers.close()
-        if self._writer is not None:
-            self._writer.close()  # the last to leave folds the write-ahead log into the file
+        if self._group is not None:
+            self._group.thread.close()  # the last to close moves the write-ahead log into the file
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         self._check_usable()
         return await self._readers.read(work)
 
-    def _writing(self) -> Group:
+    def _group_commit(self) -> GroupCommit:
         self._check_usable()
         if self._group is None:
             raise StoreError(f"{self._path} was opened read-only: open it without read_only")
@@ -354,25 +341,39 @@ class SqlLog:
 
 @dataclass(frozen=True, slots=True)
 class _Engines:
-    """What reads a store, and, unless it is read-only, what writes it and which file that is."""
+    """The engine that reads a store and, unless it is read-only, the one that writes it and its file."""
 
     reading: Engine
     writing: tuple[Engine, FileId] | None
 
     def dispose(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.reading.dispose()
         if self.writing is not None:
             self.writing[0].dispose()
 
 
-def _engines(path: Path, *, read_only: bool) -> _Engines:
+def _open_engines(path: Path, *, read_only: bool) -> _Engines:
     if read_only:
         return _Engines(open_to_read(path, READERS), None)
     reading, writing = open_to_write(path, READERS)
     return _Engines(reading, (writing, file_id(path)))
 
 
-def _put(blobs: BlobStore, large: Sequence[bytes]) -> None:
-    for data in large:
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Return the result of work that may block; a cancellation waits for it to end."""
+    return await settled(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+def _put(blobs: BlobStore, bodies: Sequence[bytes]) -> None:
+    for data in bodies:
         blobs.put(data)
+
+
+def _purge(thread: WriterThread, blobs: BlobStore) -> None:
+    with thread.transaction() as connection:
+        purge(connection, blobs)
+
+
+def _referenced_blobs(connection: Connection) -> set[str]:
+    return set(connection.execute(SELECT_REFERENCED_BLOBS).scalars())

@@ -1,0 +1,283 @@
+"""SQLite: how statements reach its driver, how a file is opened, and what its errors mean."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.sql import ClauseElement
+
+from loopline.errors import StoreBusy, StoreError, StoreFull
+
+T = TypeVar("T")
+
+SCHEME = "sqlite:///"
+BUSY_SECONDS = 5.0
+WAL_LIMIT_BYTES = 64 * 1024 * 1024
+RETRY_SECONDS = 0.01
+UNFINISHED = ".unfinished"
+"""The suffix of a backup until it is complete."""
+DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, OSError)
+
+_DIALECT = sqlite.dialect(paramstyle="named")
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+_ADVICE = {
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database: name another file",
+    sqlite3.SQLITE_CORRUPT: "it is damaged: put a backup in its place",
+    sqlite3.SQLITE_CANTOPEN: ("it cannot be opened: check that its folder exists and is writable"),
+    sqlite3.SQLITE_READONLY: (
+        "the file or its folder is not writable, which SQLite needs even to read: "
+        "check their permissions"
+    ),
+    sqlite3.SQLITE_PERM: "access is denied: check the permissions of the file and its folder",
+    sqlite3.SQLITE_IOERR: "its disk failed: check that the disk works and is mounted",
+}
+
+# Statements that every append and read runs go to the driver as text. SQLAlchemy's own execution of an
+# append takes longer than SQLite's.
+
+
+@lru_cache(maxsize=256)
+def _compiled(statement: ClauseElement) -> tuple[str, Mapping[str, Any]]:
+    """Return the statement's text and the parameters that have a value already."""
+    compiled = statement.compile(dialect=_DIALECT)
+    fixed = {name: value for name, value in (compiled.params or {}).items() if value is not None}
+    return str(compiled), fixed
+
+
+def execute_many(
+    connection: Connection, statement: ClauseElement, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Run the statement once for each row of parameters."""
+    cursor = connection.connection.cursor()
+    cursor.executemany(_compiled(statement)[0], rows)
+    cursor.close()
+
+
+def fetch_all(
+    connection: Connection, statement: ClauseElement, parameters: Mapping[str, Any]
+) -> Sequence[tuple[Any, ...]]:
+    """Run the query and return its rows."""
+    text, fixed = _compiled(statement)
+    cursor = connection.connection.cursor()
+    cursor.execute(text, {**fixed, **parameters})
+    rows = cursor.fetchall()
+    cursor.close()
+    return rows
+
+
+def execute_text(connection: Connection, statement: str) -> None:
+    """Run a statement that has no parameters and returns no rows."""
+    cursor = connection.connection.cursor()
+    cursor.execute(statement)
+    cursor.close()
+
+
+def data_version(connection: Connection) -> int:
+    """Return a number that changes when another connection has written to the file."""
+    cursor = connection.connection.cursor()
+    version: int = cursor.execute("PRAGMA data_version").fetchone()[0]
+    cursor.close()
+    return version
+
+
+# The file.
+
+FileId = tuple[int, int]
+"""The device and the inode of a file."""
+
+
+def database_path(url: str) -> Path:
+    """Return the file that a URL names: absolute, with links resolved, so that every process uses one name.
+
+    Raises:
+        StoreError: the URL does not name a SQLite file.
+    """
+    name = url.removeprefix(SCHEME)
+    if name == url or not name or name == ":memory:" or "?" in name:
+        raise StoreError(
+            f"no store can be opened at {url!r}: only sqlite:///relative.db and "
+            "sqlite:////absolute.db, without options"
+        )
+    try:
+        return Path(os.path.realpath(name))
+    except ValueError as error:
+        raise StoreError(f"no store can be opened at {url!r}: {error}") from error
+
+
+def file_id(path: Path) -> FileId:
+    """Return the device and inode of the store's file.
+
+    Raises:
+        StoreError: the file does not exist, or it has a second name.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise StoreError(f"{path} is not there: put it back, or open another store") from error
+    # A backup that was killed just before its last step has left its first name.
+    unfinished = path.with_name(f"{path.name}{UNFINISHED}")
+    if stat.st_nlink > 1 + (unfinished.exists() and unfinished.samefile(path)):
+        # SQLite names its write-ahead log after the file, and we name locks and blobs after it.
+        raise StoreError(
+            f"{path} has {stat.st_nlink} names (hard links), and under each another process would "
+            "have a log, locks and blobs of its own: remove the other names, or make a backup instead"
+        )
+    return stat.st_dev, stat.st_ino
+
+
+def create_private(path: Path) -> None:
+    """Create an empty file that only its owner can read, unless the file exists.
+
+    A file that exists is never opened: closing it would drop every lock that SQLite has on it in this process,
+    and another process would then take the write-ahead log for abandoned.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+
+def make_private_folder(path: Path) -> None:
+    """Make the folder and its missing parents, for their owner only."""
+    if not path.is_dir():
+        make_private_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
+# Engines.
+
+
+def read_engine(path: Path, *, read_only: bool, connections: int) -> Engine:
+    """Return an engine that writes nothing; read-only it does not even recover an unfinished log."""
+    mode = "ro" if read_only else "rw"
+    return _engine(partial(_connect, path, mode, ("query_only = ON",)), connections, "BEGIN")
+
+
+def immutable_engine(path: Path) -> Engine:
+    """Return an engine that creates nothing beside the file; only for a file that nobody changes meanwhile.
+
+    Each transaction has a connection of its own, for a connection never reads a page again.
+    """
+    creator = partial(_connect, path, "ro&immutable=1", ("query_only = ON",))
+    return _begin_with(create_engine("sqlite://", creator=creator, poolclass=NullPool), "BEGIN")
+
+
+def write_engine(path: Path) -> Engine:
+    """Return an engine with one connection, whose transactions have the write lock from the start."""
+    # A transaction that begins by reading fails when it comes to write after another has written.
+    return _engine(partial(_connect_to_write, path), 1, "BEGIN IMMEDIATE")
+
+
+def _engine(creator: Callable[[], sqlite3.Connection], connections: int, begin: str) -> Engine:
+    engine = create_engine(
+        "sqlite://", creator=creator, poolclass=QueuePool, pool_size=connections, max_overflow=0
+    )
+    return _begin_with(engine, begin)
+
+
+def _begin_with(engine: Engine, begin: str) -> Engine:
+    def on_begin(connection: Connection) -> None:
+        execute_text(connection, begin)
+
+    event.listen(engine, "begin", on_begin)
+    return engine
+
+
+def _connect(path: Path, mode: str, pragmas: Iterable[str]) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_to_write(path: Path) -> sqlite3.Connection:
+    pragmas = (
+        "synchronous = NORMAL",
+        f"journal_size_limit = {WAL_LIMIT_BYTES}",
+        "foreign_keys = ON",
+        "secure_delete = ON",  # a forgotten conversation must not stay in free pages
+    )
+    connection = _connect(path, "rwc", pragmas)
+    try:
+        mode = retry_while_busy(lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone())
+        if mode != ("wal",):
+            raise StoreError(f"{path}: no write-ahead log can be kept there: use a local disk")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def vacuum_into(path: Path, target: Path) -> None:
+    """Copy the database, as it is now, to a new file in one transaction."""
+    create_private(target)
+    connection = _connect(path, "rw", ())
+    try:
+        connection.execute("VACUUM INTO ?", (str(target),))
+    except DATABASE_ERRORS as error:
+        raise store_error(target, error) from error
+    finally:
+        connection.close()
+
+
+# Errors.
+
+
+def retry_while_busy(work: Callable[[], T]) -> T:
+    """Do the work, and retry for `BUSY_SECONDS` while another process locks the file.
+
+    SQLite does not wait by itself while a file is opened or switched to a write-ahead log.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return work()
+        except DATABASE_ERRORS as error:
+            if _code(error) & 0xFF not in _BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(RETRY_SECONDS)
+
+
+def store_error(path: Path, error: Exception) -> StoreError:
+    """Return the error that tells a person what a failure of the database means and what to do."""
+    cause = (error.orig or error) if isinstance(error, DBAPIError) else error
+    code = _code(error)
+    if code & 0xFF in _BUSY:
+        return StoreBusy(
+            f"{path} was locked by another process for {BUSY_SECONDS:g} s: try again; "
+            "nothing was kept"
+        )
+    if code in _NO_ROOM or (
+        isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+    ):
+        return StoreFull(
+            f"{path} has no room ({cause}): free space on its disk, or raise the limit on its size; "
+            "nothing was kept"
+        )
+    return StoreError(f"{path}: {_ADVICE.get(code & 0xFF, 'it could not be used')} ({cause})")
+
+
+def _code(error: Exception) -> int:
+    """Return SQLite's extended result code, or 0 for an error that is not SQLite's."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return getattr(cause, "sqlite_errorcode", 0)

@@ -1,0 +1,480 @@
+"""Every SQL statement of the store, as SQLAlchemy Core constructs that a dialect compiles.
+
+`json_each`, which turns a JSON array into rows, is the one function here that only SQLite has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Integer,
+    LargeBinary,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    cast,
+    exists,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    union_all,
+)
+
+from loopline.adapters.sql.schema import (
+    appends,
+    blocks,
+    conversations,
+    leases,
+    meta,
+    purges,
+    segments,
+    tombstones,
+)
+from loopline.timeline.chain import milliseconds_of
+
+Query = Select[*tuple[Any, ...]]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MILLISECOND = timedelta(milliseconds=1)
+LINKS_PER_QUERY = 1_000
+
+# The store's own values.
+
+SELECT_META = select(meta.c.value).where(meta.c.key == bindparam("key"))
+INSERT_META = meta.insert()
+DELETE_META = meta.delete().where(meta.c.key == bindparam("name"))
+UPDATE_META = meta.update().where(meta.c.key == bindparam("name")).values(value=bindparam("new"))
+
+# One conversation.
+
+_IS_NAMED = and_(
+    conversations.c.tenant == bindparam("tenant"),
+    conversations.c.project == bindparam("project"),
+    conversations.c.user == bindparam("user"),
+    conversations.c.name == bindparam("name"),
+)
+"""The row is the conversation of this key."""
+
+_newest = blocks.alias("newest")
+_newest_own = (
+    select(_newest.c.id)
+    .where(_newest.c.conversation == conversations.c.id)
+    .order_by(_newest.c.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_shown = blocks.alias("shown")
+_newest_inherited = (
+    select(_shown.c.id)
+    .join_from(
+        segments,
+        _shown,
+        and_(_shown.c.conversation == segments.c.owner, _shown.c.seq == segments.c.last),
+    )
+    .where(segments.c.conversation == conversations.c.id)
+    .order_by(segments.c.last.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_NEWEST_BLOCK = func.coalesce(_newest_own, _newest_inherited)
+"""The id of the last block of a conversation, which may be a block of the one it was forked from."""
+
+_head = (
+    select(func.max(blocks.c.seq))
+    .where(blocks.c.conversation == conversations.c.id)
+    .scalar_subquery()
+)
+_last_inherited_seq = (
+    select(func.max(segments.c.last))
+    .where(segments.c.conversation == conversations.c.id)
+    .scalar_subquery()
+)
+_head_row = blocks.alias("head_row")
+SELECT_STATE: Query = (
+    select(
+        conversations.c.id,
+        conversations.c.turns,
+        conversations.c.term,
+        _head,
+        _last_inherited_seq,
+        tombstones.c.at,
+        _head_row.c.digest,
+        _head_row.c.bytes,
+    )
+    .join_from(
+        conversations, tombstones, tombstones.c.conversation == conversations.c.id, isouter=True
+    )
+    .join(_head_row, _head_row.c.id == _NEWEST_BLOCK, isouter=True)
+    .where(_IS_NAMED)
+)
+SELECT_ID: Query = select(conversations.c.id, null(), null(), null()).where(_IS_NAMED)
+SELECT_FORGOTTEN_AT = (
+    select(tombstones.c.at)
+    .join_from(tombstones, conversations, tombstones.c.conversation == conversations.c.id)
+    .where(_IS_NAMED)
+)
+INSERT_CONVERSATION = (
+    conversations.insert()
+    .values(title="", turns=0, term=0, started_at=0)
+    .returning(conversations.c.id)
+)
+
+
+def _update_conversation(**columns: ColumnElement[Any] | str | int) -> Update:
+    return conversations.update().where(conversations.c.id == bindparam("row")).values(**columns)
+
+
+UPDATE_START = _update_conversation(
+    turns=bindparam("turns"), title=bindparam("title"), started_at=bindparam("started")
+)
+UPDATE_TURNS = _update_conversation(turns=bindparam("turns"))
+UPDATE_TERM = _update_conversation(term=bindparam("term"))
+
+# Appends.
+
+INSERT_BLOCK = blocks.insert().values(
+    {column.name: bindparam(column.name) for column in blocks.c if column is not blocks.c.id}
+)
+INSERT_APPEND = appends.insert()
+SELECT_APPEND = select(appends.c.last_seq).where(
+    appends.c.conversation == bindparam("conversation"), appends.c.key == bindparam("key")
+)
+_in_turns = blocks.c.turn.in_(bindparam("turns", expanding=True))
+COUNT_TYPES = (
+    select(blocks.c.turn, blocks.c.type, func.count())
+    .where(blocks.c.conversation == bindparam("conversation"), _in_turns)
+    .group_by(blocks.c.turn, blocks.c.type)
+)
+# A statement of its own: SQLite finds these rows by seq, and would look for the others by seq too.
+COUNT_TYPES_SINCE = COUNT_TYPES.where(blocks.c.seq > bindparam("head"))
+COUNT_INHERITED_TYPES = (
+    select(blocks.c.turn, blocks.c.type, func.count())
+    .join_from(segments, blocks, segments.c.owner == blocks.c.conversation)
+    .where(
+        segments.c.conversation == bindparam("conversation"),
+        _in_turns,
+        (blocks.c.seq + 0).between(segments.c.first, segments.c.last),
+    )
+    .group_by(blocks.c.turn, blocks.c.type)
+)
+
+# Reading blocks and summaries.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadStatements:
+    """The statements that read a store of one schema version."""
+
+    segments: Query
+    blocks: Query
+    blocks_at: Query
+    summary: Query
+    summaries: Query
+
+
+def _at_positions(query: Query) -> Query:
+    """Return the query for the blocks at these `positions`, a JSON array of them."""
+    positions = func.json_each(bindparam("positions")).table_valued("value")
+    return query.where(blocks.c.seq.in_(select(positions.c.value)))
+
+
+def _read_statements(
+    parts: Query,
+    blob: ColumnElement[Any],
+    digest: ColumnElement[Any],
+    newest_block: ColumnElement[int],
+) -> ReadStatements:
+    matching = (
+        select(
+            blocks.c.seq,
+            blocks.c.turn,
+            blocks.c.round,
+            blocks.c.n,
+            blocks.c.ts,
+            blocks.c.term,
+            blocks.c.type,
+            blocks.c.version,
+            blocks.c.body,
+            blob,
+            digest,
+        )
+        .where(
+            blocks.c.conversation == bindparam("owner"),
+            blocks.c.seq > bindparam("after"),
+            blocks.c.seq <= bindparam("until"),
+        )
+        .order_by(blocks.c.seq)
+        .limit(bindparam("limit"))
+    )
+    summaries = select(
+        conversations.c.name,
+        conversations.c.user,
+        conversations.c.tenant,
+        conversations.c.project,
+        conversations.c.uid,
+        blocks.c.seq,
+        conversations.c.turns,
+        conversations.c.title,
+        conversations.c.started_at,
+        blocks.c.ts,
+    ).join_from(conversations, blocks, blocks.c.id == newest_block)
+    return ReadStatements(
+        segments=parts,
+        blocks=matching,
+        blocks_at=_at_positions(matching),
+        summary=summaries.where(_IS_NAMED),
+        summaries=summaries.order_by(blocks.c.ts.desc(), blocks.c.id.desc()),
+    )
+
+
+_SELECT_SEGMENTS = (
+    select(conversations.c.id, segments.c.owner, segments.c.first, segments.c.last)
+    .join_from(conversations, segments, segments.c.conversation == conversations.c.id, isouter=True)
+    .where(_IS_NAMED)
+    .order_by(segments.c.last)
+)
+CURRENT = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, blocks.c.digest, _NEWEST_BLOCK)
+BEFORE_DIGESTS = _read_statements(_SELECT_SEGMENTS, blocks.c.blob, null(), _NEWEST_BLOCK)
+BEFORE_FORKS = _read_statements(SELECT_ID, null(), null(), _newest_own)
+SELECT_DIGESTS = _at_positions(
+    select(blocks.c.seq, blocks.c.digest).where(
+        blocks.c.conversation == bindparam("owner"),
+        blocks.c.seq > bindparam("after"),
+        blocks.c.seq <= bindparam("until"),
+    )
+)
+
+
+@lru_cache(maxsize=64)  # compiling a query takes longer than running it
+def filtered_blocks(
+    statements: ReadStatements, types: tuple[str, ...], *, by_turn: bool, from_end: bool
+) -> Query:
+    """Return the query for blocks of these types and their subtypes, and of a `turn`."""
+    query = statements.blocks
+    if types:
+        query = query.where(or_(*map(_has_type, types)))
+    if by_turn:
+        query = query.where(blocks.c.turn == bindparam("turn"))
+    if from_end:
+        query = query.order_by(None).order_by(blocks.c.seq.desc())
+    return query
+
+
+def _has_type(kind: str) -> ColumnElement[bool]:
+    # Types are compared by code points, and `/` follows the dot.
+    return or_(blocks.c.type == kind, and_(blocks.c.type >= f"{kind}.", blocks.c.type < f"{kind}/"))
+
+
+_trimmed_name = func.rtrim(conversations.c.name, "0123456789.")
+_IS_CHILD = and_(
+    _trimmed_name != conversations.c.name,
+    func.length(_trimmed_name) > len("~c"),
+    func.substr(_trimmed_name, func.length(_trimmed_name) - 1) == "~c",
+)
+"""As in `parent_name`: the text before the last digits and dots ends in `~c`."""
+
+_exits = blocks.alias("ends")
+_last_exit_turn = (
+    select(_exits.c.turn)
+    .where(_exits.c.conversation == conversations.c.id, _exits.c.type == "react.exit")
+    .order_by(_exits.c.seq.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+
+
+def unfinished(summaries: Query) -> Query:
+    """Return the query for the conversations that had a runner and whose last turn has not ended."""
+    return summaries.where(
+        ~_IS_CHILD,
+        conversations.c.id.in_(select(leases.c.conversation)),
+        func.coalesce(_last_exit_turn, 0) < conversations.c.turns,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationFilter:
+    """Which conversations to list; None is no condition."""
+
+    user: str | None
+    project: str | None
+    tenant: str | None
+    after: datetime | None
+    before: datetime | None
+    limit: int | None
+
+    def apply(self, summaries: Query) -> Query:
+        """Return the query for these conversations, child runs left out."""
+        query = summaries.where(~_IS_CHILD)
+        for column, name in (
+            (conversations.c.user, self.user),
+            (conversations.c.project, self.project),
+            (conversations.c.tenant, self.tenant),
+        ):
+            if name is not None:
+                query = query.where(column == name)
+        if self.after is not None:
+            query = query.where(blocks.c.ts > milliseconds_of(self.after))
+        if self.before is not None:
+            # Rounded up: a block of the very millisecond that the moment lies in came before it.
+            query = query.where(blocks.c.ts < -((EPOCH - self.before) // MILLISECOND))
+        return query.limit(self.limit)
+
+
+# Leases.
+
+SELECT_LEASE = select(leases.c.generation, leases.c.boot, leases.c.ends).where(
+    leases.c.conversation == bindparam("row")
+)
+INSERT_LEASE = leases.insert()
+_update_lease = leases.update().where(leases.c.conversation == bindparam("row"))
+UPDATE_LEASE = _update_lease.values(
+    generation=bindparam("new_generation"), boot=bindparam("new_boot"), ends=bindparam("new_end")
+)
+RENEW_LEASE = _update_lease.values(ends=bindparam("new_end"))
+
+# Forks.
+
+SELECT_INHERITED = (
+    select(segments.c.owner, segments.c.first, segments.c.last)
+    .where(segments.c.conversation == bindparam("row"))
+    .order_by(segments.c.last)
+)
+_first_own_seq = (
+    select(func.coalesce(func.max(segments.c.last), 0) + 1)
+    .where(segments.c.conversation == bindparam("row"))
+    .scalar_subquery()
+)
+# The segments that a conversation inherits up to a seq, then its own blocks up to it (owner 0).
+SELECT_SHOWN = union_all(
+    select(segments.c.owner, segments.c.first, segments.c.last).where(
+        segments.c.conversation == bindparam("row"), segments.c.first <= bindparam("seq")
+    ),
+    select(
+        literal(0, Integer).label("owner"),
+        _first_own_seq.label("first"),
+        bindparam("seq", type_=Integer).label("last"),
+    ).where(_first_own_seq <= bindparam("seq")),
+)
+INSERT_SEGMENT = segments.insert()
+# The ids of a conversation's rows rise with their seq, so the index by turn finds this without reading rows.
+_last_block = (
+    select(blocks.c.id)
+    .where(blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last"))
+    .scalar_subquery()
+)
+SELECT_NEWEST_TURN = (
+    select(blocks.c.turn)
+    .where(blocks.c.conversation == bindparam("owner"), blocks.c.id <= _last_block)
+    .order_by(blocks.c.turn.desc())
+    .limit(1)
+)
+SELECT_ORIGIN = select(conversations.c.title, conversations.c.started_at).where(
+    conversations.c.id == bindparam("row")
+)
+SELECT_FORKS = (
+    select(conversations.c.id, conversations.c.name)
+    .where(
+        conversations.c.id.in_(
+            select(segments.c.conversation).where(segments.c.owner == bindparam("owner"))
+        )
+    )
+    .order_by(
+        select(func.max(segments.c.last))
+        .where(segments.c.conversation == conversations.c.id)
+        .scalar_subquery()
+        .desc(),
+        conversations.c.id.desc(),
+    )
+)
+SELECT_KEY = select(
+    conversations.c.tenant, conversations.c.project, conversations.c.user, conversations.c.name
+).where(conversations.c.id == bindparam("row"))
+# Names that begin alike are neighbours in the index of names: `~c…` comes before `~d`.
+SELECT_NAMED_BETWEEN = (
+    select(conversations.c.id, conversations.c.name)
+    .where(
+        conversations.c.tenant == bindparam("tenant"),
+        conversations.c.project == bindparam("project"),
+        conversations.c.user == bindparam("user"),
+        conversations.c.name > bindparam("first"),
+        conversations.c.name < bindparam("last"),
+        ~exists().where(tombstones.c.conversation == conversations.c.id),
+    )
+    .order_by(conversations.c.id)
+)
+
+# Forgetting.
+
+INSERT_TOMBSTONE = tombstones.insert()
+INSERT_PURGES = purges.insert().from_select(
+    ["blob"],
+    select(blocks.c.blob)
+    .where(
+        blocks.c.conversation == bindparam("row"),
+        blocks.c.blob.is_not(None),
+        ~exists().where(purges.c.blob == blocks.c.blob),
+    )
+    .distinct(),
+)
+DELETE_CONTENT = tuple(
+    table.delete().where(table.c.conversation == bindparam("row"))
+    for table in (blocks, appends, segments)
+)
+CLEAR_CONVERSATION = _update_conversation(title="", started_at=0, term=conversations.c.term + 1)
+SELECT_PURGEABLE = select(purges.c.blob).where(~exists().where(blocks.c.blob == purges.c.blob))
+DELETE_PURGES = purges.delete()
+SELECT_REFERENCED_BLOBS = select(blocks.c.blob).where(blocks.c.blob.is_not(None)).distinct()
+
+# Audits and migrations.
+
+SELECT_CONVERSATION_IDS = select(conversations.c.id).order_by(conversations.c.id)
+SELECT_CONVERSATIONS = (
+    select(
+        conversations.c.id,
+        conversations.c.tenant,
+        conversations.c.project,
+        conversations.c.user,
+        conversations.c.name,
+        tombstones.c.at,
+    )
+    .join_from(
+        conversations, tombstones, tombstones.c.conversation == conversations.c.id, isouter=True
+    )
+    .order_by(conversations.c.id)
+)
+SELECT_LINKS: Query = (
+    select(
+        blocks.c.id,
+        blocks.c.seq,
+        blocks.c.turn,
+        blocks.c.round,
+        blocks.c.n,
+        blocks.c.ts,
+        blocks.c.term,
+        blocks.c.version,
+        cast(blocks.c.type, LargeBinary).label("type"),
+        cast(blocks.c.body, LargeBinary).label("body"),
+        blocks.c.blob,
+        blocks.c.digest,
+    )
+    .where(blocks.c.conversation == bindparam("owner"), blocks.c.seq > bindparam("after"))
+    .order_by(blocks.c.seq)
+    .limit(LINKS_PER_QUERY)
+)
+SELECT_CHAIN_POINT = select(blocks.c.digest, blocks.c.bytes).where(
+    blocks.c.conversation == bindparam("owner"), blocks.c.seq == bindparam("last")
+)
+UPDATE_CHAIN = (
+    blocks.update()
+    .where(blocks.c.id == bindparam("row"))
+    .values(digest=bindparam("new_digest"), bytes=bindparam("total"))
+)

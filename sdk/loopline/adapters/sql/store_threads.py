@@ -1,0 +1,275 @@
+"""The threads that use a store: a few that read, one that writes, and the appends that share a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from loopline.adapters.sql.rows import AppendRequest
+from loopline.adapters.sql.sqlite import (
+    DATABASE_ERRORS,
+    FileId,
+    execute_text,
+    file_id,
+    immutable_engine,
+    store_error,
+)
+from loopline.adapters.sql.store_file import idle_stamp
+from loopline.adapters.sql.store_writer import StoreWriter
+from loopline.errors import LooplineError, StoreError
+from loopline.timeline import Block
+from loopline.timeline.waiting import ended, settled
+
+T = TypeVar("T")
+
+GROUP_LIMIT = 256
+"""The most appends that share a transaction; other processes wait for the store meanwhile."""
+DRAIN_SECONDS = 10.0
+
+_Outcomes = list[list[Block] | LooplineError]
+
+
+class ReaderThreads:
+    """Threads with a connection each, which never keep the writer waiting."""
+
+    def __init__(self, path: Path, engine: Engine, threads: int) -> None:
+        self._path = path
+        self._engine = engine
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="loopline-read")
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Return what the work reads, in one transaction."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self.read_here, work)
+
+    def read_here(self, work: Callable[[Connection], T]) -> T:
+        """Return what the work reads, in one transaction, on the calling thread."""
+        try:
+            with self._engine.begin() as connection:
+                return work(connection)
+        except DATABASE_ERRORS as error:
+            raise store_error(self._path, error) from error
+
+    def close(self) -> None:
+        """Finish the reads under way, then close the file."""
+        self._threads.shutdown()
+        self._engine.dispose()
+
+
+class ImmutableReaders(ReaderThreads):
+    """Threads that read, and create no file beside a store that nobody has open.
+
+    SQLite is told that the file does not change, and afterwards the file's stamp is compared: if
+    somebody opened the store meanwhile, the result is dropped and read again the usual way.
+    """
+
+    def __init__(self, path: Path, engine: Engine, threads: int) -> None:
+        super().__init__(path, engine, threads)
+        self._file = path
+        self._immutable = ReaderThreads(path, immutable_engine(path), threads)
+
+    def read_here(self, work: Callable[[Connection], T]) -> T:
+        """Return what the work reads, in one transaction, on the calling thread."""
+        before = idle_stamp(self._file)
+        if before is None:
+            return super().read_here(work)
+        try:
+            result = self._immutable.read_here(work)
+        except StoreError:
+            if idle_stamp(self._file) == before:
+                raise
+        else:
+            if idle_stamp(self._file) == before:
+                return result
+        return super().read_here(work)
+
+    def close(self) -> None:
+        """Finish the reads under way, then close the file."""
+        super().close()
+        self._immutable.close()
+
+
+class WriterThread:
+    """The thread that does all writes of a process, one transaction after another."""
+
+    def __init__(
+        self, path: Path, file: FileId, engine: Engine, on_rollback: Callable[[], None]
+    ) -> None:
+        """Use the engine; `on_rollback` is called when a transaction was not kept, or may not have been.
+
+        `file` is the file that the path named when the store was opened.
+        """
+        self._path = path
+        self._engine = engine
+        self._on_rollback = on_rollback
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="loopline-write")
+        self._connection: Connection | None = None
+        self._synchronous = ""
+        self._file = file
+
+    async def do(self, job: Callable[[], T]) -> T:
+        """Run the job on the thread and return its result; a cancellation waits for it to end."""
+        return await settled(asyncio.get_running_loop().run_in_executor(self._thread, job))
+
+    def wait_for(self, job: Callable[[], T]) -> T:
+        """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
+        return self._thread.submit(job).result()
+
+    def submit(self, job: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
+        """Run the job on the thread; `then` gets its outcome on the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def notify(done: Future[T]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(then, done)
+
+        self._thread.submit(job).add_done_callback(notify)
+
+    @contextmanager
+    def transaction(
+        self, *, survives_power_loss: bool = False
+    ) -> Generator[Connection, None, None]:
+        """Yield a connection in a transaction that has the write lock; only inside a job of the thread."""
+        try:
+            connection = self._connect(survives_power_loss=survives_power_loss)
+            with connection.begin():
+                yield connection
+            self._check_file()  # before anybody is told that it is kept
+        except DATABASE_ERRORS as error:
+            self._on_rollback()
+            self._disconnect()
+            raise store_error(self._path, error) from error
+        except BaseException:
+            self._on_rollback()
+            raise
+
+    def truncate_log(self) -> None:
+        """Move the write-ahead log into the file and cut it, as far as readers allow; only inside a job."""
+        try:
+            connection = self._connect(survives_power_loss=True)
+            execute_text(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+        except DATABASE_ERRORS as error:
+            self._disconnect()
+            raise store_error(self._path, error) from error
+
+    def _connect(self, *, survives_power_loss: bool) -> Connection:
+        self._check_file()
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._engine.connect()
+            self._synchronous = ""
+        synchronous = "FULL" if survives_power_loss else "NORMAL"
+        if synchronous != self._synchronous:
+            # On the raw connection, for SQLAlchemy's own would begin a transaction first.
+            execute_text(connection, f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
+        return connection
+
+    def _check_file(self) -> None:
+        """Check that the path still names the open file: writes to a deleted file are lost."""
+        if file_id(self._path) != self._file:
+            raise StoreError(
+                f"{self._path} was replaced while it was open, and nothing is kept in what it was: "
+                "open the store anew"
+            )
+
+    def _disconnect(self) -> None:
+        """Drop the connection after a failure: the next write connects and reads anew."""
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Finish the jobs that were submitted, then close the file."""
+        self._thread.shutdown()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._engine.dispose()
+
+
+@dataclass(slots=True)
+class _PendingAppend:
+    """An append and the future of its caller; `finished` once there is an outcome."""
+
+    request: AppendRequest
+    outcome: asyncio.Future[list[Block]]
+    finished: bool = False
+
+    def finish(self, outcome: list[Block] | BaseException) -> None:
+        self.finished = True
+        if self.outcome.done():  # it was cancelled just now
+            return
+        if isinstance(outcome, BaseException):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
+
+
+@dataclass(slots=True)
+class GroupCommit:
+    """Commits together the appends that arrived while the writer was busy with the group before."""
+
+    thread: WriterThread
+    writer: StoreWriter
+    _queue: deque[_PendingAppend] = field(default_factory=deque[_PendingAppend])
+    _busy: asyncio.Future[None] | None = None
+
+    async def append(self, request: AppendRequest) -> list[Block]:
+        """Append and return every block after `seen`; a cancellation is raised once the outcome is known."""
+        loop = asyncio.get_running_loop()
+        pending = _PendingAppend(request, loop.create_future())
+        self._queue.append(pending)
+        self._start_next()
+        try:
+            return await pending.outcome
+        except asyncio.CancelledError:
+            if not pending.finished:  # the future was cancelled too: wait for another one
+                pending.outcome = loop.create_future()
+                await ended(pending.outcome)
+            raise
+
+    async def drain(self) -> None:
+        """Wait for the appends under way, and refuse those that do not start within `DRAIN_SECONDS`."""
+        deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
+        while self._busy is not None:
+            await settled(self._busy)
+            if asyncio.get_running_loop().time() > deadline:
+                while self._queue:
+                    error = StoreError("the log was closed before this could be kept")
+                    self._queue.popleft().finish(error)
+
+    def _start_next(self) -> None:
+        if self._busy is not None or not self._queue:
+            return
+        batch = [self._queue.popleft() for _ in range(min(GROUP_LIMIT, len(self._queue)))]
+        requests = [pending.request for pending in batch]
+        done = asyncio.get_running_loop().create_future()
+        self.thread.submit(partial(self._commit, requests), partial(self._finish, batch, done))
+        self._busy = done
+
+    def _commit(self, requests: list[AppendRequest]) -> _Outcomes:
+        survives_power_loss = any(request.survives_power_loss for request in requests)
+        with self.thread.transaction(survives_power_loss=survives_power_loss) as connection:
+            return self.writer.append(connection, requests)
+
+    def _finish(
+        self, batch: list[_PendingAppend], done: asyncio.Future[None], commit: Future[_Outcomes]
+    ) -> None:
+        self._busy = None
+        done.set_result(None)
+        error = commit.exception()
+        outcomes = [error] * len(batch) if error is not None else commit.result()
+        for pending, outcome in zip(batch, outcomes, strict=True):
+            pending.finish(outcome)
+        self._start_next()

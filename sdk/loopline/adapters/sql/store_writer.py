@@ -1,0 +1,553 @@
+"""Writes to the store: appends, terms, forks and tombstones.
+
+Everything here is a plain function of a connection that is already in a transaction with the write
+lock. An append is refused before it writes anything, so that several appends can share a transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from loopline.adapters.sql import statements
+from loopline.adapters.sql.migrations import migrate
+from loopline.adapters.sql.rows import (
+    AppendRequest,
+    BlockFilter,
+    BlockRow,
+    ChainPoint,
+    EncodedBody,
+    LeaseOwner,
+    StoreReader,
+    encode_block,
+    from_milliseconds,
+    key_parameters,
+    lease_owner,
+    schema_version,
+)
+from loopline.adapters.sql.schema import SCHEMA_VERSION
+from loopline.adapters.sql.sqlite import data_version, execute_many, fetch_all
+from loopline.clock import Clock
+from loopline.errors import ConflictError, LooplineError
+from loopline.timeline import (
+    NEW_TURN,
+    Block,
+    ConversationKey,
+    Entry,
+    admit,
+    as_entry,
+    parent_name,
+    stored_type,
+    title_of,
+)
+from loopline.timeline.blobs import BlobStore
+from loopline.timeline.chain import milliseconds_of
+from loopline.timeline.log import (
+    DEFAULT_LIMITS,
+    ConversationLimits,
+    ConversationSize,
+    check_forget,
+    check_fork,
+    check_known,
+    check_restored,
+    check_room,
+    warn_if_nearly_full,
+)
+
+CACHED_CONVERSATIONS = 1024
+"""How many conversations a process caches the state and the ordinals of."""
+
+_COLLECTED_AT = "collected_at"
+_DAY = timedelta(days=1) // timedelta(milliseconds=1)
+
+TypeCounts = dict[int, Counter[str]]
+"""How many blocks of each type a turn has, by turn."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _State:
+    """What the writer knows of a conversation; `id` is None when it has no row, `head` 0 when it is empty.
+
+    `base` is the last seq that it inherits, `tip` the chain up to its head.
+    """
+
+    id: int | None = None
+    turns: int = 0
+    term: int = 0
+    base: int = 0
+    head: int = 0
+    tip: ChainPoint = field(default_factory=ChainPoint)
+    forgotten: datetime | None = None
+
+    @property
+    def size(self) -> ConversationSize:
+        return ConversationSize(blocks=self.head, bytes=self.tip.bytes)
+
+
+@dataclass(slots=True)
+class _PendingRows:
+    """Rows that are decided upon and not yet written."""
+
+    blocks: list[BlockRow] = field(default_factory=list[BlockRow])
+    starts: list[BlockRow] = field(default_factory=list[BlockRow])
+    turns: list[BlockRow] = field(default_factory=list[BlockRow])
+    appends: list[BlockRow] = field(default_factory=list[BlockRow])
+
+    def write(self, connection: Connection) -> None:
+        for statement, rows in (
+            (statements.INSERT_BLOCK, self.blocks),
+            (statements.UPDATE_START, self.starts),
+            (statements.UPDATE_TURNS, self.turns),
+            (statements.INSERT_APPEND, self.appends),
+        ):
+            if rows:
+                execute_many(connection, statement, rows)
+                rows.clear()
+
+
+@dataclass(slots=True)
+class _Ordinals:
+    """The type counts of the turns last written to, by conversation: they number each block within its turn."""
+
+    _cached: OrderedDict[int, tuple[int, TypeCounts]] = field(
+        default_factory=OrderedDict[int, tuple[int, TypeCounts]]
+    )
+
+    def has(self, row: int, head: int, turns: set[int]) -> bool:
+        """Return whether the counts of these turns are known without reading."""
+        cached_head, counts = self._cached.get(row, (0, TypeCounts()))
+        return not head or (cached_head == head and turns <= counts.keys())
+
+    def counts(
+        self, connection: Connection, row: int, head: int, turns: set[int], *, is_fork: bool
+    ) -> TypeCounts:
+        """Return the counts of these turns up to the head; only what is not cached is read."""
+        cached_head, cached = self._cached.get(row, (0, TypeCounts()))
+        counts = {turn: cached[turn] for turn in turns & cached.keys()}
+        uncached = {turn: Counter[str]() for turn in turns - counts.keys()}
+        parameters = {"conversation": row, "turns": list(counts), "head": cached_head}
+        if counts and cached_head < head:
+            _add(counts, connection.execute(statements.COUNT_TYPES_SINCE, parameters))
+        parameters = {"conversation": row, "turns": list(uncached)}
+        if uncached and head:
+            _add(uncached, connection.execute(statements.COUNT_TYPES, parameters))
+        if uncached and is_fork:
+            _add(uncached, connection.execute(statements.COUNT_INHERITED_TYPES, parameters))
+        return counts | uncached
+
+    def cache(self, row: int, head: int, counts: TypeCounts) -> None:
+        self._cached[row] = head, counts
+        self._cached.move_to_end(row)
+        if len(self._cached) > CACHED_CONVERSATIONS:
+            self._cached.popitem(last=False)
+
+    def clear(self) -> None:
+        self._cached.clear()
+
+
+def _add(counts: TypeCounts, rows: Iterable[Sequence[Any]]) -> None:
+    for turn, kind, count in rows:
+        counts[turn][kind] += count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseClaim:
+    """A claim of the runner that locks the file of that generation; `takes_over` if the generation is new."""
+
+    generation: int
+    takes_over: bool
+    boot: str
+    now: int
+    seconds: float
+
+    @property
+    def ends(self) -> int:
+        """When the claimed lease ends, in milliseconds since boot."""
+        return self.now + round(self.seconds * 1000)
+
+    def prevails(self, owner: LeaseOwner) -> bool:
+        """Return whether the claimed generation is the one to hold."""
+        if self.takes_over:
+            is_next = self.generation == owner.generation + 1
+            return is_next and owner.is_silent(self.boot, self.now)
+        return self.generation == owner.generation
+
+
+class StoreWriter:
+    """Writes to the store of one file. Belongs to the thread that writes.
+
+    It caches the state of the conversations it used last, for as long as nobody else writes to the file.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        blobs: BlobStore | None,
+        limits: ConversationLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._blobs = blobs
+        self._limits = limits
+        self._reader = StoreReader(path, blobs)
+        self._ordinals = _Ordinals()
+        self._states: OrderedDict[ConversationKey, _State] = OrderedDict()
+        self._pending = _PendingRows()
+        self._data_version: int | None = None
+
+    def clear_cache(self) -> None:
+        """Drop what was learnt in transactions that were not kept."""
+        self._ordinals.clear()
+        self._states.clear()
+        self._pending = _PendingRows()
+        self._data_version = None
+
+    def append(
+        self, connection: Connection, batch: Iterable[AppendRequest]
+    ) -> list[list[Block] | LooplineError]:
+        """Append each request's entries; return for each every block after `seen`, or why it was refused."""
+        self._refresh(connection)
+        outcomes = list[list[Block] | LooplineError]()
+        for request in batch:
+            try:
+                outcomes.append(self._append(connection, request))
+            except LooplineError as refusal:
+                outcomes.append(refusal)
+        self._pending.write(connection)
+        return outcomes
+
+    def take_term(
+        self, connection: Connection, conversation: ConversationKey, claim: LeaseClaim
+    ) -> int | LeaseOwner:
+        """Begin and return the conversation's next term; return the owner instead if it prevails."""
+        self._refresh(connection)
+        state = self._state(connection, conversation)
+        check_known(conversation, state.forgotten)
+        row = self._row(connection, conversation, state)
+        existing = lease_owner(connection, row)
+        owner = existing or LeaseOwner()
+        if not claim.prevails(owner):
+            return owner
+        if existing is None:
+            lease = {
+                "conversation": row,
+                "generation": claim.generation,
+                "boot": claim.boot,
+                "ends": claim.ends,
+            }
+            connection.execute(statements.INSERT_LEASE, lease)
+        else:
+            changes = {
+                "row": row,
+                "new_generation": claim.generation,
+                "new_boot": claim.boot,
+                "new_end": claim.ends,
+            }
+            connection.execute(statements.UPDATE_LEASE, changes)
+        state.term += 1
+        execute_many(connection, statements.UPDATE_TERM, [{"row": row, "term": state.term}])
+        self._states.pop(conversation)
+        return state.term
+
+    def renew(
+        self, connection: Connection, terms: Iterable[tuple[ConversationKey, int]], ends: int
+    ) -> list[tuple[ConversationKey, int]]:
+        """Let the leases of these terms end later; return the terms that no newer one has ended."""
+        self._refresh(connection)
+        current, changes = list[tuple[ConversationKey, int]](), list[dict[str, int]]()
+        for conversation, term in terms:
+            state = self._state(connection, conversation)
+            if state.id is not None and 0 < state.term == term:
+                current.append((conversation, term))
+                changes.append({"row": state.id, "new_end": ends})
+        if changes:
+            connection.execute(statements.RENEW_LEASE, changes)
+        return current
+
+    def fork(
+        self, connection: Connection, conversation: ConversationKey, fork: ConversationKey, seq: int
+    ) -> None:
+        """Begin the fork with the conversation's blocks up to `seq`."""
+        self._refresh(connection)
+        parent = self._state(connection, conversation)
+        state = self._state(connection, fork)
+        check_known(conversation, parent.forgotten)
+        taken = bool(state.head) or state.forgotten is not None
+        check_fork(conversation, fork, seq=seq, head=parent.head, taken=taken)
+        row = self._row(connection, fork, state)
+        _inherit(connection, row, self._row(connection, conversation, parent), seq)
+        self._states.pop(fork)
+        wanted = BlockFilter(after=seq, types=("conv.imported",))
+        marks = self._reader.blocks(connection, conversation, wanted)
+        if marks:
+            state = self._state(connection, fork)
+            entries = [Entry(body=mark.body, turn=state.turns) for mark in marks]
+            request = AppendRequest.encode(
+                fork, entries, seen=state.head, term=None, key="", has_blobs=False
+            )
+            self._place(connection, state, request)
+            self._pending.write(connection)
+
+    def forget(
+        self, connection: Connection, conversation: ConversationKey, *, cascade: bool
+    ) -> None:
+        """Remove a conversation and its child runs, with `cascade` their forks too; tombstones remain."""
+        self._refresh(connection)
+        state = self._state(connection, conversation)
+        if state.id is None or not state.head:
+            return
+        rows, forks = _cascade(connection, state.id)
+        check_forget(conversation, [] if cascade else forks)
+        now = self._clock.now()
+        for row in rows:
+            _tombstone(connection, row, now)
+        self._states.clear()
+        self._ordinals.clear()
+
+    def starts_collection(self, connection: Connection) -> bool:
+        """Return whether nobody has collected blobs for a day, and record that the caller does.
+
+        A store of another schema version is left to those who know it.
+        """
+        if schema_version(connection, self._path) != SCHEMA_VERSION:
+            return False
+        now = milliseconds_of(self._clock.now())
+        at = connection.execute(statements.SELECT_META, {"key": _COLLECTED_AT}).scalar()
+        if at is not None and 0 <= now - int(at) < _DAY:
+            return False
+        connection.execute(statements.DELETE_META, {"name": _COLLECTED_AT})
+        connection.execute(statements.INSERT_META, {"key": _COLLECTED_AT, "value": str(now)})
+        return True
+
+    def restore(
+        self,
+        connection: Connection,
+        conversation: ConversationKey,
+        blocks: Sequence[tuple[Block, EncodedBody]],
+    ) -> None:
+        """Begin a conversation with these blocks, within the transaction.
+
+        Raises:
+            ConflictError: the conversation has blocks already.
+            StoreError: the blocks exceed the limits.
+        """
+        self._refresh(connection)
+        state = self._state(connection, conversation)
+        check_known(conversation, state.forgotten)
+        if state.head:
+            raise ConflictError(
+                f"conversation {conversation.name!r} has begun already: take another name"
+            )
+        size = ConversationSize(blocks=len(blocks), bytes=sum(body.size for _, body in blocks))
+        check_restored(conversation, size, self._limits)
+        warn_if_nearly_full(conversation, ConversationSize(), size, self._limits)
+        if self._blobs is not None:
+            for _, body in blocks:
+                if body.blob is not None:
+                    self._blobs.put(body.large)
+        row = self._row(connection, conversation, state)
+        rows, point = list[BlockRow](), ChainPoint()
+        for block, body in blocks:
+            encoded, point = encode_block(row, block, body, point)
+            rows.append(encoded)
+        execute_many(connection, statements.INSERT_BLOCK, rows)
+        start: BlockRow = {
+            "row": row,
+            "turns": max(block.turn for block, _ in blocks),
+            "title": title_of([as_entry(block) for block, _ in blocks]),
+            "started": milliseconds_of(blocks[0][0].ts),
+        }
+        execute_many(connection, statements.UPDATE_START, [start])
+        term = max(state.term, *(block.term for block, _ in blocks))
+        execute_many(connection, statements.UPDATE_TERM, [{"row": row, "term": term}])
+        self._states.pop(conversation)
+
+    def _refresh(self, connection: Connection) -> None:
+        """Check the schema and drop the cached states if another connection has written since."""
+        version = data_version(connection)
+        if version != self._data_version:
+            self._states.clear()
+            migrate(connection, self._path)
+            self._data_version = version
+
+    def _append(self, connection: Connection, request: AppendRequest) -> list[Block]:
+        """Refuse or append; a refusal changes nothing, so that the appends beside it are not affected."""
+        state = self._state(connection, request.conversation)
+        admit(request.entries, term=request.term, newest=state.term)
+        check_known(request.conversation, state.forgotten)
+        if self._blobs is not None:
+            # Put again: with the write lock, nobody can remove a blob before its row names it.
+            for data in request.large:
+                self._blobs.put(data)
+        repeated = self._is_repeated(connection, state, request.key)
+        unseen = list[Block]()
+        if repeated or request.seen < state.head:
+            self._pending.write(connection)
+            wanted = BlockFilter(after=request.seen)
+            unseen = self._reader.blocks(connection, request.conversation, wanted)
+        if repeated:
+            return unseen
+        check_room(request.conversation, request.entries, state.size, self._limits)
+        appended = self._place(connection, state, request)
+        return [*unseen, *(block for block in appended if block.seq > request.seen)]
+
+    def _is_repeated(self, connection: Connection, state: _State, key: str) -> bool:
+        if not key or state.id is None:
+            return False
+        self._pending.write(connection)
+        parameters = {"conversation": state.id, "key": key}
+        result = connection.execute(statements.SELECT_APPEND, parameters)
+        return result.one_or_none() is not None
+
+    def _state(self, connection: Connection, conversation: ConversationKey) -> _State:
+        state = self._states.get(conversation)
+        if state is None:
+            state = self._states[conversation] = _read_state(connection, conversation)
+            if len(self._states) > CACHED_CONVERSATIONS:
+                self._states.popitem(last=False)
+        # A transaction never evicts what it has used, for not all of it is written yet.
+        self._states.move_to_end(conversation)
+        return state
+
+    def _row(self, connection: Connection, conversation: ConversationKey, state: _State) -> int:
+        """Return the id of the conversation's row, which is created if there is none."""
+        if state.id is None:
+            columns = {**key_parameters(conversation), "uid": self._clock.new_id()}
+            row: int = connection.execute(statements.INSERT_CONVERSATION, columns).scalar_one()
+            state.id = row
+            return row
+        return state.id
+
+    def _place(self, connection: Connection, state: _State, request: AppendRequest) -> list[Block]:
+        """Give the entries their seqs and queue their rows; return them as blocks."""
+        row = self._row(connection, request.conversation, state)
+        turns = state.turns + any(entry.turn == NEW_TURN for entry in request.entries)
+        written_to = {entry.turn or turns for entry in request.entries}
+        if not self._ordinals.has(row, state.head, written_to):
+            self._pending.write(connection)
+        is_fork = state.base > 0
+        counts = self._ordinals.counts(connection, row, state.head, written_to, is_fork=is_fork)
+        now = self._clock.now()
+        blocks, tip = list[Block](), state.tip
+        for entry, body in zip(request.entries, request.bodies, strict=True):
+            turn, kind = entry.turn or turns, stored_type(entry.body)
+            counts[turn][kind] += 1
+            block = Block(
+                seq=state.head + len(blocks) + 1,
+                turn=turn,
+                round=entry.round,
+                n=counts[turn][kind],
+                ts=now,
+                term=request.term or 0,
+                body=entry.body,
+            )
+            encoded, tip = encode_block(row, block, body, tip)
+            blocks.append(block)
+            self._pending.blocks.append(encoded)
+        head = blocks[-1].seq
+        self._ordinals.cache(row, head, counts)
+        if not state.head:
+            start: BlockRow = {
+                "row": row,
+                "turns": turns,
+                "title": title_of(request.entries),
+                "started": milliseconds_of(now),
+            }
+            self._pending.starts.append(start)
+        elif turns > state.turns:
+            self._pending.turns.append({"row": row, "turns": turns})
+        if request.key:
+            append: BlockRow = {"conversation": row, "key": request.key, "last_seq": head}
+            self._pending.appends.append(append)
+        size_before = state.size
+        state.turns, state.head, state.tip = turns, head, tip
+        warn_if_nearly_full(request.conversation, size_before, state.size, self._limits)
+        return blocks
+
+
+def _read_state(connection: Connection, conversation: ConversationKey) -> _State:
+    rows = fetch_all(connection, statements.SELECT_STATE, key_parameters(conversation))
+    if not rows:
+        return _State()
+    row, turns, term, head, base, at, digest, size = rows[0]
+    return _State(
+        id=row,
+        turns=turns,
+        term=term,
+        base=base or 0,
+        head=head or base or 0,
+        tip=ChainPoint() if digest is None else ChainPoint(digest, size),
+        forgotten=None if at is None else from_milliseconds(at),
+    )
+
+
+def _inherit(connection: Connection, fork: int, parent: int, seq: int) -> None:
+    """Let the fork inherit the parent's blocks up to `seq`, the parent's own and those it inherits."""
+    shown = connection.execute(statements.SELECT_SHOWN, {"row": parent, "seq": seq}).all()
+    parts = [
+        {"conversation": fork, "owner": owner or parent, "first": first, "last": min(last, seq)}
+        for owner, first, last in sorted(shown, key=lambda segment: segment[1])
+    ]
+    for part in parts:  # one by one, for a trigger checks each against those before
+        connection.execute(statements.INSERT_SEGMENT, part)
+    turns = [connection.execute(statements.SELECT_NEWEST_TURN, part).scalar_one() for part in parts]
+    title, started = connection.execute(statements.SELECT_ORIGIN, {"row": parent}).one()
+    start = {"row": fork, "turns": max(turns), "title": title, "started": started}
+    execute_many(connection, statements.UPDATE_START, [start])
+
+
+def _cascade(connection: Connection, row: int) -> tuple[Sequence[int], Sequence[str]]:
+    """Return the rows to forget with a conversation, each before what it inherits from; and the forks' names.
+
+    Those are its child runs, the forks of any of them, and the children of these.
+    """
+    order, names = list[int](), dict[int, str]()
+
+    def visit(conversation: int) -> None:
+        if conversation in order:
+            return
+        for child in _children(connection, conversation):
+            visit(child)
+        forks = connection.execute(statements.SELECT_FORKS, {"owner": conversation}).all()
+        for fork, name in forks:
+            names[fork] = name
+            visit(fork)
+        order.append(conversation)
+
+    visit(row)
+    return order, list(names.values())
+
+
+def _children(connection: Connection, parent: int) -> Sequence[int]:
+    """Return the child runs of a conversation that are not forgotten."""
+    tenant, project, user, name = connection.execute(statements.SELECT_KEY, {"row": parent}).one()
+    owner = {"tenant": tenant, "project": project, "user": user}
+    span = {"first": f"{name}~c", "last": f"{name}~d"}
+    rows = connection.execute(statements.SELECT_NAMED_BETWEEN, {**owner, **span}).all()
+    return [row for row, child in rows if parent_name(child) == name]
+
+
+def _tombstone(connection: Connection, row: int, at: datetime) -> None:
+    """Leave a tombstone, end the conversation's term, and remove its content."""
+    tombstone = {"conversation": row, "at": milliseconds_of(at)}
+    connection.execute(statements.INSERT_TOMBSTONE, tombstone)
+    connection.execute(statements.INSERT_PURGES, {"row": row})
+    for removal in statements.DELETE_CONTENT:
+        connection.execute(removal, {"row": row})
+    connection.execute(statements.CLEAR_CONVERSATION, {"row": row})
+
+
+def purge(connection: Connection, blobs: BlobStore) -> None:
+    """Remove the blobs of forgotten conversations that nothing else references.
+
+    The caller has the write lock, so nobody can reference them meanwhile.
+    """
+    blobs.discard(connection.execute(statements.SELECT_PURGEABLE).scalars().all())
+    connection.execute(statements.DELETE_PURGES)
