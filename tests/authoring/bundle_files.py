@@ -11,7 +11,7 @@ from loopline.models import Json
 from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
 from loopline.timeline import Moment, Timeline
-from loopline.tools import Call, ToolContext
+from loopline.tools import ToolContext, ToolInvocation
 
 BUNDLE = """
 from loopline import BaseWorkflow, Bundle
@@ -68,11 +68,11 @@ def a_context(properties: Mapping[str, Json] | None = None) -> ToolContext:
     )
 
 
-def a_call(properties: Mapping[str, Json] | None = None) -> Call:
+def a_call(properties: Mapping[str, Json] | None = None) -> ToolInvocation:
     """A call in an empty conversation."""
     timeline = Timeline()
     moment = Moment(ts=datetime(2026, 1, 1, tzinfo=UTC), turn_id="turn_1")
-    return Call(
+    return ToolInvocation(
         context=a_context(properties),
         timeline=timeline,
         view=View(Native()),

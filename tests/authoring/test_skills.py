@@ -9,7 +9,7 @@ import pytest
 
 from loopline import BundleError, RefError
 from loopline.refs import SkillRef, parse
-from loopline.skills import REACT, DocumentError, Selection, Skills, read_yaml, selections
+from loopline.skills import REACT, Skills, SkillSelection, YamlError, read_yaml, skill_selections
 from loopline.timeline import citations
 from tests.authoring.bundle_files import write
 
@@ -192,16 +192,18 @@ def test_a_missing_root_is_told(tmp_path: Path) -> None:
 def test_an_agent_sees_the_skills_selected_for_it(
     tmp_path: Path, consumer: str, selection: dict[str, list[str]], seen: list[str]
 ) -> None:
-    config = selections({consumer: selection})
+    config = skill_selections({consumer: selection})
     assert names(shelf(tmp_path).enabled(config)) == seen
 
 
 def test_without_a_config_an_agent_sees_all_but_internal_skills(tmp_path: Path) -> None:
-    assert "internal.wash" not in names(shelf(tmp_path).enabled({"other": Selection(enabled=())}))
+    assert "internal.wash" not in names(
+        shelf(tmp_path).enabled({"other": SkillSelection(enabled=())})
+    )
 
 
 def test_a_pattern_that_names_nothing_is_known() -> None:
-    selection = Selection(enabled=("tea", "own.*"), disabled=("tee",))
+    selection = SkillSelection(enabled=("tea", "own.*"), disabled=("tee",))
     assert selection.unmatched([("public", "tea")]) == ["tee"]
 
 
@@ -216,7 +218,7 @@ def test_yaml_without_content_is_nothing() -> None:
 
 
 def test_yaml_is_one_document() -> None:
-    with pytest.raises(DocumentError) as raised:
+    with pytest.raises(YamlError) as raised:
         read_yaml("a: 1\n---\nb: 2\n")
     assert raised.value.line == 2
 

@@ -297,7 +297,7 @@ def test_a_value_that_cannot_be_text_is_the_authors_to_change(value: object) -> 
     with pytest.raises(ToolError) as raised:
         asyncio.run(run(give, {}))
     assert str(raised.value).startswith("shop.give returned what it may not")
-    assert give.place in str(raised.value)
+    assert give.location in str(raised.value)
 
 
 def test_a_refusal_reaches_the_model_as_it_is() -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loopline import BundleError, ToolError, tool
-from loopline.tools import ToolSet, wire_names
+from loopline.tools import ToolSet, provider_names
 
 
 @tool(effect="read")
@@ -68,35 +68,35 @@ def test_a_name_that_is_no_tool_cannot_be_allowed() -> None:
 
 
 def test_the_dot_travels_as_two_underscores() -> None:
-    assert TOOLS.wire.wire("shop.find") == "shop__find"
-    assert TOOLS.wire.name("shop__find") == "shop.find"
+    assert TOOLS.provider_names.provider_name("shop.find") == "shop__find"
+    assert TOOLS.provider_names.name("shop__find") == "shop.find"
 
 
 def test_a_name_that_was_never_given_comes_back_readable() -> None:
-    assert TOOLS.wire.name("shop__fnd") == "shop.fnd"
+    assert TOOLS.provider_names.name("shop__fnd") == "shop.fnd"
 
 
 @pytest.mark.parametrize(
     "name", ["a__b.c", "a_.b", "a._b", "a.b.c", "ü.b", f"{'a' * 60}.{'b' * 60}", "a b.c"]
 )
 def test_a_name_that_does_not_travel_ends_in_a_digest(name: str) -> None:
-    wire = wire_names([name]).wire(name)
+    wire = provider_names([name]).provider_name(name)
     assert re.search(r"_[0-9a-f]{12}$", wire)
     assert len(wire) <= 64
 
 
 @given(st.sets(NAMES, max_size=12))
 @example({"a_.b", "a._b", "a.b", "a__b"})
-@example({"ü.b", wire_names(["ü.b"]).wire("ü.b")})
+@example({"ü.b", provider_names(["ü.b"]).provider_name("ü.b")})
 def test_names_and_wire_names_are_one_to_one(names: set[str]) -> None:
-    wires = wire_names(names)
-    assert {wires.name(wires.wire(name)) for name in names} == names
-    assert all(wires.name(wires.wire(name)) == name for name in names)
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", wires.wire(name)) for name in names)
+    wires = provider_names(names)
+    assert {wires.name(wires.provider_name(name)) for name in names} == names
+    assert all(wires.name(wires.provider_name(name)) == name for name in names)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", wires.provider_name(name)) for name in names)
 
 
 @given(st.lists(NAMES, max_size=6), st.randoms())
 def test_a_wire_name_does_not_depend_on_the_order_of_the_tools(
     names: list[str], random: object
 ) -> None:
-    assert wire_names(names) == wire_names(reversed(names))
+    assert provider_names(names) == provider_names(reversed(names))

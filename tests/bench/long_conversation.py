@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from loopline.prompt import requests
+from loopline.prompt import past_requests
 from loopline.prompt.caching import AnthropicCache, OpenAICache, simulate
 from loopline.timeline import RangeSummary, RoundStart, Timeline
 from tests.support.recall_probe import OUTPUT_LIMIT, live
@@ -48,7 +48,7 @@ def measured(window: int) -> Row:
     lived = live(TURNS, window=window)
     elapsed = time.perf_counter() - start
     starts = [block.body for block in lived.blocks if isinstance(block.body, RoundStart)]
-    sent = [one.sent for one in requests(Timeline(lived.blocks))]
+    sent = [one.as_sent for one in past_requests(Timeline(lived.blocks))]
     every = simulate(sent, AnthropicCache())
     return Row(
         budget=window - OUTPUT_LIMIT,

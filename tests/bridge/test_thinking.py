@@ -47,7 +47,7 @@ from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, Exit, RoundStart, Thinking
-from loopline.tools import wire_names
+from loopline.tools import provider_names
 from tests.bridge.bridged_model import asking, bridged_at
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
@@ -266,7 +266,7 @@ def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_o
     call = ToolCall(name="w.count", arguments={"number": 7}, call_id="c1", provider_id="a")
     message = AssistantMessage(text="", calls=(call,))
     stored = replace(echo, parts=tuple(json.loads(json.dumps(echo.parts))))
-    assert parts_of(stored, message, wire_names(["w.count"])) == parts
+    assert parts_of(stored, message, provider_names(["w.count"])) == parts
     assert "number" not in str(echo)
 
 

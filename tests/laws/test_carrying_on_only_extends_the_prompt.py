@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopline.prompt import (
+    CachePolicy,
     JsonAction,
     Native,
-    Pointing,
     Rendering,
     View,
     cache_points,
-    replayed,
-    requests,
+    past_requests,
+    replayed_rounds,
     tools_text,
 )
 from loopline.reader import read_document
@@ -145,7 +145,7 @@ def test_in_one_go_equals_in_steps(life: Life, stride: int) -> None:
             stepped.under(stepped.window)
         assert stepped.messages == whole.messages
         assert (stepped.sha256, stepped.tokens) == (whole.sha256, whole.tokens)
-        assert seen_of(stepped.now) == seen_of(whole.now)
+        assert seen_of(stepped.rendering) == seen_of(whole.rendering)
         assert points_of(stepped, blocks) == points_of(whole, blocks)
         again = whole.under(whole.window)
         assert again.messages == whole.messages
@@ -157,13 +157,23 @@ def test_in_one_go_equals_in_steps(life: Life, stride: int) -> None:
 
 
 def seen_of(now: Rendering) -> list[object]:
-    return [now.window, now.refs, now.cuts, now.last_tail, now.shown, now.marked, now.turn_start]
+    return [
+        now.window,
+        now.refs,
+        now.cuts,
+        now.last_tail,
+        now.shown_texts,
+        now.named_sources,
+        now.turn_start,
+    ]
 
 
 def points_of(view: View, blocks: Sequence[Block]) -> object:
     turn = max(block.turn for block in blocks)
-    kept = view.facts.kept_before(turn)
-    return cache_points(view.now, turn, [], Pointing(kept=kept, factor=view.facts.factor))
+    kept = view.state.unchanged_messages(turn)
+    return cache_points(
+        view.rendering, turn, [], CachePolicy(kept_messages=kept, factor=view.state.factor)
+    )
 
 
 @settings(max_examples=25)
@@ -181,16 +191,16 @@ def test_every_request_is_made_again_from_a_log_in_a_file(life: Life) -> None:
 
 def check_requests(lived: Lived) -> None:
     """Compare what was sent with what the log says was."""
-    again = {request.block.seq: request for request in requests(Timeline(lived.blocks))}
+    again = {request.block.seq: request for request in past_requests(Timeline(lived.blocks))}
     assert list(again) == [block.seq for block, _ in starts(lived.blocks)]
     assert {request.inexact for request in again.values()} <= {""}
-    assert {one.divergence for one in replayed(Timeline(lived.blocks))} <= {None}
+    assert {one.divergence for one in replayed_rounds(Timeline(lived.blocks))} <= {None}
     for sent in lived.sent:
         request = again[sent.start.seq]
         assert request.messages == sent.prompt.messages
         assert request.system == sent.prompt.system
         assert request.tools == (tools_text(sent.prompt.tools) if sent.prompt.tools else "")
-        assert request.begun.tail == sent.prompt.tail
+        assert request.round_start.tail == sent.prompt.tail
         assert request.cache_points == sent.prompt.cache_points
 
 
@@ -201,9 +211,9 @@ def test_an_export_and_a_fork_make_the_same_requests(life: Life, part: float) ->
     document = read_document(lived.document)
     until = max(int(part * len(lived.blocks)), 1)
     forked = asyncio.run(fork(lived, until))
-    expected = list(requests(Timeline(lived.blocks)))
-    assert list(requests(Timeline(document))) == expected
-    assert list(requests(Timeline(forked))) == [
+    expected = list(past_requests(Timeline(lived.blocks)))
+    assert list(past_requests(Timeline(document))) == expected
+    assert list(past_requests(Timeline(forked))) == [
         request for request in expected if request.block.seq <= until
     ]
 

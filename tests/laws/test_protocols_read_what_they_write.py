@@ -74,14 +74,14 @@ def test_calls_are_read_as_they_were_written(
     spoken: DecisionProtocol, notes: str, made: list[ToolCall]
 ) -> None:
     assume(not notes.strip().startswith("```") or spoken.name != "tagged")
-    read = spoken.decode(said(spoken.called(notes, made)))
+    read = spoken.decode(said(spoken.render_calls(notes, made)))
     assert read == Calls(notes.strip(), tuple(made))
 
 
 @given(protocols, anything)
 def test_an_answer_is_read_as_it_was_written(spoken: DecisionProtocol, text: str) -> None:
     assume(text.strip())
-    read = spoken.decode(said(spoken.answered(text)))
+    read = spoken.decode(said(spoken.render_answer(text)))
     assert isinstance(read, Answer)
     assert (read.notes, read.text.strip()) == ("", text.strip())
 
@@ -138,7 +138,7 @@ def heard(spoken: DecisionProtocol, text: str) -> dict[str, str]:
 @example(protocol("json"), "🍵\\n\\u00e9")
 def test_an_answer_is_heard_as_it_is_read(spoken: DecisionProtocol, text: str) -> None:
     assume(text.strip())
-    written = said(spoken.answered(text))
+    written = said(spoken.render_answer(text))
     read = spoken.decode(written)
     assert isinstance(read, Answer)
     assert heard(spoken, written.text) == {"answer": read.text.strip()}
@@ -149,7 +149,7 @@ def test_notes_beside_calls_are_heard_as_they_are_read(
     spoken: DecisionProtocol, notes: str, made: list[ToolCall]
 ) -> None:
     assume(not notes.strip().startswith("```") or spoken.name != "tagged")
-    texts = heard(spoken, spoken.called(notes, made).text)
+    texts = heard(spoken, spoken.render_calls(notes, made).text)
     # What follows a text is not known in native while it is written.
     channel = "answer" if spoken.name == "native" else "notes"
     assert texts == ({channel: notes.strip()} if notes.strip() else {})

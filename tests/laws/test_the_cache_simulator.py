@@ -16,14 +16,14 @@ from loopline import LooplineError
 from loopline.prompt.caching import (
     NOT_RECORDED,
     AnthropicCache,
-    Cached,
+    CacheOutcome,
     CacheRow,
     CacheRules,
     OpenAIBreakpointCache,
     OpenAICache,
     Part,
     PartKind,
-    Sent,
+    SentRequest,
     first_difference,
     minimum_tokens,
     simulate,
@@ -56,8 +56,8 @@ def sent(
     tail: Sequence[Part] = (),
     after: timedelta = timedelta(0),
     cause: str = "",
-) -> Sent:
-    return Sent(
+) -> SentRequest:
+    return SentRequest(
         parts=(*parts, *tail),
         stable=len(parts),
         points=points,
@@ -67,7 +67,7 @@ def sent(
     )
 
 
-def last(rules: CacheRules, *requests: Sent) -> CacheRow:
+def last(rules: CacheRules, *requests: SentRequest) -> CacheRow:
     return simulate(requests, rules).rows[-1]
 
 
@@ -227,7 +227,7 @@ def test_openai_reads_the_longest_prefix_of_any_earlier_request() -> None:
 
 
 def test_openai_needs_no_cache_points_and_reports_nothing_as_written() -> None:
-    assert OpenAICache().send(sent(blocks(3))) == Cached(read=0, written=0, uncached=3_000)
+    assert OpenAICache().send(sent(blocks(3))) == CacheOutcome(read=0, written=0, uncached=3_000)
 
 
 def test_a_breakpoint_after_a_tail_that_goes_is_never_read() -> None:
@@ -370,9 +370,9 @@ steps = st.builds(
 )
 
 
-def conversation(script: Sequence[Step]) -> list[Sent]:
+def conversation(script: Sequence[Step]) -> list[SentRequest]:
     """Requests that only grow, each with a cache point before its tail."""
-    requests = list[Sent]()
+    requests = list[SentRequest]()
     parts = [part("tools", 300, "tools"), part("system", 400, "system")]
     for step, at in zip(script, accumulate(step.wait for step in script), strict=True):
         parts += [part(f"block {len(parts) + n}", size) for n, size in enumerate(step.new)]
@@ -389,11 +389,13 @@ def test_nearly_all_of_a_conversation_that_only_grows_is_read(script: list[Step]
         assert simulate(requests, rules).read_of_held >= 0.99
 
 
-def a_request(tools: str, words: list[str], stable: int, points: set[int], wait: timedelta) -> Sent:
+def a_request(
+    tools: str, words: list[str], stable: int, points: set[int], wait: timedelta
+) -> SentRequest:
     """A request of few words, whose estimates differ from one request to the next."""
     messages = [part(word, 100 * len(words) + ord(word)) for word in words]
     parts = (part(tools, 600, "tools"), *messages)
-    return Sent(
+    return SentRequest(
         parts=parts,
         stable=min(stable, len(parts)),
         points=tuple(sorted(point for point in points if point <= len(parts))),
@@ -416,7 +418,7 @@ any_requests = st.lists(
 ).map(lambda requests: sorted(requests, key=lambda request: request.at))
 
 
-def common(one: Sent, other: Sent) -> int:
+def common(one: SentRequest, other: SentRequest) -> int:
     """The tokens of the prefix that both begin with, as the second counts them."""
     pairs = zip(one.parts, other.parts, strict=False)
     return sum(new.tokens for _, new in takewhile(lambda pair: pair[0].same(pair[1]), pairs))
@@ -425,7 +427,7 @@ def common(one: Sent, other: Sent) -> int:
 @pytest.mark.parametrize("rules", RULES)
 @given(requests=any_requests)
 def test_what_is_read_written_and_neither_is_all_there_is(
-    rules: CacheRules, requests: list[Sent]
+    rules: CacheRules, requests: list[SentRequest]
 ) -> None:
     for request, row in zip(requests, simulate(requests, rules).rows, strict=True):
         assert row.read + row.written + row.fresh == request.tokens
@@ -435,7 +437,7 @@ def test_what_is_read_written_and_neither_is_all_there_is(
 @pytest.mark.parametrize("rules", RULES)
 @given(requests=any_requests)
 def test_no_more_is_read_than_an_earlier_request_has_in_common(
-    rules: CacheRules, requests: list[Sent]
+    rules: CacheRules, requests: list[SentRequest]
 ) -> None:
     for place, row in enumerate(simulate(requests, rules).rows):
         earlier = requests[:place]
@@ -445,7 +447,7 @@ def test_no_more_is_read_than_an_earlier_request_has_in_common(
 @pytest.mark.parametrize("rules", RULES)
 @given(requests=any_requests)
 def test_every_held_token_is_read_or_has_one_reason_why_not(
-    rules: CacheRules, requests: list[Sent]
+    rules: CacheRules, requests: list[SentRequest]
 ) -> None:
     report = simulate(requests, rules)
     for row in report.rows:
@@ -457,5 +459,5 @@ def test_every_held_token_is_read_or_has_one_reason_why_not(
 
 @pytest.mark.parametrize("rules", RULES)
 @given(requests=any_requests)
-def test_a_simulation_leaves_nothing_behind(rules: CacheRules, requests: list[Sent]) -> None:
+def test_a_simulation_leaves_nothing_behind(rules: CacheRules, requests: list[SentRequest]) -> None:
     assert simulate(requests, rules) == simulate(requests, rules)

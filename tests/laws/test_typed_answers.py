@@ -86,7 +86,7 @@ class Writer:
             given = {"value": self.value} if wrapped else arguments
             yield Reply(calls=(ToolCall(name=ANSWER_TOOL, arguments=given),))
             return
-        text = protocol(prompt.options.protocol).answered(self.json).text
+        text = protocol(prompt.options.protocol).render_answer(self.json).text
         if prompt.options.protocol == "json" and self.plain:
             text = f'{{"action": "final_answer", "notes": "n", "answer": {self.json}}}'
         if prompt.options.protocol == "native" and self.plain:

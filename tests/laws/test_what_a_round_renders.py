@@ -10,14 +10,14 @@ from types import CodeType, FrameType
 
 from loopline.models import Prompt
 from loopline.prompt import Rendering
-from loopline.prompt.render_state import Facts
+from loopline.prompt.render_state import RenderState
 from loopline.react.guards import Judge
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line
 from tests.support.scenario_bundle import bundle
 from tests.support.scripted_conversation import talking
 
-CODES = (Rendering.take.__code__, Facts.take.__code__, Rendering.said.__code__)
+CODES = (Rendering.take.__code__, RenderState.take.__code__, Rendering.input_messages.__code__)
 
 
 class Calls:

@@ -14,7 +14,7 @@ from hypothesis import given, seed, settings
 
 from loopline.events import Delta, Event
 from loopline.models import AssistantMessage, Message, ToolCall, ToolMessage, Usage
-from loopline.prompt import TRACE_TAIL, View, protocol_named, requests
+from loopline.prompt import TRACE_TAIL, View, past_requests, protocol_named
 from loopline.timeline import (
     Block,
     Completion,
@@ -281,7 +281,9 @@ def test_i12_a_view_is_pure_and_only_grows_within_an_epoch(life: Life) -> None:
     for one, other in pairwise(shown):
         if one.begun.epoch == other.begun.epoch:
             assert other.prompt.messages[: len(one.prompt.messages)] == one.prompt.messages
-    again = {request.block.seq: request.messages for request in requests(Timeline(lived.blocks))}
+    again = {
+        request.block.seq: request.messages for request in past_requests(Timeline(lived.blocks))
+    }
     assert all(again[sent.start.seq] == sent.prompt.messages for sent in lived.sent)
 
 

@@ -106,7 +106,7 @@ def drawn(draw: st.DrawFn, name: ProtocolName) -> Drawn:
     atoms = draw(st.lists(st.sampled_from([*COMMON, *OWN[name], *OWN[name]]), max_size=7))
     text = "".join(atoms)
     if draw(st.booleans()):
-        text = protocol(name).answered(text or "@").text
+        text = protocol(name).render_answer(text or "@").text
     words = iter(range(1_000))
     salt = draw(st.integers(0, 10**9))
     text = re.sub("@(?!play)", lambda _: f"w{salt}x{next(words)}", text)
@@ -147,10 +147,10 @@ class Rambling:
                 calls.append(
                     ToolCall(name="react.plan", arguments={"mode": "new", "steps": [*steps]})
                 )
-            message = spoken.called("", calls)
+            message = spoken.render_calls("", calls)
             yield Reply(text=message.text, calls=message.calls)
         elif not self.replies or not prompt.options.allow_calls:
-            text = spoken.answered("The end.").text
+            text = spoken.render_answer("The end.").text
             yield TextDelta(text=text)
             yield Reply(text=text)
         else:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from loopline.events import Delta
-from loopline.prompt import requests
+from loopline.prompt import past_requests
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import Block, Exit, SystemMessage, Timeline
 from tests.support.scenario_bundle import bundle
@@ -75,6 +75,6 @@ async def test_a_turn_that_is_stopped_while_its_context_is_compacted_is_carried_
         blocks = list(await talk.blocks())
     assert next(b.body.reason for b in blocks if isinstance(b.body, Exit)) == "stopped"
     assert again.ok
-    rendered = list(requests(Timeline(blocks)))
+    rendered = list(past_requests(Timeline(blocks)))
     assert [one.inexact for one in rendered if one.inexact] == []
     assert model.requests[-1].messages == rendered[-1].messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.prompt import Request, requests
+from loopline.prompt import ModelRequest, past_requests
 from loopline.prompt.caching import AnthropicCache, CacheRules, OpenAICache, simulate
 from loopline.timeline import Completion, RangeSummary, RoundStart, Timeline, ToolResult, UserPrompt
 from tests.support.recall_probe import OUTPUT_LIMIT, WINDOW, Lived, live
@@ -34,11 +34,11 @@ def test_the_last_prompt_has_each_fact_or_names_its_very_block(lived: Lived) -> 
 
 
 def test_every_request_is_rendered_again_as_it_was_sent(lived: Lived) -> None:
-    again = list(requests(Timeline(lived.blocks)))
+    again = list(past_requests(Timeline(lived.blocks)))
     assert [one.inexact for one in again] == [""] * (2 * TURNS)
     decisions = [one for one in lived.requests if one.purpose == "decision"]
     assert [one.messages for one in again] == [one.messages for one in decisions]
-    assert [one.begun.tail for one in again] == [one.tail for one in decisions]
+    assert [one.round_start.tail for one in again] == [one.tail for one in decisions]
     assert [one.system for one in again] == [one.system for one in decisions]
 
 
@@ -46,8 +46,8 @@ def test_every_request_is_rendered_again_as_it_was_sent(lived: Lived) -> None:
 def test_what_a_request_held_is_read_from_the_cache_over_fifty_rounds(
     lived: Lived, rules: CacheRules
 ) -> None:
-    asked = list(requests(Timeline(lived.blocks)))
-    report = simulate((one.sent for one in _within_epochs(asked)[:50]), rules)
+    asked = list(past_requests(Timeline(lived.blocks)))
+    report = simulate((one.as_sent for one in _within_epochs(asked)[:50]), rules)
     assert len(report.rows) == 50
     assert report.read_of_held >= 0.99
 
@@ -56,14 +56,14 @@ def test_what_a_request_held_is_read_from_the_cache_over_fifty_rounds(
 def test_every_cache_miss_of_the_whole_conversation_has_a_recorded_cause(
     lived: Lived, rules: CacheRules
 ) -> None:
-    asked = list(requests(Timeline(lived.blocks)))
-    report = simulate((one.sent for one in asked), rules)
+    asked = list(past_requests(Timeline(lived.blocks)))
+    report = simulate((one.as_sent for one in asked), rules)
     missed = [miss for row in report.rows for miss in row.misses if miss.reason != "minimum"]
     assert missed
     assert {(miss.reason, miss.cause) for miss in missed} == {("broken", "compaction")}
 
 
-def _within_epochs(asked: list[Request]) -> list[Request]:
-    first = [one for one in asked if one.begun.epoch == 1]
+def _within_epochs(asked: list[ModelRequest]) -> list[ModelRequest]:
+    first = [one for one in asked if one.round_start.epoch == 1]
     assert len(first) >= 50
     return first

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall
-from loopline.prompt import replayed
+from loopline.prompt import replayed_rounds
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.timeline import Timeline
 from tests.support.workbench import at_work
@@ -67,4 +67,4 @@ async def test_how_long_the_turn_has_run_and_which_prompts_wait_is_told() -> Non
         "[WAITING] ar:turn_2.user.prompt",
     ]
     assert "[WAITING]" not in model.tails[2]
-    assert [one.divergence for one in replayed(Timeline(blocks))] == [None] * 3
+    assert [one.divergence for one in replayed_rounds(Timeline(blocks))] == [None] * 3

@@ -34,7 +34,7 @@ from loopline.tools import (
     WebPage,
     WebSearchTool,
 )
-from loopline.tools.builtin.knowledge_search import merged
+from loopline.tools.builtin.knowledge_search import merge_passages
 from loopline.tools.builtin.web import PAGE_LIMIT, SNIPPET_LIMIT, TITLE_LIMIT
 from tests.authoring.bundle_files import a_call, guide, line_of
 from tests.support.scripted_conversation import talking
@@ -157,7 +157,7 @@ def test_built_in_tools_are_reads_under_plain_names(tool: Tool) -> None:
 async def test_each_hit_of_a_search_is_a_source() -> None:
     result = await outcome(WebSearchTool(WEB), query="green tea")
     (section,) = result.sections
-    assert (result.text, result.found) == ('1 hit for "green tea"', 1)
+    assert (result.text, result.match_count) == ('1 hit for "green tea"', 1)
     assert section.heading == "Green tea — https://tea.example/green — 2026-01-02"
     assert section.source is not None
     assert section.source.source_type == "web"
@@ -168,7 +168,7 @@ async def test_each_hit_of_a_search_is_a_source() -> None:
 
 async def test_a_search_without_hits_says_so() -> None:
     assert await outcome(WebSearchTool(WEB), query="cocoa") == Outcome(
-        text='no hit for "cocoa"', found=0
+        text='no hit for "cocoa"', match_count=0
     )
 
 
@@ -276,7 +276,7 @@ async def test_only_the_named_spaces_are_searched() -> None:
 
 
 def test_scores_that_do_not_compare_count_by_their_share_of_the_best() -> None:
-    found = merged(
+    found = merge_passages(
         {"bm25": [passage("a", 12.0), passage("b", 3.0)], "cosine": [passage("c", 0.5)]}, 9
     )
     assert [(one.passage.title, one.score) for one in found] == [("A", 1), ("C", 0.5), ("B", 0.25)]
@@ -284,18 +284,18 @@ def test_scores_that_do_not_compare_count_by_their_share_of_the_best() -> None:
 
 def test_passages_without_a_score_count_by_their_place() -> None:
     answers = {"plain": [passage("a"), passage("b")], "scored": [passage("c", 0.7)]}
-    assert [one.passage.title for one in merged(answers, 9)] == ["A", "C", "B"]
-    assert [one.passage.title for one in merged(answers, 9, 0.1)] == ["C"]
+    assert [one.passage.title for one in merge_passages(answers, 9)] == ["A", "C", "B"]
+    assert [one.passage.title for one in merge_passages(answers, 9, 0.1)] == ["C"]
 
 
 def test_a_passage_that_two_spaces_have_stands_once_with_its_better_score() -> None:
-    (found,) = merged({"one": [passage("a", 0.2)], "two": [passage("a", 0.8)]}, 9)
+    (found,) = merge_passages({"one": [passage("a", 0.2)], "two": [passage("a", 0.8)]}, 9)
     assert (found.space, found.score) == ("two", 0.8)
 
 
 def test_of_equals_the_earlier_place_and_then_the_earlier_space_comes_first() -> None:
     answers = {"one": [passage("a", 0.5), passage("b", 0.5)], "two": [passage("c", 0.5)]}
-    assert [one.passage.title for one in merged(answers, 9)] == ["A", "C", "B"]
+    assert [one.passage.title for one in merge_passages(answers, 9)] == ["A", "C", "B"]
 
 
 PORTS = """
@@ -327,7 +327,7 @@ async def test_a_descriptor_chooses_built_in_tools_by_name(tmp_path: Path) -> No
     assert list(tools) == ["calculator", "web_search", "web_fetch", "knowledge_search", "shop.find"]
     assert list(tools.allow(["calculator", "shop.*"])) == ["calculator", "shop.find"]
     found = await outcome(tools["knowledge_search"], query="x", spaces=["docs"])
-    assert found.found == 1
+    assert found.match_count == 1
     with pytest.raises(ToolError, match="mail: the search failed: OSError: no disk"):
         await outcome(tools["knowledge_search"], query="x")
 

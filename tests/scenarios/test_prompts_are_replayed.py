@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from loopline import Block
-from loopline.prompt import Divergence, ReplayedRound, replayed
+from loopline.prompt import Divergence, ReplayedRound, replayed_rounds
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from loopline.timeline import Body, Plan, RoundStart, Timeline, ToolResult, UserPrompt
@@ -33,7 +33,7 @@ async def kept() -> list[Block]:
 
 def changed(blocks: list[Block], change: Callable[[Body], Body]) -> list[ReplayedRound]:
     """The rounds of a conversation in whose log the bodies were changed."""
-    return list(replayed(Timeline([replace(one, body=change(one.body)) for one in blocks])))
+    return list(replayed_rounds(Timeline([replace(one, body=change(one.body)) for one in blocks])))
 
 
 def first(rounds: list[ReplayedRound]) -> tuple[str, Divergence]:
@@ -46,7 +46,7 @@ def first(rounds: list[ReplayedRound]) -> tuple[str, Divergence]:
 async def test_each_round_of_a_log_that_nobody_touched_is_rendered_as_it_was() -> None:
     rounds = changed(await kept(), lambda body: body)
     assert [one.request.block.turn for one in rounds] == [1, 1, 1, 2, 2]
-    assert [one.request.begun.epoch for one in rounds] == [1, 1, 1, 1, 2]
+    assert [one.request.round_start.epoch for one in rounds] == [1, 1, 1, 1, 2]
     assert {one.divergence for one in rounds} == {None}
 
 

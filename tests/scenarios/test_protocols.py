@@ -9,7 +9,7 @@ import pytest
 
 from loopline.errors import LooplineError
 from loopline.models import Abilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
-from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
+from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react import LoopOptions, checked, chosen_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.timeline import (
@@ -139,7 +139,7 @@ TWO = (
     ToolCall(name="b", arguments={"y": "</tool_call>"}),
 )
 
-TAGGED: list[tuple[str, Decided]] = [
+TAGGED: list[tuple[str, DecodedReply]] = [
     ("It is so.", Answer("", "It is so.")),
     ("I think.\n<channel:answer>So.</channel:answer>", Answer("I think.", "So.")),
     ("<channel:thinking>hm</channel:thinking>So.", Answer("", "So.", "hm")),
@@ -172,7 +172,7 @@ TAGGED: list[tuple[str, Decided]] = [
      "</channel:code>",
      Calls("", (ToolCall(name="a", arguments={"code": 'print("</channel:code>")'}),))),
 ]  # fmt: skip
-THOUGHT: list[tuple[str, Decided]] = [
+THOUGHT: list[tuple[str, DecodedReply]] = [
     ("Thought: hm\nFinal Answer: So.\nAction: none", Answer("hm", "So.\nAction: none")),
     ("**Thought:** hm\n**Final Answer:** **So.**", Answer("hm", "**So.**")),
     ("Final Answer:So.", Answer("", "So.")),
@@ -198,7 +198,7 @@ BESIDE = (
 )
 PROSE = 'I will send {"x": …}:\n{"action": "final_answer", "answer": "So."}'
 MORE = '{"action": "final_answer", "why": "it is so", "answer": "So."}'
-JSON: list[tuple[str, Decided]] = [
+JSON: list[tuple[str, DecodedReply]] = [
     ('{"answer": "So."}', Answer("", "So.")),
     ('{"action": "done", "answer": "So."}', Answer("", "So.")),
     ('{"answer": "So."}{"answer": "Or so."}',
@@ -220,7 +220,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "text", "decided"), CASES)
-def test_a_reply_is_read(name: ProtocolName, text: str, decided: Decided) -> None:
+def test_a_reply_is_read(name: ProtocolName, text: str, decided: DecodedReply) -> None:
     assert protocol(name).decode(Reply(text=text)) == decided
 
 
@@ -282,7 +282,7 @@ def test_a_manual_names_every_tool_with_its_schema(name: ProtocolName) -> None:
 
 def test_an_observation_is_marked_as_one() -> None:
     seen = ToolMessage(call_id="c1", name="a", text="seen")
-    assert str(protocol("thought_action").result(seen)) == "user: Observation: seen"
+    assert str(protocol("thought_action").render_result(seen)) == "user: Observation: seen"
 
 
 @pytest.mark.parametrize(

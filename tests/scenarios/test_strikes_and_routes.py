@@ -10,7 +10,7 @@ import pytest
 
 from loopline.errors import ModelError
 from loopline.models import Reply, StopReason, Usage
-from loopline.prompt import Answer, Decided, Malformed
+from loopline.prompt import Answer, DecodedReply, Malformed
 from loopline.react import Hold, Nudged, ReactStateV2, Stop
 from loopline.react.interrupter import LOOK_SECONDS, Strikes, Struck, Why
 from loopline.react.loop_options import LoopOptions
@@ -191,7 +191,7 @@ def table(
     return Table(state=state, waiting=waiting, policies=LoopOptions(), nudges=[lambda _: nudge])
 
 
-def routed(decided: Decided, rows: Table, stop: StopReason = "stop") -> object:
+def routed(decided: DecodedReply, rows: Table, stop: StopReason = "stop") -> object:
     text = decided.raw if isinstance(decided, Malformed) else "A."
     return type(route(Reply(text=text, stop_reason=stop), decided, rows))
 
@@ -219,7 +219,7 @@ HOLD, STOP = Hold("check", "Check it."), Stop("stagnation", "Enough.")
         (Malformed("A.", "No object."), table(made=1, malformed=1), Accept),
     ],
 )
-def test_what_becomes_of_a_reply(decided: Decided, rows: Table, becomes: type) -> None:
+def test_what_becomes_of_a_reply(decided: DecodedReply, rows: Table, becomes: type) -> None:
     assert routed(decided, rows) is becomes
 
 

@@ -16,10 +16,10 @@ from loopline.tools import (
     REQUEST_TOOLS,
     RequestTools,
     Tool,
-    brought,
     catalogue,
-    select,
-    selected,
+    requested_tools,
+    select_tools,
+    tools_in_reply,
 )
 from tests.authoring.bundle_files import a_call
 
@@ -41,13 +41,13 @@ def picks(*numbers: int) -> Call:
 
 async def test_twelve_tools_are_offered_without_asking() -> None:
     model = choosing()
-    selection = await select(model, specs(12), "Which?")
+    selection = await select_tools(model, specs(12), "Which?")
     assert (len(selection.chosen), selection.fallback, model.requests) == (12, "", [])
 
 
 async def test_of_thirteen_the_model_chooses_from_a_catalogue_without_schemas() -> None:
     model = choosing(Say("", picks(7, 2), usage=Usage(input_tokens=9)))
-    selection = await select(model, specs(13), "Which tea?")
+    selection = await select_tools(model, specs(13), "Which tea?")
     (request,) = model.requests
     assert selection.chosen == ("shop.t2", "shop.t7")
     assert (selection.fallback, selection.usage) == ("", Usage(input_tokens=9))
@@ -64,13 +64,13 @@ def test_a_line_of_the_catalogue_is_a_name_and_eighty_characters() -> None:
 
 
 async def test_six_of_ten_that_are_named_are_taken() -> None:
-    selection = await select(choosing(picks(*range(10, 0, -1))), specs(13), "?")
+    selection = await select_tools(choosing(picks(*range(10, 0, -1))), specs(13), "?")
     assert selection.chosen == tuple(f"shop.t{n}" for n in range(5, 11))
 
 
 async def test_pinned_tools_are_there_beside_the_six_and_not_in_the_catalogue() -> None:
     model = choosing(picks(3, 4, 5, 6, 7, 8, 9))
-    selection = await select(model, specs(13), "?", pinned=["shop.t1", "shop.t2", "no.tool"])
+    selection = await select_tools(model, specs(13), "?", pinned=["shop.t1", "shop.t2", "no.tool"])
     assert selection.chosen == tuple(f"shop.t{n}" for n in range(1, 9))
     assert "shop.t2:" not in str(model.requests[0])
 
@@ -78,7 +78,7 @@ async def test_pinned_tools_are_there_beside_the_six_and_not_in_the_catalogue() 
 async def test_when_all_but_six_are_pinned_there_is_nothing_to_choose() -> None:
     model = choosing()
     pinned = [spec.name for spec in specs(7)]
-    assert len((await select(model, specs(13), "?", pinned=pinned)).chosen) == 13
+    assert len((await select_tools(model, specs(13), "?", pinned=pinned)).chosen) == 13
     assert model.requests == []
 
 
@@ -96,8 +96,8 @@ async def test_when_all_but_six_are_pinned_there_is_nothing_to_choose() -> None:
     ],
 )
 def test_names_of_no_tool_are_passed_over(tools: Json, names: list[str]) -> None:
-    assert selected({"tools": tools}, {"a", "b", "c"}, most=2) == names
-    assert selected({}, {"a"}) == []
+    assert tools_in_reply({"tools": tools}, {"a", "b", "c"}, most=2) == names
+    assert tools_in_reply({}, {"a"}) == []
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_names_of_no_tool_are_passed_over(tools: Json, names: list[str]) -> None
     ],
 )
 async def test_whatever_goes_wrong_the_turn_has_all_tools(entry: Entry, why: str) -> None:
-    selection = await select(choosing(*[entry] * 3), specs(13), "?")
+    selection = await select_tools(choosing(*[entry] * 3), specs(13), "?")
     assert len(selection.chosen) == 13
     assert why in selection.fallback
 
 
 async def test_garbage_costs_a_plain_model_two_requests() -> None:
     model = choosing(Raw("what?"), Raw("tools?"), tool_call=False)
-    assert len((await select(model, specs(13), "?")).chosen) == 13
+    assert len((await select_tools(model, specs(13), "?")).chosen) == 13
     assert len(model.requests) == 2
 
 
@@ -181,9 +181,9 @@ async def test_a_name_of_no_tool_is_answered_with_those_there_are() -> None:
 
 def test_what_a_turn_has_brought_in_is_a_fold_of_its_calls() -> None:
     timeline = asked((["b", "a"], "…"), (["a", "c"], "…"))
-    assert brought(timeline, 1) == ["b", "a", "c"]
-    assert brought(timeline, 2) == []
-    assert brought(asked((["a"], "no"), status="error"), 1) == []
+    assert requested_tools(timeline, 1) == ["b", "a", "c"]
+    assert requested_tools(timeline, 2) == []
+    assert requested_tools(asked((["a"], "no"), status="error"), 1) == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult
 from loopline.models import Prompt, Usage, UserMessage
 from loopline.models.tokens import estimate
-from loopline.prompt import JsonAction, Native, View, requests, tools_text
+from loopline.prompt import JsonAction, Native, View, past_requests, tools_text
 from loopline.testing import Call, Fail, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
 from loopline.timeline import (
@@ -66,7 +66,7 @@ async def test_a_compaction_after_a_hide_leaves_no_cache_point_beyond_the_end() 
     for request in model.requests:
         if request.purpose != "summary":
             assert request.cache_points[-1] == len(request.messages)
-    for again in requests(Timeline(blocks)):
+    for again in past_requests(Timeline(blocks)):
         assert again.inexact == ""
 
 
@@ -164,7 +164,7 @@ async def test_a_second_run_of_a_turn_asks_with_a_request_of_its_own() -> None:
         result = await talk.say("go")
         blocks = list(await talk.blocks())
     assert result.answer == "Now."
-    sent = [again.messages for again in requests(Timeline(blocks))]
+    sent = [again.messages for again in past_requests(Timeline(blocks))]
     assert sent == [request.messages for request in model.requests]
 
 
@@ -224,9 +224,9 @@ async def test_rounds_of_an_older_renderer_are_shown_anew_and_known_as_inexact()
     async with Harness.open(bundle, store=log, model=model, clock=FakeClock()) as harness:
         talk = harness.conversation("c")
         await talk.say("on")
-        old, new = requests(Timeline(await talk.blocks()))
+        old, new = past_requests(Timeline(await talk.blocks()))
     assert "version 1" in old.inexact
-    assert (new.begun.opened_by, new.begun.epoch, new.inexact) == ("renderer", 2, "")
+    assert (new.round_start.opened_by, new.round_start.epoch, new.inexact) == ("renderer", 2, "")
     assert new.messages == model.requests[0].messages
 
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from loopline.prompt import (
-    Covered,
-    Cut,
+    CachePolicy,
+    CutPoint,
     Native,
-    Pointing,
+    SummaryRange,
+    SummaryReply,
     View,
-    Written,
     cache_points,
-    place_to_cut,
-    summarized,
+    choose_cut_point,
+    summarize,
 )
-from loopline.prompt.range_summary import Told, left_out
+from loopline.prompt.range_summary import LedgerEntry, carried_lines
 from loopline.prompt.truncation import old_text
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -44,15 +44,15 @@ async def test_a_summary_keeps_the_notes_and_the_sources_of_the_one_before() -> 
     note = LedgerLine(ref="ar:turn_1.react.notes.1", words="[D] keep herons dry")
     source = LedgerLine(ref="so:sources_pool[1]", words="[[S:1]] Herons")
     before = RangeSummary(covers=1, first_turn=1, last_turn=1, notes=(note,), sources=(source,))
-    covered = Covered(
+    covered = SummaryRange(
         blocks=await lived(["So."]),
-        cut=Cut(seq=9, messages=2, turn=2, opens_turn=True),
-        before=before,
-        before_ref="su:turn_1.conv.range.summary",
+        cut=CutPoint(seq=9, messages=2, turn=2, opens_turn=True),
+        previous=before,
+        previous_ref="su:turn_1.conv.range.summary",
         later=[],
         room=3_000,
     )
-    summary = summarized(covered, Written(), "general", Timeline())
+    summary = summarize(covered, SummaryReply(), "general", Timeline())
     assert (summary.notes, summary.sources) == ((note,), (source,))
 
 
@@ -72,9 +72,9 @@ async def test_the_last_point_is_kept_once_more_than_18_parts_came_after_it(
 async def test_in_a_new_epoch_no_point_was_written_before() -> None:
     blocks = await lived([Say("", *[Call("life.look", size=10, seed=n) for n in range(10)]), "So."])
     results = [block.seq for block in blocks if isinstance(block.body, ToolResult)]
-    now = View(Native(), blocks[: results[-1]]).now
+    now = View(Native(), blocks[: results[-1]]).rendering
     for anew, names in ((False, ["pre_tail", "tail"]), (True, ["tail"])):
-        points = cache_points(now, 1, [], Pointing(anew=anew))
+        points = cache_points(now, 1, [], CachePolicy(opens_epoch=anew))
         assert [point.name for point in points] == names
 
 
@@ -82,8 +82,8 @@ async def test_the_point_before_the_tail_comes_with_the_second_round() -> None:
     blocks = await lived([*looks(2), "So."])
     results = [block.seq for block in blocks if isinstance(block.body, ToolResult)]
     for seq, names in ((results[0], ["tail"]), (results[1], ["pre_tail", "tail"])):
-        now = View(Native(), blocks[:seq]).now
-        points = cache_points(now, 1, [], Pointing(anew=True, min_rounds=2))
+        now = View(Native(), blocks[:seq]).rendering
+        points = cache_points(now, 1, [], CachePolicy(opens_epoch=True, min_rounds=2))
         assert [point.name for point in points] == names
 
 
@@ -120,15 +120,15 @@ async def test_a_turns_beginning_is_the_cut_unless_less_than_half_would_stay(
     later: int, opens_turn: bool
 ) -> None:
     blocks = await lived([*looks(4, 2_000), "One.", *looks(later, 2_000), "Two."], turns=2)
-    now = View(Native(), blocks).now
+    now = View(Native(), blocks).rendering
     room = now.tokens - now.cost(now.cuts[2].messages)
-    cut = place_to_cut(now, room, lambda _: 0, covers_something=now.cuts[0].messages)
+    cut = choose_cut_point(now, room, lambda _: 0, covers_something=now.cuts[0].messages)
     assert cut is not None
     assert cut.opens_turn is opens_turn
 
 
 def test_what_the_summary_says_is_not_carried_beside_it() -> None:
-    covered = [Told(1, REF, "the gate code is 4711 and the depot is 8800")]
-    lines = left_out("The gate code is 4711.", covered, ["use 4711 at 8800"])
+    covered = [LedgerEntry(1, REF, "the gate code is 4711 and the depot is 8800")]
+    lines = carried_lines("The gate code is 4711.", covered, ["use 4711 at 8800"])
     assert [line.words for line in lines] == ["the gate code is 4711 and the depot is 8800"]
-    assert left_out("4711 and 8800", covered, ["use 4711 at 8800"]) == []
+    assert carried_lines("4711 and 8800", covered, ["use 4711 at 8800"]) == []

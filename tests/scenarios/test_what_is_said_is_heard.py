@@ -109,7 +109,7 @@ class Letters:
         self._text = text
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        text = protocol(prompt.options.protocol).answered(self._text).text
+        text = protocol(prompt.options.protocol).render_answer(self._text).text
         for letter in text:
             yield TextDelta(text=letter)
             await asyncio.sleep(0)  # a listener takes it before the next one comes

@@ -13,7 +13,7 @@ from loopline.models import Attached, Message, ProtocolName, Reply, UserMessage
 from loopline.prompt import Calls, View, announce, protocol
 from loopline.prompt.announce import unseen_sources
 from loopline.prompt.trace import trace
-from loopline.prompt.truncation import HEADS, framed
+from loopline.prompt.truncation import HEADS, escape_frame
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import (
     Block,
@@ -218,4 +218,4 @@ def test_every_line_of_the_frame_is_known() -> None:
 
 def test_text_that_is_no_frame_stays_as_it_is() -> None:
     text = "see [USER INTERRUPT]\n[link](x)\n[x] done\n[tea: 1]\n[[S:1]] page"
-    assert framed(text) == text
+    assert escape_frame(text) == text

@@ -74,7 +74,7 @@ class BillingModel:
         text = f"{move.text} {'word ' * move.words}".strip()
         calls = () if len(text) > 4 * limit else move.calls
         said = text[: 4 * limit]
-        made = protocol(prompt.options.protocol).called(said, calls) if calls else None
+        made = protocol(prompt.options.protocol).render_calls(said, calls) if calls else None
         read = cost_of_prompt(prompt) if move.works else 0
         wrote = min(-(-len(said) // 4) + 10 * len(calls), limit) if move.works else 0
         number = self._bill(prompt, limit, Usage(input_tokens=read))

@@ -38,7 +38,7 @@ from loopline.models import (
 )
 from loopline.models.tokens import cost_of_files
 from loopline.prompt import protocol, tools_text
-from loopline.prompt.rendering import written_out
+from loopline.prompt.rendering import digest_text
 from loopline.react import Limits
 from loopline.refs import (
     ArtifactRef,
@@ -315,7 +315,7 @@ def behind(prompt: Prompt) -> str:
 
 
 def _bound(prompt: Prompt, messages: Sequence[Message]) -> str:
-    said = [prompt.system, tools_text(prompt.tools), *map(written_out, messages)]
+    said = [prompt.system, tools_text(prompt.tools), *map(digest_text, messages)]
     return sha256("\n".join(said).encode()).hexdigest()
 
 
@@ -344,7 +344,7 @@ def said_by(name: ProtocolName, text: str, calls: tuple[ToolCall, ...]) -> Reply
     if not calls and not text:
         return Reply()
     form = protocol(name)
-    return Reply(text=(form.called(text, calls) if calls else form.answered(text)).text)
+    return Reply(text=(form.render_calls(text, calls) if calls else form.render_answer(text)).text)
 
 
 def in_json(text: str, calls: Sequence[ToolCall]) -> str:

@@ -18,11 +18,11 @@ from loopline.skills import (
     DEFAULT_NAMESPACE,
     REACT,
     SKILL_FILE,
-    Selection,
     Skill,
     Skills,
+    SkillSelection,
     read_skill,
-    selections,
+    skill_selections,
 )
 from loopline.tools import Tool, ToolFunction, ToolSet, tool
 
@@ -103,7 +103,7 @@ def _declared(bundle: Bundle[Any]) -> Iterator[Tool]:
         made = _as_tool(function)
         if not _is_alias(bundle.id):
             raise BundleError(
-                f"{made.place}: {made.name!r} would be called {bundle.id}.{made.name}, and {bundle.id!r} "
+                f"{made.location}: {made.name!r} would be called {bundle.id}.{made.name}, and {bundle.id!r} "
                 f"cannot be an alias: {_ALIAS_RULE}; rename the bundle, or list the tool in a descriptor"
             )
         yield made.bind(bundle.id)
@@ -346,9 +346,9 @@ def _skills_root(
     return found
 
 
-def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, Selection]:
+def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection]:
     try:
-        config = selections(descriptor.value("AGENTS_CONFIG", {}))
+        config = skill_selections(descriptor.value("AGENTS_CONFIG", {}))
     except BundleError as error:
         raise descriptor.wrong("AGENTS_CONFIG", str(error)) from error
     names = [(skill.namespace, skill.id) for skill in skills]

@@ -17,7 +17,7 @@ from typing import cast
 from loopline.errors import PropertyError
 from loopline.models import Json, JsonObject
 from loopline.react import LoopOptions
-from loopline.skills import Document, DocumentError, read_yaml
+from loopline.skills import YamlDocument, YamlError, read_yaml
 
 FILE = "loopline.yaml"
 KNOWLEDGE: Mapping[str, str | bool] = {
@@ -222,7 +222,7 @@ def _read(shape: JsonObject, name: str, value: Written) -> Json:
     is_text = isinstance(Properties(shape).at(name), str)
     try:
         found = read_yaml(value.text).value
-    except DocumentError as error:
+    except YamlError as error:
         if is_text:
             return value.text
         raise PropertyError(f"{name}: {error.problem}") from error
@@ -254,16 +254,16 @@ def _section(given: Mapping[object, object], name: str) -> JsonObject:
     return found
 
 
-def _document(file: Path) -> Document:
+def _document(file: Path) -> YamlDocument:
     try:
         return read_yaml(file.read_text("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise PropertyError(f"{file}:1: not UTF-8: {error.reason}") from error
-    except DocumentError as error:
+    except YamlError as error:
         raise PropertyError(f"{file}:{error.line}: {error.problem}") from error
 
 
-def _content(file: Path, document: Document) -> JsonObject:
+def _content(file: Path, document: YamlDocument) -> JsonObject:
     match document.value:
         case None:
             return {}

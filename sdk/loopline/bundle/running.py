@@ -13,7 +13,7 @@ from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, LooplineError
 from loopline.react import TurnPayload, TurnResult
 from loopline.timeline import Completion
-from loopline.tools import unmet
+from loopline.tools import deps_problem
 
 _begun: set[type] = set()
 _beginning: dict[type, asyncio.Lock] = {}
@@ -89,7 +89,7 @@ def _check_deps(loaded: LoadedBundle, deps: object) -> None:
         base for kind in workflow.__mro__ for base in vars(kind).get("__orig_bases__", ())
     ):
         for wanted in get_args(base) if get_origin(base) is BaseWorkflow else ():
-            if wrong := unmet(deps, wanted):
+            if wrong := deps_problem(deps, wanted):
                 raise BundleError(f"{loaded.folder}: the workflow {workflow.__name__} {wrong}")
 
 

@@ -46,7 +46,16 @@ from loopline.prompt import Native, View
 from loopline.reader import ConversationView, Reader
 from loopline.skills import Skills
 from loopline.timeline import CustomEvent, Moment, Source, Timeline
-from loopline.tools import AskUser, Call, Emission, Outcome, Tool, ToolContext, ToolSet, check_deps
+from loopline.tools import (
+    AskUser,
+    Emission,
+    Outcome,
+    Tool,
+    ToolContext,
+    ToolInvocation,
+    ToolSet,
+    check_deps,
+)
 
 ROOTS = ("docs_root", "src_root", "deploy_root", "tests_root")
 
@@ -322,7 +331,7 @@ def _checked(found: Tool, written: str) -> JsonObject:
     return value
 
 
-def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
+def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> ToolInvocation:
     try:
         properties = merged(
             loaded.bundle.defaults, folder=loaded.folder, overrides=choices.settings
@@ -354,7 +363,7 @@ def _call(loaded: LoadedBundle, choices: Choices, screen: Screen) -> Call:
         on_emit=emit,
     )
     timeline = Timeline()
-    return Call(
+    return ToolInvocation(
         context=context,
         timeline=timeline,
         view=View(Native()),

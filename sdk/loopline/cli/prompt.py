@@ -27,7 +27,14 @@ from loopline.models import (
     dumps,
     facts,
 )
-from loopline.prompt import Divergence, ReplayedRound, Request, replayed, request_of, requests
+from loopline.prompt import (
+    Divergence,
+    ModelRequest,
+    ReplayedRound,
+    past_requests,
+    replayed_rounds,
+    request_of_round,
+)
 from loopline.prompt.caching import (
     AnthropicCache,
     CacheReport,
@@ -57,7 +64,7 @@ async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
     """Print the request of a round, or what a cache would have read of all of them."""
     timeline = await chosen_timeline(choices, screen)
     if which.cache is not None:
-        played = play(which.cache, which.model, list(requests(timeline)))
+        played = play(which.cache, which.model, list(past_requests(timeline)))
         if choices.as_json:
             screen.raw(dumps(cache_document(played)))
         else:
@@ -68,7 +75,7 @@ async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
     asked = timeline.last_asked
     if asked is None:
         raise LooplineError("no model was asked in this conversation")
-    request = request_of(timeline, which.turn or asked.turn, which.round)
+    request = request_of_round(timeline, which.turn or asked.turn, which.round)
     if request.inexact:
         screen.note(Text(f"this may not be what was sent: {request.inexact}", style="yellow"))
     if choices.as_json:
@@ -97,8 +104,8 @@ async def chosen_timeline(choices: Choices, screen: Screen) -> Timeline:
     return Timeline(blocks)
 
 
-def _heading(request: Request) -> Text:
-    begun = request.begun
+def _heading(request: ModelRequest) -> Text:
+    begun = request.round_start
     opened = f", opened by {begun.opened_by}" if begun.opened_by else ""
     parts = [
         f"{request.block.turn_id} round {request.block.round}",
@@ -109,9 +116,9 @@ def _heading(request: Request) -> Text:
     return Text(" · ".join(parts), style=QUIET)
 
 
-def _form(timeline: Timeline, request: Request) -> JsonObject | None:
+def _form(timeline: Timeline, request: ModelRequest) -> JsonObject | None:
     """The JSON Schema to which the provider was to hold the answer, if it was."""
-    begun = request.begun
+    begun = request.round_start
     for block in timeline.blocks:
         match block.body:
             case TurnHeader(output=OutputSchema() as schema) if begun.answer_by == "schema":
@@ -122,7 +129,7 @@ def _form(timeline: Timeline, request: Request) -> JsonObject | None:
     return None
 
 
-def _pieces(request: Request, form: JsonObject | None) -> Iterator[Text]:
+def _pieces(request: ModelRequest, form: JsonObject | None) -> Iterator[Text]:
     yield _rule("system")
     yield Text(visible(request.system))
     if request.tools:
@@ -131,14 +138,14 @@ def _pieces(request: Request, form: JsonObject | None) -> Iterator[Text]:
     if form is not None:
         yield _rule("form of the answer")
         yield Text(visible(dumps(form)))
-    points = {point.messages: point for point in request.begun.points}
+    points = {point.messages: point for point in request.round_start.points}
     for place, message in enumerate(request.messages):
         yield _rule(f"{place + 1} {_role(message)}", request.refs[place])
         yield Text(visible(_written(message)))
         if place + 1 in points:
             yield _marked(points[place + 1])
-    yield _rule(f"tail, {request.begun.tail_kind}")
-    yield Text(visible(request.begun.tail))
+    yield _rule(f"tail, {request.round_start.tail_kind}")
+    yield Text(visible(request.round_start.tail))
 
 
 def _rule(name: str, ref: str = "") -> Text:
@@ -173,32 +180,32 @@ def _written(message: Message) -> str:
             return text
 
 
-def _prompt_document(request: Request, form: JsonObject | None) -> JsonObject:
+def _prompt_document(request: ModelRequest, form: JsonObject | None) -> JsonObject:
     messages: list[Json] = [
         {"role": _role(message), "ref": ref, "text": _written(message)}
         for message, ref in zip(request.messages, request.refs, strict=True)
     ]
     points: list[Json] = [
         {"name": point.name, "messages": point.messages, "tokens": point.tokens}
-        for point in request.begun.points
+        for point in request.round_start.points
     ]
     return {
         "turn_id": request.block.turn_id,
         "round": request.block.round,
         "ref": request.block.ref,
-        "model": request.begun.model,
-        "protocol": request.begun.protocol,
-        "epoch": request.begun.epoch,
-        "opened_by": request.begun.opened_by,
-        "tokens": request.begun.tokens,
+        "model": request.round_start.model,
+        "protocol": request.round_start.protocol,
+        "epoch": request.round_start.epoch,
+        "opened_by": request.round_start.opened_by,
+        "tokens": request.round_start.tokens,
         "exact": not request.inexact,
         "system": request.system,
         "tools": request.tools,
         "form": form,
         "messages": messages,
         "cache_points": points,
-        "tail": request.begun.tail,
-        "tail_kind": request.begun.tail_kind,
+        "tail": request.round_start.tail,
+        "tail_kind": request.round_start.tail_kind,
     }
 
 
@@ -209,7 +216,7 @@ CacheName = Literal["anthropic", "openai"]
 class Played:
     """Requests and what a cache made of them, with the price of each; None where nobody knows one."""
 
-    asked: Sequence[Request]
+    asked: Sequence[ModelRequest]
     report: CacheReport
     prices: Sequence[Price | None]
 
@@ -229,13 +236,13 @@ class Played:
         ]
 
 
-def play(name: CacheName, model: str | None, asked: Sequence[Request]) -> Played:
+def play(name: CacheName, model: str | None, asked: Sequence[ModelRequest]) -> Played:
     """Play the requests through a provider's cache, at the price of that model, else of those that were asked."""
     rules: CacheRules = AnthropicCache() if name == "anthropic" else OpenAICache()
     return Played(
         asked=asked,
-        report=simulate((request.sent for request in asked), rules),
-        prices=[facts(model or request.begun.model).price for request in asked],
+        report=simulate((request.as_sent for request in asked), rules),
+        prices=[facts(model or request.round_start.model).price for request in asked],
     )
 
 
@@ -279,7 +286,7 @@ _CACHE_HEADINGS = tuple(
 )
 
 
-def _cache_row(request: Request, row: CacheRow, cost: float | None) -> tuple[Text, ...]:
+def _cache_row(request: ModelRequest, row: CacheRow, cost: float | None) -> tuple[Text, ...]:
     return (
         Text(f"{request.block.turn}.{request.block.round}"),
         Text(f"{row.read:,}", style="green" if row.read else QUIET),
@@ -287,7 +294,7 @@ def _cache_row(request: Request, row: CacheRow, cost: float | None) -> tuple[Tex
         Text(f"{row.fresh:,}"),
         Text(f"{row.missed:,}", style="yellow" if row.missed else QUIET),
         Text(UNKNOWN if cost is None else as_dollars(cost), style=QUIET if cost is None else ""),
-        Text(request.begun.opened_by, style=QUIET),
+        Text(request.round_start.opened_by, style=QUIET),
         Text(_why(row)),
     )
 
@@ -310,7 +317,7 @@ def cache_document(played: Played) -> JsonObject:
         {
             "turn_id": request.block.turn_id,
             "round": request.block.round,
-            "opened_by": request.begun.opened_by,
+            "opened_by": request.round_start.opened_by,
             "read": row.read,
             "written": row.written,
             "fresh": row.fresh,
@@ -339,7 +346,7 @@ DIGITS = 12
 
 async def replay(choices: Choices, screen: Screen) -> int:
     """Print a line for each round; a failure if one of them is not what was recorded."""
-    rounds = list(replayed(await chosen_timeline(choices, screen)))
+    rounds = list(replayed_rounds(await chosen_timeline(choices, screen)))
     if not rounds:
         raise LooplineError("no model was asked in this conversation: there is nothing to replay")
     wrong = next((one for one in rounds if one.divergence is not None), None)
@@ -358,7 +365,7 @@ async def replay(choices: Choices, screen: Screen) -> int:
 
 
 def _round_row(one: ReplayedRound) -> tuple[Text, ...]:
-    block, begun, found = one.request.block, one.request.begun, one.divergence
+    block, begun, found = one.request.block, one.request.round_start, one.divergence
     differs = Text("identical", style="green")
     if found is not None:
         differs = Text(f"other {found.part}", style="red")
@@ -413,7 +420,7 @@ def _replay_document(rounds: Sequence[ReplayedRound], wrong: ReplayedRound | Non
 
 
 def _round_document(one: ReplayedRound) -> JsonObject:
-    block, begun, found = one.request.block, one.request.begun, one.divergence
+    block, begun, found = one.request.block, one.request.round_start, one.divergence
     return {
         "turn_id": block.turn_id,
         "round": block.round,

@@ -34,11 +34,11 @@ STEPS: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50), (2
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class UnseenSources:
     """Sources that nothing in the prompt names: the newest with their names, the others as ranges of numbers."""
 
     newest: Sequence[tuple[int, str]] = ()
-    others: Sequence[tuple[int, int]] = ()
+    older: Sequence[tuple[int, int]] = ()
 
 
 def tail_limit(room: float) -> int:
@@ -55,7 +55,7 @@ def announce(
     turn_id: str,
     plans: Sequence[PlanSnapshot],
     feedback: Sequence[str] = (),
-    unseen: Unseen | None = None,
+    unseen: UnseenSources | None = None,
     waiting: Sequence[str] = (),
     room: int = 0,
 ) -> str:
@@ -85,7 +85,7 @@ def announce(
     return "\n".join(lines)
 
 
-def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unseen:
+def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> UnseenSources:
     """Return the sources that are not `marked`.
 
     Only the newest `SCANNED` are looked at, so that it costs the same in every round; all before them count
@@ -94,11 +94,11 @@ def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unsee
     scanned = list(islice(reversed(sources), SCANNED))[::-1]
     found = [sid for sid in scanned if sid not in marked]
     before = [(next(iter(sources)), scanned[0] - 1)] if len(sources) > SCANNED else []
-    return Unseen(
+    return UnseenSources(
         newest=[
             (n, one_line(sources[n].title or sources[n].url, NAME)) for n in found[-SOURCES_SHOWN:]
         ],
-        others=[*before, *((sid, sid) for sid in found[:-SOURCES_SHOWN])],
+        older=[*before, *((sid, sid) for sid in found[:-SOURCES_SHOWN])],
     )
 
 
@@ -170,12 +170,12 @@ def _given(feedback: Sequence[str], room: int | None) -> list[str]:
     return [*rest, *reversed(shown)]
 
 
-def _named(unseen: Unseen, room: int) -> list[str]:
+def _named(unseen: UnseenSources, room: int) -> list[str]:
     """The newest sources by name, as far as there is room, and the ref of the others."""
     names = [f"[[S:{sid}]] {name}" for sid, name in reversed(unseen.newest)]
     shown = fitting(names, room or None)
     unnamed = [(sid, sid) for sid, _ in unseen.newest[: len(names) - len(shown)]]
-    others = _joined([*unseen.others, *unnamed])
+    others = _joined([*unseen.older, *unnamed])
     return [*([str(SourcesRef(ranges=others))] if others else []), *reversed(shown)]
 
 

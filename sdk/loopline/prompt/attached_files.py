@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from loopline.models import Attached, Carrying, one_line
 from loopline.models.tokens import estimate
 from loopline.prompt import truncation
-from loopline.prompt.truncation import framed
+from loopline.prompt.truncation import escape_frame
 from loopline.timeline import Block, UserAttachment, Window, attachments
 
 _PATCH = 28
@@ -29,7 +29,7 @@ _PAGE_TOKENS = 3_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class FileLoad:
     """What files a request gives the model so far; `pixels` are the largest of a side, `size` is in base64."""
 
     images: int = 0
@@ -37,9 +37,9 @@ class Load:
     pages: int = 0
     size: int = 0
 
-    def beside(self, file: UserAttachment) -> Load:
+    def plus(self, file: UserAttachment) -> FileLoad:
         """The load with one more file."""
-        return Load(
+        return FileLoad(
             images=self.images + attachments.is_image(file),
             pixels=max(self.pixels, file.width, file.height),
             pages=self.pages + file.pages,
@@ -47,7 +47,7 @@ class Load:
         )
 
 
-def can_be_given(file: UserAttachment) -> bool:
+def is_image_or_pdf(file: UserAttachment) -> bool:
     """Whether there are models that are given such a file itself: an image or a PDF."""
     return attachments.is_image(file) or file.pages > 0
 
@@ -61,10 +61,12 @@ def tokens_of(file: UserAttachment, allowed: Carrying) -> int:
     return max(by_text, file.pages * _PAGE_TOKENS)
 
 
-def shown(block: Block, file: UserAttachment, window: Window, load: Load) -> tuple[Attached, Load]:
+def show_file(
+    block: Block, file: UserAttachment, window: Window, load: FileLoad
+) -> tuple[Attached, FileLoad]:
     """The file as an epoch shows it, and the load with it."""
     why = _why_not(block, file, window, load)
-    given = can_be_given(file) and not why
+    given = is_image_or_pdf(file) and not why
     line = f"[ATTACHED {block.ref}] {attachments.described(file)}"
     attached = Attached(
         ref=block.ref,
@@ -75,17 +77,19 @@ def shown(block: Block, file: UserAttachment, window: Window, load: Load) -> tup
         tokens=tokens_of(file, window.carrying) if given else 0,
         data=file.data if given else "",
     )
-    return attached, load.beside(file) if given else load
+    return attached, load.plus(file) if given else load
 
 
-def is_shown_whole(file: UserAttachment, attached: Attached) -> bool:
+def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
     """Whether the file is a text, and all of it is shown."""
-    return bool(file.text) and not file.data and attached.text.endswith(f"\n{framed(file.text)}")
+    return (
+        bool(file.text) and not file.data and attached.text.endswith(f"\n{escape_frame(file.text)}")
+    )
 
 
 def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iterator[str]:
     """Why the file is not given to the model, and its text form."""
-    if not can_be_given(file):
+    if not is_image_or_pdf(file):
         named = "Not shown: files of this type are only named."
         yield _clipped(block, file.text, window) if file.text else named
     elif _is_old(block, file, window):
@@ -101,21 +105,21 @@ def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iter
 def _clipped(block: Block, text: str, window: Window) -> str:
     limit = min(window.result_limit, window.text_limit or window.result_limit)
     if block.turn < window.old_before:
-        return framed(truncation.old_text(text, block.ref, min(limit, truncation.TEXT_LIMIT)))
-    return framed(truncation.cut(text, limit, block.ref))
+        return escape_frame(truncation.old_text(text, block.ref, min(limit, truncation.TEXT_LIMIT)))
+    return escape_frame(truncation.truncate_text(text, limit, block.ref))
 
 
 def _is_old(block: Block, file: UserAttachment, window: Window) -> bool:
     """Whether an image or a PDF came so long ago that it is only named."""
     old = block.turn < window.spent_before or block.seq <= window.files_cleared
-    return old and can_be_given(file)
+    return old and is_image_or_pdf(file)
 
 
-def _why_not(block: Block, file: UserAttachment, window: Window, load: Load) -> str:
+def _why_not(block: Block, file: UserAttachment, window: Window, load: FileLoad) -> str:
     """Why the model is not given the file; empty where it is, or where no model is given such a file."""
     if _is_old(block, file, window):
         return "it came some turns ago, or room was needed"
-    if not can_be_given(file):
+    if not is_image_or_pdf(file):
         return ""
     allowed = window.carrying
     against = _against_image if attachments.is_image(file) else _against_pdf
@@ -127,8 +131,8 @@ _Against = list[tuple[bool, str]]
 """What may speak against giving a file, and whether it does."""
 
 
-def _against_image(file: UserAttachment, allowed: Carrying, load: Load) -> _Against:
-    with_it = load.beside(file)
+def _against_image(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _Against:
+    with_it = load.plus(file)
     side = allowed.crowd_pixels if with_it.images > allowed.crowd else allowed.pixels
     return [
         (not allowed.images, "this model is given no images"),
@@ -145,22 +149,22 @@ def _against_image(file: UserAttachment, allowed: Carrying, load: Load) -> _Agai
     ]
 
 
-def _against_pdf(file: UserAttachment, allowed: Carrying, load: Load) -> _Against:
+def _against_pdf(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _Against:
     return [
         (not allowed.pages, "this model is given no PDFs"),
         (
-            load.beside(file).pages > allowed.pages,
+            load.plus(file).pages > allowed.pages,
             f"the PDFs of a request have at most {allowed.pages} pages",
         ),
         (len(file.data) > allowed.pdf_bytes, _too_large("a PDF", allowed.pdf_bytes)),
     ]
 
 
-def _against_any(file: UserAttachment, allowed: Carrying, load: Load) -> _Against:
+def _against_any(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _Against:
     tokens = tokens_of(file, allowed)
     return [
         (
-            load.beside(file).size > allowed.request_bytes,
+            load.plus(file).size > allowed.request_bytes,
             _too_large("all files of a request", allowed.request_bytes),
         ),
         (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from loopline.prompt.rendering import Cut, Rendering
+from loopline.prompt.rendering import CutPoint, Rendering
 from loopline.prompt.view import View
 from loopline.timeline import Window
 
@@ -54,7 +54,7 @@ class Budget:
         return max(int(TARGET * self.total / self.factor) - self.fixed - self.beside(now), 0)
 
 
-def aged(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Window:
+def age(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Window:
     """The window that an epoch opens with whose prefix is new anyway: what is old is clipped.
 
     The turns before the newest `keep` are clipped by kind; of those before the newest `intact` what
@@ -68,7 +68,7 @@ def aged(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Wi
     )
 
 
-def lightened(view: View, window: Window, budget: Budget) -> tuple[Window, bool]:
+def clear_results(view: View, window: Window, budget: Budget) -> tuple[Window, bool]:
     """The least that has to be cleared to reach the target, and whether it is reached.
 
     First results of reads are named instead of shown, then those of all calls, then images and PDFs, the
@@ -106,7 +106,7 @@ def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], place: 
     return not budget.over(view.under(layer(place)), TARGET)
 
 
-def shortened(view: View, window: Window, budget: Budget) -> Window:
+def truncate(view: View, window: Window, budget: Budget) -> Window:
     """The window with so few files, and so short texts and results, that the prompt fits, as far as that can be."""
     window = _with_fewer_files(view, window, budget)
     limit = window.result_limit
@@ -134,9 +134,9 @@ def _with_fewer_files(view: View, window: Window, budget: Budget) -> Window:
     return under(tokens)
 
 
-def place_to_cut(
-    now: Rendering, room: int, summed: Callable[[Cut], int], *, covers_something: int
-) -> Cut | None:
+def choose_cut_point(
+    now: Rendering, room: int, summed: Callable[[CutPoint], int], *, covers_something: int
+) -> CutPoint | None:
     """The first place between rounds so that what follows it fits beside its summary.
 
     `summed` is what the summary of all before a place may cost. The newest round is always kept. Where

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from loopline.prompt.rendering import Rendering, parts_of
+from loopline.prompt.rendering import Rendering, parts_of_message
 from loopline.timeline import Block, CachePoint
 
 MIN_ROUNDS = 2
@@ -21,7 +21,7 @@ Name = Literal["prev_turn", "pre_tail", "tail"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pointing:
+class CachePolicy:
     """How the points of a request are placed.
 
     `fixed` are the tokens of system text and tools, and `factor` is what was learned of the model's
@@ -31,14 +31,14 @@ class Pointing:
 
     fixed: int = 0
     factor: float = 1.0
-    anew: bool = False
-    kept: int = 0
+    opens_epoch: bool = False
+    kept_messages: int = 0
     min_rounds: int = MIN_ROUNDS
     offset_rounds: int = OFFSET_ROUNDS
 
 
 def cache_points(
-    now: Rendering, turn: int, takes: Sequence[Block], pointing: Pointing
+    now: Rendering, turn: int, takes: Sequence[Block], pointing: CachePolicy
 ) -> tuple[CachePoint, ...]:
     """The points of the request that shows `now`, begins a round of this turn and takes these inputs.
 
@@ -47,21 +47,21 @@ def cache_points(
     tail, that point takes the place some rounds back. When the turn has hidden something, the first one
     moves up to the place before the tail that was kept then.
     """
-    said = [message for message, _ in now.said(takes)]
+    said = [message for message, _ in now.input_messages(takes)]
     tail = len(now.messages) + len(said)
-    parts = now.parts(len(now.messages)) + sum(map(parts_of, said))
+    parts = now.part_count(len(now.messages)) + sum(map(parts_of_message, said))
     pre_tail = _pre_tail(now, pointing)
-    last = 0 if pointing.anew else now.last_tail
-    if last and parts > now.parts(last) + REACH:
+    last = 0 if pointing.opens_epoch else now.last_tail
+    if last and parts > now.part_count(last) + REACH:
         pre_tail = last
     turn_start = now.turn_start if turn == now.turn else len(now.messages)
     places: dict[int, Name] = {
-        max(turn_start, pointing.kept): "prev_turn",
+        max(turn_start, pointing.kept_messages): "prev_turn",
         pre_tail: "pre_tail",
         tail: "tail",
     }
     costs = {
-        at: now.cost(at) if at <= len(now.messages) else now.tokens + now.saying(takes)
+        at: now.cost(at) if at <= len(now.messages) else now.tokens + now.input_cost(takes)
         for at in places
     }
     return tuple(
@@ -75,7 +75,7 @@ def cache_points(
     )
 
 
-def placed(points: Sequence[CachePoint], messages: int) -> tuple[int, ...]:
+def message_counts(points: Sequence[CachePoint], messages: int) -> tuple[int, ...]:
     """How many messages stand before each point, of so many that there are.
 
     Where input was taken back just as the round began, there are fewer than the points were made for.
@@ -83,7 +83,7 @@ def placed(points: Sequence[CachePoint], messages: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(min(point.messages, messages) for point in points))
 
 
-def _pre_tail(now: Rendering, pointing: Pointing) -> int:
+def _pre_tail(now: Rendering, pointing: CachePolicy) -> int:
     """Where the round ended that lies so many rounds before the newest one; 0 when there is none."""
     cuts = now.cuts
     if len(cuts) < pointing.min_rounds:

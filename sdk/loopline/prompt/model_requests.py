@@ -12,17 +12,17 @@ from loopline.errors import LooplineError
 from loopline.models import AssistantMessage, Echo, Message, ToolSpec, UserMessage, dumps
 from loopline.models.tokens import cost, estimate
 from loopline.prompt.announce import announce, unseen_sources
-from loopline.prompt.cache_points import placed
-from loopline.prompt.caching import Part, PartKind, Sent
+from loopline.prompt.cache_points import message_counts
+from loopline.prompt.caching import Part, PartKind, SentRequest
 from loopline.prompt.protocols import NATIVE, protocol_named
-from loopline.prompt.rendering import RENDERER, written_out
+from loopline.prompt.rendering import RENDERER, digest_text
 from loopline.prompt.trace import TRACE_LIMIT, trace
-from loopline.prompt.view import View, opens
+from loopline.prompt.view import View, opens_epoch
 from loopline.timeline import Block, RoundStart, Timeline, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ModelRequest:
     """What a round asked: `refs` names, for each message, the block it was made of.
 
     `tools` is the JSON of the tools that travelled beside the text, empty in a protocol that has them
@@ -33,7 +33,7 @@ class Request:
     """
 
     block: Block
-    begun: RoundStart
+    round_start: RoundStart
     system: str
     tools: str
     messages: tuple[Message, ...]
@@ -41,16 +41,16 @@ class Request:
     stable: int
     stable_sha256: str
     marked: frozenset[int] = frozenset()
-    told: int = 0
+    feedback_until: int = 0
     inexact: str = ""
 
     @property
     def cache_points(self) -> tuple[int, ...]:
         """How many messages stood before each point."""
-        return placed(self.begun.points, len(self.messages))
+        return message_counts(self.round_start.points, len(self.messages))
 
     @property
-    def sent(self) -> Sent:
+    def as_sent(self) -> SentRequest:
         """The request as a prompt cache sees it."""
         first: list[tuple[PartKind, str]] = [("tools", self.tools), ("system", self.system)]
         parts = [_part(kind, text) for kind, text in first if text]
@@ -59,11 +59,11 @@ class Request:
             parts += _parts(message, ref)
             ends.append(len(parts))
         points = sorted({ends[at] for at in self.cache_points} - {0})
-        begun = self.begun
+        begun = self.round_start
         said = UserMessage(text=begun.tail)
         tail = [_part("message", repr(said), self.block.ref)] if begun.tail else []
         stays = tail if begun.tail_kind in ("kept", "cleared") else []
-        return Sent(
+        return SentRequest(
             parts=(*parts, *tail),
             stable=len(parts) + len(stays),
             points=tuple(points),
@@ -82,7 +82,7 @@ class _Before:
     marked: frozenset[int]
 
 
-def requests(timeline: Timeline) -> Iterator[Request]:
+def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
     """The requests of every round that asked a model, in order."""
     views: dict[str, View] = {}
     for place, block in enumerate(timeline.blocks):
@@ -92,8 +92,14 @@ def requests(timeline: Timeline) -> Iterator[Request]:
                     views[begun.protocol] = View(protocol_named(begun.protocol))
                 view = views[begun.protocol]
                 view.extend(timeline.blocks[_at(timeline, view.seq) : place])
-                stable = view.under(begun.window) if opens(block) and begun.window else view.now
-                before = _Before(len(stable.messages), stable.sha256, frozenset(stable.marked))
+                stable = (
+                    view.under(begun.window)
+                    if opens_epoch(block) and begun.window
+                    else view.rendering
+                )
+                before = _Before(
+                    len(stable.messages), stable.sha256, frozenset(stable.named_sources)
+                )
                 view.extend([block])
                 if begun.shows == "trace":
                     yield _traced(timeline, block, begun, place)
@@ -103,13 +109,13 @@ def requests(timeline: Timeline) -> Iterator[Request]:
                 pass
 
 
-def request_of(timeline: Timeline, turn: int, number: int | None) -> Request:
+def request_of_round(timeline: Timeline, turn: int, number: int | None) -> ModelRequest:
     """The request of a round of a turn, of its last one when `number` is None.
 
     Raises:
         LooplineError: there is no such round; the message says which there are.
     """
-    found = {one.block.round: one for one in requests(timeline) if one.block.turn == turn}
+    found = {one.block.round: one for one in past_requests(timeline) if one.block.turn == turn}
     if not found:
         raise LooplineError(f"turn_{turn} asked no model")
     wanted = max(found) if number is None else number
@@ -136,34 +142,34 @@ def _at(timeline: Timeline, seq: int) -> int:
 
 def _request(
     timeline: Timeline, block: Block, begun: RoundStart, view: View, before: _Before
-) -> Request:
+) -> ModelRequest:
     system = timeline.system_texts.get(begun.system_sha256)
     tools = timeline.tool_texts.get(begun.tools_sha256)
-    return Request(
+    return ModelRequest(
         block=block,
-        begun=begun,
+        round_start=begun,
         system=system or "",
         tools=(tools or "") if begun.protocol == NATIVE else "",
         messages=tuple(view.messages),
-        refs=tuple(view.now.refs),
+        refs=tuple(view.rendering.refs),
         stable=before.stable,
         stable_sha256=before.sha256,
         marked=before.marked,
-        told=view.window.feedback,
+        feedback_until=view.window.feedback,
         inexact=_inexact(begun, before.sha256, kept=system is not None and tools is not None),
     )
 
 
-def _traced(timeline: Timeline, block: Block, begun: RoundStart, place: int) -> Request:
+def _traced(timeline: Timeline, block: Block, begun: RoundStart, place: int) -> ModelRequest:
     """The request for an answer that was written from the trace of its turn."""
     before = [one for one in timeline.blocks[:place] if one.turn == block.turn]
     window = begun.window or Window(result_limit=TRACE_LIMIT)
     messages = tuple(trace(before, window))
     system = timeline.system_texts.get(begun.system_sha256)
     digest = messages_digest(messages)
-    return Request(
+    return ModelRequest(
         block=block,
-        begun=begun,
+        round_start=begun,
         system=system or "",
         tools="",
         messages=messages,
@@ -178,7 +184,7 @@ def messages_digest(messages: Sequence[Message]) -> str:
     """The sha256 of messages, in hexadecimal, as a rendering has it."""
     digest = sha256()
     for message in messages:
-        digest.update(f"{written_out(message)}\n".encode("utf-8", "surrogatepass"))
+        digest.update(f"{digest_text(message)}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
@@ -235,7 +241,7 @@ class Divergence:
 class ReplayedRound:
     """A round's request as it is rendered now; without a divergence it is what was sent."""
 
-    request: Request
+    request: ModelRequest
     divergence: Divergence | None
 
     @property
@@ -245,7 +251,7 @@ class ReplayedRound:
         return self.request.refs[found.first - 1 : found.last] if found and found.first else ()
 
 
-def replayed(timeline: Timeline) -> Iterator[ReplayedRound]:
+def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
     """Every round that asked a model, in order.
 
     Of the tail what follows from the log is rendered: plans, feedback and sources; not its time. The
@@ -254,10 +260,10 @@ def replayed(timeline: Timeline) -> Iterator[ReplayedRound]:
     """
     right, known, past = set[tuple[str, str]](), tuple[Message, ...](), Timeline()
     tail = ""
-    for request in requests(timeline):
-        past.extend(timeline.until(request.begun.saw)[len(past) :])
+    for request in past_requests(timeline):
+        past.extend(timeline.until(request.round_start.saw)[len(past) :])
         found = _text_differs(timeline, request) or _messages_differ(request, right)
-        tail = request.begun.tail or (tail if request.begun.tail_kind == "kept" else "")
+        tail = request.round_start.tail or (tail if request.round_start.tail_kind == "kept" else "")
         found = found or _tail_differs(past, request, tail)
         if found is None:
             right.update(_shown(request, _shared(known, request)))
@@ -265,8 +271,8 @@ def replayed(timeline: Timeline) -> Iterator[ReplayedRound]:
         yield ReplayedRound(request=request, divergence=found)
 
 
-def _text_differs(timeline: Timeline, request: Request) -> Divergence | None:
-    begun = request.begun
+def _text_differs(timeline: Timeline, request: ModelRequest) -> Divergence | None:
+    begun = request.round_start
     if begun.renderer != RENDERER:
         recorded, rendered = str(begun.renderer), str(RENDERER)
         return Divergence(part="renderer", recorded=recorded, rendered=rendered)
@@ -279,8 +285,8 @@ def _text_differs(timeline: Timeline, request: Request) -> Divergence | None:
     return None
 
 
-def _messages_differ(request: Request, right: set[tuple[str, str]]) -> Divergence | None:
-    recorded, rendered = request.begun.stable_sha256, request.stable_sha256
+def _messages_differ(request: ModelRequest, right: set[tuple[str, str]]) -> Divergence | None:
+    recorded, rendered = request.round_start.stable_sha256, request.stable_sha256
     if recorded == rendered:
         return None
     shown = _shown(request)
@@ -290,9 +296,9 @@ def _messages_differ(request: Request, right: set[tuple[str, str]]) -> Divergenc
     )
 
 
-def _tail_differs(past: Timeline, request: Request, tail: str) -> Divergence | None:
+def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergence | None:
     """Whether the tail, or the one that was kept, shows other plans, reactions or sources than the log up to then makes."""
-    if request.begun.shows == "trace":
+    if request.round_start.shows == "trace":
         return None
     rendered = announce(
         iteration=0,
@@ -300,10 +306,10 @@ def _tail_differs(past: Timeline, request: Request, tail: str) -> Divergence | N
         now=request.block.ts,
         turn_id="",
         plans=past.plans.open,
-        feedback=past.reactions.new_since(request.told),
+        feedback=past.reactions.new_since(request.feedback_until),
         waiting=past.prompts_after(request.block.turn),
         unseen=unseen_sources(past.pool.sources, request.marked),
-        room=request.begun.tail_room,
+        room=request.round_start.tail_room,
     )
     tails = (text.splitlines()[OWN_LINES:] for text in (tail, rendered))
     for was, now in zip_longest(*tails, fillvalue=""):
@@ -312,13 +318,13 @@ def _tail_differs(past: Timeline, request: Request, tail: str) -> Divergence | N
     return None
 
 
-def _shown(request: Request, start: int = 0) -> list[tuple[str, str]]:
+def _shown(request: ModelRequest, start: int = 0) -> list[tuple[str, str]]:
     """The messages that the digest is of, with their refs."""
     places = range(start, request.stable)
-    return [(request.refs[n], written_out(request.messages[n])) for n in places]
+    return [(request.refs[n], digest_text(request.messages[n])) for n in places]
 
 
-def _shared(known: tuple[Message, ...], request: Request) -> int:
+def _shared(known: tuple[Message, ...], request: ModelRequest) -> int:
     """How many messages are those of the round before: all of them, or in a new epoch none."""
     count = len(known)
     grown = 0 < count <= request.stable and request.messages[count - 1] is known[-1]

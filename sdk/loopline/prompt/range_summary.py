@@ -10,15 +10,15 @@ from typing import Literal
 
 from loopline.models import Usage, dumps, one_line
 from loopline.models.tokens import estimate, fitting
-from loopline.prompt.rendering import Cut
+from loopline.prompt.rendering import CutPoint
 from loopline.prompt.truncation import (
     LONG_ARGUMENTS,
     TEXT_LIMIT,
-    bare,
-    distilled,
     is_strong,
+    keywords,
+    normalized,
     rarity,
-    short,
+    short_arguments,
 )
 from loopline.timeline import (
     ArtifactKept,
@@ -60,7 +60,7 @@ WIDTHS: tuple[tuple[int, Rank], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LedgerEntry:
     """A block that a ledger has to name.
 
     Of rank 2 are what users said, and whatever has numbers, names or paths of its own; of rank 1 other
@@ -79,23 +79,23 @@ class Told:
         return f"{self.about} {self.text}" if self.about else self.text
 
 
-def told(blocks: Iterable[Block]) -> list[Told]:
+def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
     """What these blocks say that cannot be worked out from the others, in order."""
     calls: dict[str, ToolCalled] = {}
     known: set[str] = set()
     turn = 0
-    found = list[Told]()
+    found = list[LedgerEntry]()
     for block in blocks:
         if block.turn != turn:
             turn, known = block.turn, set[str]()
         if isinstance(block.body, ToolCalled):
             calls[block.body.call_id] = block.body
-            known |= set(map(bare, _values(block.body).split()))
+            known |= set(map(normalized, _values(block.body).split()))
         for one in _of(block, calls):
             words = one.text.split()
-            new = {bare(word) for word in words} - known
+            new = {normalized(word) for word in words} - known
             strong = any(
-                bare(word) in new and is_strong(word, first=place == 0)
+                normalized(word) in new and is_strong(word, first=place == 0)
                 for place, word in enumerate(words)
             )
             if strong or one.rank or 3 * len(new) > len(words):
@@ -108,28 +108,28 @@ def _values(call: ToolCalled) -> str:
     return " ".join(f"{name}={value} {value}" for name, value in call.arguments.items())
 
 
-def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[Told]:
+def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
     match block.body:
         case UserPrompt() | UserFollowup() | UserSteer() | UserAttachment() as said:
-            yield Told(block.seq, block.ref, _said(said))
+            yield LedgerEntry(block.seq, block.ref, _said(said))
         case ToolCalled(tool=tool, arguments=arguments):
             if len(dumps(arguments)) > LONG_ARGUMENTS:
                 values = " ".join(f"{name}={value}" for name, value in arguments.items())
-                yield Told(block.seq, block.ref, f"{tool} {values}")
+                yield LedgerEntry(block.seq, block.ref, f"{tool} {values}")
         case ToolResult(call_id=call_id, tool=tool, text=text):
             call = calls.get(call_id)
-            about = f"{tool}({short(call.arguments) if call else ''})"
-            yield Told(block.seq, block.ref, text, 1, about)
+            about = f"{tool}({short_arguments(call.arguments) if call else ''})"
+            yield LedgerEntry(block.seq, block.ref, text, 1, about)
         case Completion(text=text) | Draft(text=text):
-            yield Told(block.seq, block.ref, text, 0)
+            yield LedgerEntry(block.seq, block.ref, text, 0)
         case Notes(text=text):
             rest = _beside_marks(text)
             if rest:
-                yield Told(block.seq, block.ref, rest, 0)
+                yield LedgerEntry(block.seq, block.ref, rest, 0)
         case ArtifactKept(name=name, text=text):
-            yield Told(block.seq, block.ref, f"{name}: {text}")
+            yield LedgerEntry(block.seq, block.ref, f"{name}: {text}")
         case Feedback(reaction=reaction, text=text):
-            yield Told(block.seq, block.ref, f"feedback {reaction}: {text}")
+            yield LedgerEntry(block.seq, block.ref, f"feedback {reaction}: {text}")
         case _:
             pass
 
@@ -149,42 +149,42 @@ def _beside_marks(notes: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class FittedLines:
     """Lines that fit, and how many had no room."""
 
     lines: tuple[LedgerLine, ...]
     dropped: int = 0
 
 
-def ledger(before: Sequence[LedgerLine], new: Sequence[Told], room: int) -> Ledger:
+def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: int) -> FittedLines:
     """The lines of an earlier ledger and of further blocks, in words as few as `room` tokens ask for.
 
     When even few words are too many, lines of a low rank go first, then those that say least that no
     other line says.
     """
-    every = [Told(0, line.ref, line.words, line.rank) for line in before] + list(new)
+    every = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
     rare = rarity([one.whole for one in every])
     lines = list[LedgerLine]()
     for width, rank in WIDTHS:
         lines = [
-            LedgerLine(ref=one.ref, words=distilled(one.whole, width, rare), rank=one.rank)
+            LedgerLine(ref=one.ref, words=keywords(one.whole, width, rare), rank=one.rank)
             for one in every
             if one.rank >= rank
         ]
         if cost(lines) <= room:
-            return Ledger(tuple(lines))
+            return FittedLines(tuple(lines))
     kept, total = set(range(len(lines))), cost(lines)
     for place in sorted(kept, key=lambda place: (_news(lines[place].words, rare), place)):
         if total <= room:
             break
         kept.remove(place)
         total -= cost([lines[place]])
-    return Ledger(tuple(lines[place] for place in sorted(kept)), len(lines) - len(kept))
+    return FittedLines(tuple(lines[place] for place in sorted(kept)), len(lines) - len(kept))
 
 
 def _news(words: str, rare: Mapping[str, float]) -> float:
     """How much a line says that others do not."""
-    return sum(rare.get(word, 1.0) for word in set(map(bare, words.split())))
+    return sum(rare.get(word, 1.0) for word in set(map(normalized, words.split())))
 
 
 def cost(lines: Sequence[LedgerLine]) -> int:
@@ -218,7 +218,9 @@ def terms(text: str) -> set[str]:
     return {found for found in named if not _OURS.fullmatch(found)}
 
 
-def left_out(summary: str, covered: Sequence[Told], later: Iterable[str]) -> list[LedgerLine]:
+def carried_lines(
+    summary: str, covered: Sequence[LedgerEntry], later: Iterable[str]
+) -> list[LedgerLine]:
     """A line for each term that later text uses, the covered blocks explain and the summary lacks.
 
     The line names the newest block that holds the term, with the words around it.
@@ -283,18 +285,18 @@ _FOCUS: Mapping[SummaryHint, str] = {
 _HINTS: Mapping[str, SummaryHint] = {hint: hint for hint in _FOCUS}
 
 
-def instructions(hint: SummaryHint) -> str:
+def summary_instructions(hint: SummaryHint) -> str:
     """What a model is told to write."""
     return _ASK.format(focus=_FOCUS[hint])
 
 
-def hint_named(name: str) -> SummaryHint:
+def summary_hint(name: str) -> SummaryHint:
     """The hint of that name; a name that is none is `general`."""
     return _HINTS.get(name, "general")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class SummaryReply:
     """What a model wrote for a summary, and what that took; `why` says why there is nothing.
 
     `model` is empty when none was asked; `cost` is in US dollars.
@@ -309,7 +311,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Covered:
+class SummaryRange:
     """What a summary is to stand for: blocks, up to a place, after an earlier summary.
 
     `later` is the text of what is kept after it, `room` what messages may cost in tokens, and `history` the
@@ -317,9 +319,9 @@ class Covered:
     """
 
     blocks: Sequence[Block]
-    cut: Cut
-    before: RangeSummary | None
-    before_ref: str
+    cut: CutPoint
+    previous: RangeSummary | None
+    previous_ref: str
     later: Sequence[str]
     room: int
     history: str = ""
@@ -330,23 +332,25 @@ class Covered:
         return int(self.room * LEDGER_SHARE)
 
 
-def needed(blocks: Sequence[Block], before: RangeSummary | None, room: int) -> Callable[[Cut], int]:
+def summary_tokens(
+    blocks: Sequence[Block], before: RangeSummary | None, room: int
+) -> Callable[[CutPoint], int]:
     """For a place among these blocks, the tokens that a summary of all before it is given.
 
     It is what its lines need, within its share of the room.
     """
-    places = [one.seq for one in told(blocks)]
+    places = [one.seq for one in ledger_entries(blocks)]
     known = len(before.ledger) if before else 0
 
-    def tokens(cut: Cut) -> int:
+    def tokens(cut: CutPoint) -> int:
         lines = known + bisect_right(places, cut.seq)
         return min(int(room * LEDGER_SHARE), TEXT_TOKENS + _PER_LINE * lines)
 
     return tokens
 
 
-def summarized(
-    covered: Covered, written: Written, hint: SummaryHint, timeline: Timeline
+def summarize(
+    covered: SummaryRange, written: SummaryReply, hint: SummaryHint, timeline: Timeline
 ) -> RangeSummary:
     """The summary: the model's text when it serves, and beside it what must not be lost.
 
@@ -354,7 +358,7 @@ def summarized(
     before stands. What later rounds refer
     to and the text left out is carried as lines of its own.
     """
-    before, new = covered.before, told(covered.blocks)
+    before, new = covered.previous, ledger_entries(covered.blocks)
     text, why = written.text.strip(), written.why
     notes, sources = _notes(covered), _sources(covered, timeline)
     beside = cost(notes.lines) + cost(sources.lines) + estimate(covered.history)
@@ -385,10 +389,10 @@ def summarized(
     plain = summary_text(summary)
     old = (*before.carried, *before.ledger) if before else ()
     room = covered.limit - estimate(plain) - estimate(covered.history)
-    lines = ledger(_distinct(old), new, max(room, 0))
-    older = covered.before_ref if lines.dropped else (before.older if before else "")
+    lines = fit_ledger(_distinct(old), new, max(room, 0))
+    older = covered.previous_ref if lines.dropped else (before.older if before else "")
     every = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
-    carried = left_out(every, new, covered.later)
+    carried = carried_lines(every, new, covered.later)
     return replace(
         summary,
         carried=tuple(carried[: _fitting(carried, covered.limit * CARRIED_SHARE)]),
@@ -413,15 +417,15 @@ def _fitting(lines: Iterable[LedgerLine], limit: float) -> int:
     return len(fitting([f"{line.ref} {line.words}" for line in lines], int(limit)))
 
 
-def _newest(lines: Sequence[LedgerLine], limit: float) -> Ledger:
+def _newest(lines: Sequence[LedgerLine], limit: float) -> FittedLines:
     """Return the last lines that cost at most `limit` tokens, in order, and how many had no room."""
     dropped = len(lines) - _fitting(reversed(lines), limit)
-    return Ledger(tuple(lines[dropped:]), dropped)
+    return FittedLines(tuple(lines[dropped:]), dropped)
 
 
-def _notes(covered: Covered) -> Ledger:
+def _notes(covered: SummaryRange) -> FittedLines:
     """Return the memory notes so far, each once, the one said last at the end."""
-    notes = {line.words: line for line in covered.before.notes} if covered.before else {}
+    notes = {line.words: line for line in covered.previous.notes} if covered.previous else {}
     found = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
     for note in found.notes:
         line = note.line()
@@ -430,9 +434,9 @@ def _notes(covered: Covered) -> Ledger:
     return _newest(list(notes.values()), covered.limit * NOTES_SHARE)
 
 
-def _sources(covered: Covered, timeline: Timeline) -> Ledger:
+def _sources(covered: SummaryRange, timeline: Timeline) -> FittedLines:
     """Return the sources that answers cited, the one cited last at the end."""
-    lines = {line.ref: line for line in covered.before.sources} if covered.before else {}
+    lines = {line.ref: line for line in covered.previous.sources} if covered.previous else {}
     for block in covered.blocks:
         match block.body:
             case Completion(sources_used=sids):

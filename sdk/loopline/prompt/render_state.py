@@ -33,7 +33,7 @@ MOST = 4.0
 """A token is no less than a byte, and nothing is estimated at less than a quarter of a token a byte."""
 
 
-class Facts:
+class RenderState:
     """User input with its files and who took it, effects of calls, hides, summaries, feedback, reports of usage.
 
     `learned` is what was known of the models' counting before the first block.
@@ -104,7 +104,7 @@ class Facts:
             case _:
                 pass
 
-    def with_files(self, said: Block) -> list[Block]:
+    def with_attachments(self, said: Block) -> list[Block]:
         """An input, and the files that came with it."""
         return [said, *(block for block, _ in self.attached.get(said.seq, ()))]
 
@@ -115,7 +115,7 @@ class Facts:
                 return block.body
         return None
 
-    def kept_before(self, turn: int) -> int:
+    def unchanged_messages(self, turn: int) -> int:
         """How many messages this turn kept as they were when it hid something; 0 when it has not."""
         return self._kept[1] if self._kept[0] == turn else 0
 
@@ -126,7 +126,7 @@ class Facts:
             self._reactions = until, feedback.fold(self.feedback[:known])
         return self._reactions[1]
 
-    def named_once(self, seq: int, name: Callable[[], str]) -> str:
+    def cleared_text(self, seq: int, name: Callable[[], str]) -> str:
         """What stands for the result at a place where it is not shown, made when first asked for."""
         if seq not in self._named:
             self._named[seq] = name()

@@ -25,8 +25,8 @@ from loopline.models.prompt import names_calls
 from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attached_files, truncation
 from loopline.prompt.protocols import DecisionProtocol
-from loopline.prompt.render_state import Facts
-from loopline.prompt.truncation import framed
+from loopline.prompt.render_state import RenderState
+from loopline.prompt.truncation import escape_frame
 from loopline.refs import DocumentRef
 from loopline.timeline import (
     Block,
@@ -65,7 +65,7 @@ PLAN_TOOL = "react.plan"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class CutPoint:
     """A place between rounds: the last seq before it, the messages before it, the turn after it."""
 
     seq: int
@@ -95,34 +95,34 @@ class Rendering:
     tail that was kept.
     """
 
-    def __init__(self, protocol: DecisionProtocol, facts: Facts, window: Window) -> None:
+    def __init__(self, protocol: DecisionProtocol, state: RenderState, window: Window) -> None:
         self.window = window
         self.messages: list[Message] = []
         self.refs: list[str] = []
         self.tokens: int = 0
-        self.shown: dict[str, str] = {}
-        self.whole: set[str] = set()
-        self.marked: set[int] = set()
-        self.cuts: list[Cut] = []
+        self.shown_texts: dict[str, str] = {}
+        self.shown_in_full: set[str] = set()
+        self.named_sources: set[int] = set()
+        self.cuts: list[CutPoint] = []
         self.last_tail: int = 0
         self.kept_tail: str = ""
         self.turn: int = 0
         self.turn_start: int = 0
         self._protocol = protocol
-        self._facts = facts
+        self._state = state
         self._round: _Round | None = None
-        self._asked: Block | None = None
+        self._round_start: Block | None = None
         self._echo: Echo | None = None
-        self._ids = set[str]()
+        self._provider_ids = set[str]()
         self._answered = False
-        self._load = attached_files.Load()
+        self._load = attached_files.FileLoad()
         self._files = 0
         self._digest = sha256()
         self._costs = [0]
         self._parts = [0]
-        self._places: dict[str, int] = {}
-        self._reactions = facts.reactions(window.feedback) if window.feedback else None
-        self._open()
+        self._positions: dict[str, int] = {}
+        self._reactions = state.reactions(window.feedback) if window.feedback else None
+        self._add_summary()
 
     @property
     def sha256(self) -> str:
@@ -133,46 +133,46 @@ class Rendering:
         """The tokens of so many messages, from the first."""
         return self._costs[messages]
 
-    def parts(self, messages: int) -> int:
+    def part_count(self, messages: int) -> int:
         """How many parts, as providers count them, so many messages have: a text, a call, a result."""
         return self._parts[messages]
 
-    def place(self, ref: str) -> int | None:
+    def position(self, ref: str) -> int | None:
         """How many messages stand before the one that shows this block; None when none does."""
-        return self._places.get(ref)
+        return self._positions.get(ref)
 
     def take(self, block: Block) -> None:
         """Render one more block."""
         match block.body:
             case RoundStart(shows="context") as begun:
-                self._begin(block, begun)
+                self._begin_round(block, begun)
             case RoundStart(shows="trace"):
-                self._asked = None
+                self._round_start = None
             case Decision() as decision:
-                self._decide(block, decision)
+                self._begin_decision(block, decision)
             case Notes() | ToolCalled() | ToolResult():
-                self._act(block)
+                self._add_to_round(block)
             case Exit(reason=reason):
-                self._end(block, reason)
+                self._end_turn(block, reason)
             case _:
-                self._tell(block)
+                self._add_text(block)
 
-    def said(self, blocks: Iterable[Block]) -> list[tuple[UserMessage, list[Block]]]:
+    def input_messages(self, blocks: Iterable[Block]) -> list[tuple[UserMessage, list[Block]]]:
         """What the user said, as it is shown, with the blocks that each message is made of.
 
         Whatever was said into a running turn comes in one message.
         """
-        return self._said(blocks)[0]
+        return self._input_messages(blocks)[0]
 
-    def _said(
+    def _input_messages(
         self, blocks: Iterable[Block]
-    ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.Load]:
+    ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.FileLoad]:
         """What the user said, and the load of files with it."""
         messages = list[tuple[UserMessage, list[Block]]]()
         interrupts = list[tuple[str, Block]]()
         files, load = list[Attached](), self._load
         for block in blocks:
-            attached, load = self._attached(block, load)
+            attached, load = self._attached_files(block, load)
             match block.body:
                 case UserPrompt(text=text):
                     said = f"[{block.ref}]\n{self._text(block, text)}"
@@ -192,36 +192,38 @@ class Rendering:
             messages.append((shown, [block for _, block in interrupts]))
         return messages, load
 
-    def _attached(
-        self, said: Block, load: attached_files.Load
-    ) -> tuple[list[Attached], attached_files.Load]:
+    def _attached_files(
+        self, said: Block, load: attached_files.FileLoad
+    ) -> tuple[list[Attached], attached_files.FileLoad]:
         """The files that came with an input, in order, and the load with them."""
         files = list[Attached]()
-        for block, file in self._facts.attached.get(said.seq, ()):
-            attached, load = attached_files.shown(block, file, self.window, load)
+        for block, file in self._state.attached.get(said.seq, ()):
+            attached, load = attached_files.show_file(block, file, self.window, load)
             files.append(attached)
         return files, load
 
-    def saying(self, blocks: Iterable[Block]) -> int:
+    def input_cost(self, blocks: Iterable[Block]) -> int:
         """What these user inputs will cost once they are taken, in tokens."""
-        return sum(cost(message) for message, _ in self.said(blocks))
+        return sum(cost(message) for message, _ in self.input_messages(blocks))
 
-    def files_with(self, blocks: Iterable[Block]) -> int:
+    def file_cost(self, blocks: Iterable[Block]) -> int:
         """What the files cost that the model is given, once these user inputs are taken, in tokens."""
-        return self._files + sum(cost_of_files(message) for message, _ in self.said(blocks))
+        return self._files + sum(
+            cost_of_files(message) for message, _ in self.input_messages(blocks)
+        )
 
-    def _open(self) -> None:
+    def _add_summary(self) -> None:
         """What stands for the blocks that are not rendered."""
-        found = self._facts.summaries.get(self.window.summary)
+        found = self._state.summaries.get(self.window.summary)
         if found is None or not isinstance(found.body, RangeSummary):
             return
         summary = found.body
-        text = self._cut(found, summary_text(replace(summary, text=framed(summary.text))))
-        self.marked.update(truncation.marked(text))
+        text = self._limited(found, summary_text(replace(summary, text=escape_frame(summary.text))))
+        self.named_sources.update(truncation.source_numbers(text))
         self._add(UserMessage(text=f"[{found.ref}]\n{text}"), found.ref)
-        history = self._facts.histories.get(found.seq)
+        history = self._state.histories.get(found.seq)
         if history is not None and isinstance(history.body, PlanHistory):
-            text = self._cut(history, history.body.text)
+            text = self._limited(history, history.body.text)
             self._add(UserMessage(text=f"[{history.ref}]\n{text}"), history.ref)
         if self._reactions is not None:
             last = summary.last_turn - summary.split
@@ -230,19 +232,19 @@ class Rendering:
         if summary.split:
             self.turn = summary.last_turn
             self.turn_start = len(self.messages)
-            self._repeat(summary.last_turn)
+            self._repeat_inputs(summary.last_turn)
 
-    def _repeat(self, turn: int) -> None:
+    def _repeat_inputs(self, turn: int) -> None:
         """What was taken in a turn whose beginning is summed up, word for word."""
-        facts = self._facts
-        self._say(
+        facts = self._state
+        self._add_inputs(
             facts.inputs[seq]
             for seq in facts.taken_by.get(turn, ())
             if facts.taken[seq] <= self.window.start
         )
 
-    def _decide(self, block: Block, decision: Decision) -> None:
-        asked, self._asked = self._asked, None
+    def _begin_decision(self, block: Block, decision: Decision) -> None:
+        asked, self._round_start = self._round_start, None
         is_new = block.seq > self.window.unbound
         if asked is not None and is_new:
             self._keep_tail(asked)
@@ -251,8 +253,8 @@ class Rendering:
         self._round = _Round(decision.calls) if decision.calls else None
         if decision.raw:
             said = AssistantMessage(text=self._text(block, decision.raw))
-            self.whole.discard(block.ref)  # of a decision react.read gives more than that
-            self._add(self._echoed(said), block.ref)
+            self.shown_in_full.discard(block.ref)  # of a decision react.read gives more than that
+            self._add(self._with_echo(said), block.ref)
 
     def _keep_tail(self, asked: Block) -> None:
         """The end of the request that was answered, where it stays behind what stood before it."""
@@ -263,17 +265,17 @@ class Rendering:
             case _:
                 pass
 
-    def _echoed(self, message: AssistantMessage) -> AssistantMessage:
+    def _with_echo(self, message: AssistantMessage) -> AssistantMessage:
         """What the model has just decided, as its provider wants it back."""
         echo, self._echo = self._echo, None
         return message if echo is None else replace(message, echo=echo)
 
-    def _begin(self, block: Block, begun: RoundStart) -> None:
-        self._answered, self._asked = False, block
+    def _begin_round(self, block: Block, begun: RoundStart) -> None:
+        self._answered, self._round_start = False, block
         opens_turn = block.turn != self.turn
         if opens_turn:
             self.turn, self.turn_start = block.turn, len(self.messages)
-        here = Cut(
+        here = CutPoint(
             seq=block.seq - 1,
             messages=len(self.messages),
             turn=block.turn,
@@ -281,34 +283,36 @@ class Rendering:
         )
         if self._round is None:  # no place between calls and their results
             self.cuts.append(here)
-        taken = self._facts.taken  # what was recalled before it was taken is not there
-        self._say(self._facts.inputs[seq] for seq in begun.takes if taken.get(seq) == block.seq)
+        taken = self._state.taken  # what was recalled before it was taken is not there
+        self._add_inputs(
+            self._state.inputs[seq] for seq in begun.takes if taken.get(seq) == block.seq
+        )
         if begun.points:
             self.last_tail = min(begun.points[-1].messages, len(self.messages))
 
-    def _say(self, blocks: Iterable[Block]) -> None:
-        said, self._load = self._said(blocks)
+    def _add_inputs(self, blocks: Iterable[Block]) -> None:
+        said, self._load = self._input_messages(blocks)
         for message, parts in said:
             for block in parts:
-                self._places.setdefault(block.ref, len(self.messages))
-                self._show_files(block, message)
+                self._positions.setdefault(block.ref, len(self.messages))
+                self._note_shown_files(block, message)
             self._add(message, parts[0].ref)
 
-    def _show_files(self, said: Block, message: UserMessage) -> None:
+    def _note_shown_files(self, said: Block, message: UserMessage) -> None:
         """Note where the files of an input are shown, and which of them as a whole text."""
         shown = {attached.ref: attached for attached in message.attachments}
-        for block, file in self._facts.attached.get(said.seq, ()):
-            self._places.setdefault(block.ref, len(self.messages))
-            if attached_files.is_shown_whole(file, shown[block.ref]):
-                self.shown[block.ref] = file.sha256
+        for block, file in self._state.attached.get(said.seq, ()):
+            self._positions.setdefault(block.ref, len(self.messages))
+            if attached_files.is_shown_in_full(file, shown[block.ref]):
+                self.shown_texts[block.ref] = file.sha256
 
-    def _act(self, block: Block) -> None:
+    def _add_to_round(self, block: Block) -> None:
         current = self._round
         if current is None:
             return
         match block.body:
             case Notes(text=text):
-                current.notes = self._noted(block, text)
+                current.notes = self._notes_text(block, text)
             case ToolCalled() as call:
                 current.calls.append((block, call))
             case ToolResult() as result:
@@ -316,22 +320,24 @@ class Rendering:
             case _:
                 pass
         if len(current.calls) == len(current.results) == current.expected:
-            self._close(current)
+            self._close_round(current)
 
-    def _close(self, current: _Round) -> None:
+    def _close_round(self, current: _Round) -> None:
         """Render a round whose calls all have their results."""
-        calls = self._identified([self._call(block, call) for block, call in current.calls])
+        calls = self._with_provider_ids(
+            [self._tool_call(block, call) for block, call in current.calls]
+        )
         for block, _ in current.calls:
-            self._places.setdefault(block.ref, len(self.messages))
-        said = self._echoed(self._protocol.called(current.notes, calls))
+            self._positions.setdefault(block.ref, len(self.messages))
+        said = self._with_echo(self._protocol.render_calls(current.notes, calls))
         self._add(said, current.calls[0][0].ref)
         for call, (_, asked) in zip(calls, current.calls, strict=True):
             block, result = current.results[call.call_id]
-            came = replace(self._result(block, result, asked), echoed_on=call.echoed_on)
-            self._add(self._protocol.result(came), block.ref)
+            came = replace(self._tool_message(block, result, asked), echoed_on=call.echoed_on)
+            self._add(self._protocol.render_result(came), block.ref)
         self._round = None
 
-    def _identified(self, calls: list[ToolCall]) -> list[ToolCall]:
+    def _with_provider_ids(self, calls: list[ToolCall]) -> list[ToolCall]:
         """The calls, marked where they go back under the provider's ids.
 
         Plain thinking names no call, so that it goes back beside our ids. An echo goes nowhere that
@@ -342,26 +348,26 @@ class Rendering:
         if echo is None or (not named and not echo.bound):
             return calls
         ids = [call.provider_id for call in calls]
-        fresh = {one for one in ids if one and not _OURS.fullmatch(one)} - self._ids
+        fresh = {one for one in ids if one and not _OURS.fullmatch(one)} - self._provider_ids
         if not named == len(calls) == len(fresh):
             self._echo = None
             return calls
-        self._ids |= fresh
+        self._provider_ids |= fresh
         return [replace(call, echoed_on=echo.wire) for call in calls]
 
-    def _tell(self, block: Block) -> None:
+    def _add_text(self, block: Block) -> None:
         match block.body:
             case Completion(text=text) | Draft(text=text):
                 self._answered = True
                 shown = self._unless_hidden(block, self._text(block, text))
-                self._add(self._echoed(self._protocol.answered(shown)), block.ref)
+                self._add(self._with_echo(self._protocol.render_answer(shown)), block.ref)
             case Notice(text=text) | SystemMessage(text=text):
                 shown = self._unless_hidden(block, self._text(block, text))
-                self._add(UserMessage(text=f"[{block.ref}]\n{framed(shown)}"), block.ref)
+                self._add(UserMessage(text=f"[{block.ref}]\n{escape_frame(shown)}"), block.ref)
             case _:
                 pass
 
-    def _end(self, block: Block, reason: str) -> None:
+    def _end_turn(self, block: Block, reason: str) -> None:
         if not self._answered:
             text = f"The turn ended here without an answer: {reason}."
             self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
@@ -378,13 +384,13 @@ class Rendering:
             text = f"[{one.block.ref}]\n{one.line()}"
             self._add(UserMessage(text=text), one.block.ref)
 
-    def _cut(self, block: Block, text: str) -> str:
+    def _limited(self, block: Block, text: str) -> str:
         """What a text shows where no text may be longer than some limit."""
         limit = self.window.text_limit
         if limit is None or len(text) <= limit:
-            self.whole.add(block.ref)
+            self.shown_in_full.add(block.ref)
             return text
-        return truncation.cut(text, limit, block.ref)
+        return truncation.truncate_text(text, limit, block.ref)
 
     def _text(self, block: Block, text: str) -> str:
         limit = self.window.text_limit
@@ -395,23 +401,23 @@ class Rendering:
         else:
             shown = truncation.old_text(text, block.ref, limit)
         if shown == text:
-            self.whole.add(block.ref)
+            self.shown_in_full.add(block.ref)
         return shown
 
-    def _noted(self, block: Block, text: str) -> str:
+    def _notes_text(self, block: Block, text: str) -> str:
         """Notes, whose memory notes are never cut."""
         shown = self._text(block, text)
         notes = [] if shown == text else memory_notes.fold([block]).notes
         return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
 
     def _unless_hidden(self, block: Block, text: str) -> str:
-        hidden = self._facts.hidden(block.ref, self.window.hides)
+        hidden = self._state.hidden(block.ref, self.window.hides)
         if hidden is None:
             return text
-        self.whole.discard(block.ref)
+        self.shown_in_full.discard(block.ref)
         return _replaced(hidden.replacement, block.ref)
 
-    def _call(self, block: Block, call: ToolCalled) -> ToolCall:
+    def _tool_call(self, block: Block, call: ToolCalled) -> ToolCall:
         return ToolCall(
             name=call.tool,
             arguments=self._arguments(block, call),
@@ -420,7 +426,7 @@ class Rendering:
         )
 
     def _arguments(self, block: Block, call: ToolCalled) -> JsonObject:
-        hidden = self._facts.hidden(block.ref, self.window.hides)
+        hidden = self._state.hidden(block.ref, self.window.hides)
         if hidden is not None:
             return {"hidden": _replaced(hidden.replacement, block.ref)}
         limit = self.window.text_limit
@@ -430,12 +436,14 @@ class Rendering:
         if limit is not None:
             shown = truncation.old_arguments(shown, block.ref, limit)
         if shown == call.arguments:
-            self.whole.add(block.ref)
+            self.shown_in_full.add(block.ref)
         return shown
 
-    def _result(self, block: Block, result: ToolResult, call: ToolCalled) -> ToolMessage:
-        text = self._seen(block, result, f"of {call.tool}({truncation.short(call.arguments)})")
-        self.marked.update(truncation.marked(text))
+    def _tool_message(self, block: Block, result: ToolResult, call: ToolCalled) -> ToolMessage:
+        text = self._result_text(
+            block, result, f"of {call.tool}({truncation.short_arguments(call.arguments)})"
+        )
+        self.named_sources.update(truncation.source_numbers(text))
         return ToolMessage(
             call_id=result.call_id,
             provider_id=call.provider_id,
@@ -444,39 +452,39 @@ class Rendering:
             ok=result.status == "ok",
         )
 
-    def _seen(self, block: Block, result: ToolResult, call: str) -> str:
+    def _result_text(self, block: Block, result: ToolResult, call: str) -> str:
         window, ref = self.window, block.ref
-        hidden = self._facts.hidden(ref, window.hides)
+        hidden = self._state.hidden(ref, window.hides)
         if hidden is not None:
             return _replaced(hidden.replacement, ref)
         text = truncation.without_base64(result.text, ref)
-        read = result.call_id not in self._facts.started
+        read = result.call_id not in self._state.started
         spent = read and block.turn < window.spent_before
         cleared = (read and block.seq <= window.reads_cleared) or (spent and result.shows)
         if block.seq <= window.results_cleared or cleared:
-            return self._facts.named_once(
-                block.seq, lambda: truncation.named(text, ref, call, result.shows)
+            return self._state.cleared_text(
+                block.seq, lambda: truncation.cleared_result(text, ref, call, result.shows)
             )
         if block.turn < window.old_before or spent:
             return truncation.old_result(text, ref, spanned=text == result.text)
         if text == result.text and len(text) <= window.result_limit:
-            self.whole.add(ref)
-            self.shown.update(result.shows)
-        return truncation.cut(text, window.result_limit, ref, spanned=text == result.text)
+            self.shown_in_full.add(ref)
+            self.shown_texts.update(result.shows)
+        return truncation.truncate_text(text, window.result_limit, ref, spanned=text == result.text)
 
     def _add(self, message: Message, ref: str) -> None:
-        written = written_out(message)
-        self._places.setdefault(ref, len(self.messages))
+        written = digest_text(message)
+        self._positions.setdefault(ref, len(self.messages))
         self.messages.append(message)
         self.refs.append(ref)
         self.tokens += cost(message, written)
         self._files += cost_of_files(message)
         self._costs.append(self.tokens)
-        self._parts.append(self._parts[-1] + parts_of(message))
+        self._parts.append(self._parts[-1] + parts_of_message(message))
         self._digest.update(f"{written}\n".encode())
 
 
-def written_out(message: Message) -> str:
+def digest_text(message: Message) -> str:
     """All that a message says, as a digest takes it."""
     match message:
         case AssistantMessage(echo=Echo() as echo):
@@ -485,7 +493,7 @@ def written_out(message: Message) -> str:
             return repr(message)
 
 
-def parts_of(message: Message) -> int:
+def parts_of_message(message: Message) -> int:
     """How many parts a message has, as providers count them: a text, a call, a result, a file."""
     match message:
         case AssistantMessage(echo=Echo(parts=parts)):
@@ -499,4 +507,4 @@ def parts_of(message: Message) -> int:
 
 
 def _replaced(replacement: str, ref: str) -> str:
-    return f'{framed(replacement)}\n[HIDDEN] react.read(["{ref}"]) shows it again'
+    return f'{escape_frame(replacement)}\n[HIDDEN] react.read(["{ref}"]) shows it again'

@@ -12,7 +12,7 @@ from dataclasses import replace
 from loopline.models import Carrying, Message, UserMessage
 from loopline.models.tokens import cost
 from loopline.prompt import attached_files
-from loopline.prompt.truncation import framed, short
+from loopline.prompt.truncation import escape_frame, short_arguments
 from loopline.timeline import (
     Block,
     Draft,
@@ -63,13 +63,13 @@ def _exceeds(blocks: Sequence[Block], window: Window, room: int) -> bool:
 
 def _messages(blocks: Iterable[Block], window: Window) -> Iterable[Message]:
     calls: dict[str, ToolCalled] = {}
-    load = attached_files.Load()
+    load = attached_files.FileLoad()
     for block in blocks:
         match block.body:
             case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
                 yield UserMessage(text=f"[THE USER SAID] {text}")
             case UserAttachment() as file:
-                attached, load = attached_files.shown(block, file, window, load)
+                attached, load = attached_files.show_file(block, file, window, load)
                 yield UserMessage(text="[THE USER ATTACHED]", attachments=(attached,))
             case ToolCalled(call_id=call_id) as call:
                 calls[call_id] = call
@@ -78,19 +78,19 @@ def _messages(blocks: Iterable[Block], window: Window) -> Iterable[Message]:
                     text=_result(block, result, calls.get(result.call_id), window.result_limit)
                 )
             case Notes(text=text):
-                yield UserMessage(text=f"[NOTES] {framed(text)}")
+                yield UserMessage(text=f"[NOTES] {escape_frame(text)}")
             case Draft(text=text):
-                yield UserMessage(text=f"[DRAFT] {framed(text)}")
+                yield UserMessage(text=f"[DRAFT] {escape_frame(text)}")
             case Notice(text=text):
-                yield UserMessage(text=f"[NOTICE] {framed(text)}")
+                yield UserMessage(text=f"[NOTICE] {escape_frame(text)}")
             case _:
                 pass
 
 
 def _result(block: Block, result: ToolResult, call: ToolCalled | None, limit: int) -> str:
-    said = short(call.arguments) if call else ""
+    said = short_arguments(call.arguments) if call else ""
     shown = result.text[:limit]
     more = len(result.text) - len(shown)
     rest = f"\n… {more} more characters" if more else ""
     head = f"[RESULT {block.ref}] {result.tool}({said}): {result.status}"
-    return f"{head}\n{framed(shown)}{rest}"
+    return f"{head}\n{escape_frame(shown)}{rest}"

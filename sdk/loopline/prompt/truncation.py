@@ -42,7 +42,7 @@ _CLASSES = (re.compile("[A-Z]"), re.compile("[a-z]"), re.compile("[0-9]"))
 _SOURCE = re.compile(r"^(?:so:sources_pool\[[0-9]+\] )?\[\[S:([0-9]{1,9})\]\] (.{0,80})", re.M)
 
 
-def cut(text: str, limit: int, ref: str, *, spanned: bool = True) -> str:
+def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> str:
     """The first `limit` characters of a text, and the ref of the rest with a few of its words.
 
     A text that is not longer stays as it is. Without `spanned`, for a text that is not what the ref
@@ -53,13 +53,13 @@ def cut(text: str, limit: int, ref: str, *, spanned: bool = True) -> str:
     rest = text[limit:]
     count = f"{len(rest)} of {len(text)} characters"
     where = f"the rest is {ref}#C{limit + 1}-C{len(text)}" if spanned else f"the whole is {ref}"
-    return f"{text[:limit]}\n[TRUNCATED] {count}, such as: {distilled(rest, WORDS)}\n{where}"
+    return f"{text[:limit]}\n[TRUNCATED] {count}, such as: {keywords(rest, WORDS)}\n{where}"
 
 
 def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
     """What a user or an assistant said in an old turn."""
     bare = without_base64(text, ref)
-    return cut(bare, limit, ref, spanned=bare == text)
+    return truncate_text(bare, limit, ref, spanned=bare == text)
 
 
 def without_base64(text: str, ref: str) -> str:
@@ -117,9 +117,9 @@ def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
     """A tool result of an old turn: 400 characters, or JSON whose texts, lists and objects are cut."""
     small = _small_structure(text)
     if small is None:
-        shown = cut(text, RESULT_LIMIT, ref, spanned=spanned)
+        shown = truncate_text(text, RESULT_LIMIT, ref, spanned=spanned)
     elif small == "":
-        shown = cut(text, TEXT_LIMIT, ref, spanned=spanned)
+        shown = truncate_text(text, TEXT_LIMIT, ref, spanned=spanned)
     else:
         shown = f"{small[:TEXT_LIMIT]}\n[TRUNCATED] whole: {ref}"
     return _with_sources(shown, text)
@@ -134,12 +134,12 @@ def old_arguments(arguments: JsonObject, ref: str, limit: int = FIELD_LIMIT) -> 
     return arguments if small == arguments else {**small, "truncated": ref}
 
 
-def named(text: str, ref: str, call: str, shows: tuple[tuple[str, str], ...]) -> str:
+def cleared_result(text: str, ref: str, call: str, shows: tuple[tuple[str, str], ...]) -> str:
     """What stands for a result that is not shown: of which call, in a few words, what it held, its ref."""
     if len(text) <= NAMED_LIMIT:
         return text
     showed = ", ".join(dict.fromkeys(name for name, _ in shows))
-    lines = [f"[CLEARED] {ref} {call}, {len(text)} characters, such as: {distilled(text, WORDS)}"]
+    lines = [f"[CLEARED] {ref} {call}, {len(text)} characters, such as: {keywords(text, WORDS)}"]
     if showed:
         lines.append(f"it showed, and react.read shows again: {showed}")
     return _with_sources("\n".join(lines), text)
@@ -155,14 +155,14 @@ def _with_sources(shown: str, whole: str) -> str:
     return "\n".join([shown, *lines])
 
 
-def short(arguments: JsonObject) -> str:
+def short_arguments(arguments: JsonObject) -> str:
     """The arguments of a call in a few words: long ones by their names alone."""
     given = (one_line(f"{name}={value}", LONG_ARGUMENTS + 1) for name, value in arguments.items())
     shown = ", ".join(given)
     return shown if len(shown) <= LONG_ARGUMENTS else one_line(", ".join(arguments), LONG_ARGUMENTS)
 
 
-def marked(text: str) -> list[int]:
+def source_numbers(text: str) -> list[int]:
     """The numbers of the sources that lines of a text name."""
     if "[[S:" not in text:
         return []
@@ -208,7 +208,7 @@ _STRONG = re.compile(r"[0-9/_@]")
 _EDGES = ".,;:!?()[]{}\"'`…"
 
 
-def distilled(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> str:
+def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> str:
     """The words of a text that say most of what it is, in their order, in about `width` characters.
 
     Numbers, names and paths come first, then the words before them, then rare ones. `rare` weighs words
@@ -220,7 +220,7 @@ def distilled(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> s
     whole = " ".join(words)
     if len(whole) <= width:
         return whole
-    bares = [bare(word) for word in words]
+    bares = [normalized(word) for word in words]
     weights = [
         weight if 2 * len(word) <= width else weight / 2
         for word, weight in zip(words, _weights(words, bares, rare), strict=True)
@@ -266,11 +266,11 @@ def rarity(texts: Sequence[str]) -> dict[str, float]:
     """For each word the logarithm of how few of the texts hold it."""
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update({bare(word) for word in text.split()})
+        counts.update({normalized(word) for word in text.split()})
     return {word: log((len(texts) + 1) / count) + 0.1 for word, count in counts.items()}
 
 
-def bare(word: str) -> str:
+def normalized(word: str) -> str:
     """The word without case and without what surrounds it."""
     return word.strip(_EDGES).casefold()
 
@@ -306,6 +306,6 @@ _FRAME = re.compile(
 )
 
 
-def framed(text: str) -> str:
+def escape_frame(text: str) -> str:
     """Return the text with a backslash before each line that begins like one of the frame."""
     return _FRAME.sub(r"\1\\", text)

@@ -9,7 +9,7 @@ from math import ceil
 
 from loopline.models import Message
 from loopline.prompt.protocols import DecisionProtocol
-from loopline.prompt.render_state import Facts
+from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
 from loopline.timeline import Block, RangeSummary, RoundStart, Window, attachments
 
@@ -29,32 +29,32 @@ class View:
         learned: Mapping[str, tuple[float, ...]] | None = None,
     ) -> None:
         self.protocol = protocol
-        self.facts: Facts = Facts(learned)
+        self.state: RenderState = RenderState(learned)
         self.seq: int = 0
-        self.now: Rendering = Rendering(protocol, self.facts, Window())
+        self.rendering: Rendering = Rendering(protocol, self.state, Window())
         self._blocks: list[Block] = []
-        self._tried: Rendering | None = None
+        self._candidate: Rendering | None = None
         self.extend(blocks)
 
     @property
     def messages(self) -> list[Message]:
         """The messages as they stand."""
-        return self.now.messages
+        return self.rendering.messages
 
     @property
     def window(self) -> Window:
         """What the present epoch shows of the blocks before it."""
-        return self.now.window
+        return self.rendering.window
 
     @property
     def tokens(self) -> int:
         """What the messages cost, by what this conversation has taught of its model's counting."""
-        return ceil(self.now.tokens * self.facts.factor)
+        return ceil(self.rendering.tokens * self.state.factor)
 
     @property
     def sha256(self) -> str:
         """The digest of all messages, in hexadecimal."""
-        return self.now.sha256
+        return self.rendering.sha256
 
     def extend(self, blocks: Iterable[Block]) -> None:
         """Take further blocks in; those taken in before are passed over."""
@@ -62,26 +62,26 @@ class View:
         if not fresh:
             return
         for block in fresh:
-            self.facts.take(block)
+            self.state.take(block)
         self.seq = fresh[-1].seq
-        opened = [place for place, block in enumerate(fresh) if opens(block)]
+        opened = [place for place, block in enumerate(fresh) if opens_epoch(block)]
         start = opened[-1] if opened else 0
         if opened:
             self._blocks += fresh[:start]
             self._reopen(fresh[start], fresh[:start])
         for block in fresh[start:]:
-            self.now.take(block)
+            self.rendering.take(block)
         self._blocks += fresh[start:]
-        self._tried = None
+        self._candidate = None
 
     def under(self, window: Window) -> Rendering:
         """What the messages would be under another window; the last one tried is kept until it is opened."""
-        if self._tried is None or self._tried.window != window:
-            self._tried = self._rendered(window)
-        return self._tried
+        if self._candidate is None or self._candidate.window != window:
+            self._candidate = self._rendered(window)
+        return self._candidate
 
     def _rendered(self, window: Window) -> Rendering:
-        rendering = Rendering(self.protocol, self.facts, window)
+        rendering = Rendering(self.protocol, self.state, window)
         for block in self._blocks:
             if block.seq > window.start:
                 rendering.take(block)
@@ -90,21 +90,21 @@ class View:
 
     def unused_summary(self, window: Window) -> Window | None:
         """That window with a summary that was recorded after its own; None when there is none."""
-        match self.facts.newest_summary:
+        match self.state.newest_summary:
             case Block(body=RangeSummary(covers=covers), seq=seq) if seq > window.summary:
                 return replace(window, summary=seq, start=covers)
             case _:
                 return None
 
-    def covered(self, window: Window, until: int) -> Sequence[Block]:
+    def rendered_blocks(self, window: Window, until: int) -> Sequence[Block]:
         """The blocks that are rendered under a window, up to a seq; input that waits there is none."""
-        inputs, taken = self.facts.inputs, self.facts.taken
+        inputs, taken = self.state.inputs, self.state.taken
         lately = takewhile(lambda one: one[1] > window.start, reversed(taken.items()))
         earlier = [
             block
             for seq, by in list(lately)[::-1]
             if seq <= window.start and by <= until
-            for block in self.facts.with_files(inputs[seq])
+            for block in self.state.with_attachments(inputs[seq])
         ]
         return earlier + [
             block
@@ -114,7 +114,7 @@ class View:
 
     def _waits(self, block: Block, until: int) -> bool:
         """Whether it is input, or a file that came with some, which no round up to there has taken."""
-        inputs, taken = self.facts.inputs, self.facts.taken
+        inputs, taken = self.state.inputs, self.state.taken
         said = block.seq if block.seq in inputs else attachments.said_with(block)
         return said in inputs and taken.get(said, until + 1) > until
 
@@ -123,17 +123,17 @@ class View:
         match opener.body:
             case RoundStart(window=Window() as window):
                 self._blocks = [block for block in self._blocks if block.seq > window.start]
-                if self._tried is None or self._tried.window != window:
-                    self.now = self._rendered(window)
+                if self._candidate is None or self._candidate.window != window:
+                    self.rendering = self._rendered(window)
                     return
-                self.now = self._tried
+                self.rendering = self._candidate
                 for block in between:
-                    self.now.take(block)
+                    self.rendering.take(block)
             case _:
                 pass
 
 
-def opens(block: Block) -> bool:
+def opens_epoch(block: Block) -> bool:
     """Whether the block begins a round that shows what was before it in another way."""
     match block.body:
         case RoundStart(window=Window(), shows="context"):

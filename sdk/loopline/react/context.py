@@ -22,15 +22,15 @@ from loopline.prompt import (
     RENDERER,
     TRACE_TAIL,
     Budget,
+    CachePolicy,
     DecisionProtocol,
-    Facts,
-    Pointing,
     Rendering,
+    RenderState,
     View,
     announce,
     cache_points,
+    message_counts,
     messages_digest,
-    placed,
     protocol,
     tail_limit,
     trace,
@@ -279,7 +279,7 @@ class Context:
         """Begin the request that writes the answer, which sees the turn in another way."""
         timeline = self._recorder.timeline
         blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
-        factor = self.view.facts.factor_of(self.model.name)
+        factor = self.view.state.factor_of(self.model.name)
         fixed = self._offer.fixed + estimate(TRACE_TAIL)
         affordable = self.quota.room(self.model)
         most = self._room if affordable is None else min(self._room, affordable)
@@ -332,7 +332,7 @@ class Context:
             tail_kind=begun.tail_kind if begun else "dropped",
             options=self._options(calls=purpose == "decision", longer=longer),
             purpose=purpose,
-            cache_points=placed(begun.points if begun else (), len(self.view.messages)),
+            cache_points=message_counts(begun.points if begun else (), len(self.view.messages)),
             cache_key=self._cache_key,
         )
         self._check_fits(prompt)
@@ -385,13 +385,13 @@ class Context:
     async def _open(self, iteration: Iteration) -> None:
         timeline, number = self._recorder.timeline, self._recorder.number
         inputs = timeline.inputs_for(number)
-        factor = self.view.facts.factor_of(self.model.name)
+        factor = self.view.state.factor_of(self.model.name)
         tail_room = tail_limit(self._room / factor)
         tail = cache(partial(self._tail, iteration, tail_room))
         budget = Budget(
             total=self._room,
             fixed=self._offer.fixed,
-            beside=lambda now: estimate(tail(now)) + now.saying(inputs),
+            beside=lambda now: estimate(tail(now)) + now.input_cost(inputs),
             factor=factor,
         )
         window, causes = await self._windows.choose(budget)
@@ -399,12 +399,14 @@ class Context:
             window, causes = replace(window, unbound=self.view.seq), [*causes, "overflow"]
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
-        now = self.view.under(window) if changed else self.view.now
-        pointing = Pointing(
+        now = self.view.under(window) if changed else self.view.rendering
+        pointing = CachePolicy(
             fixed=self._offer.fixed,
             factor=factor,
-            anew=bool(causes),
-            kept=0 if set(causes) - {"hide"} else self.view.facts.kept_before(number),
+            opens_epoch=bool(causes),
+            kept_messages=0
+            if set(causes) - {"hide"}
+            else self.view.state.unchanged_messages(number),
             min_rounds=self._policies.cache_point_min_rounds,
             offset_rounds=self._policies.cache_point_offset_rounds,
         )
@@ -428,7 +430,7 @@ class Context:
             limit=iteration.limit,
             purpose=iteration.purpose,
             tokens=self.tokens,
-            file_tokens=now.files_with(inputs),
+            file_tokens=now.file_cost(inputs),
             cache_ttl=self._policies.cache_ttl_seconds,
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
@@ -461,7 +463,7 @@ class Context:
         """From where to open the conversation, now that prompts show nothing up to a place."""
         timeline = self._recorder.timeline
         covers, before = place_for(timeline, start), timeline.checkpoint
-        facts = Facts(before.learned)
+        facts = RenderState(before.learned)
         for block in timeline.between(before.covers, covers):
             facts.take(block)
         made = checkpoint(timeline, covers, facts.learned) if covers else None
@@ -483,7 +485,7 @@ class Context:
             turn_id=f"turn_{self._recorder.number}{'' if stays else self._running()}",
             plans=timeline.plans.open,
             feedback=timeline.reactions.new_since(now.window.feedback),
-            unseen=unseen_sources(timeline.pool.sources, now.marked),
+            unseen=unseen_sources(timeline.pool.sources, now.named_sources),
             waiting=timeline.prompts_after(self._recorder.number),
             room=room,
         )
@@ -510,10 +512,10 @@ class Context:
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""
         fixed = self._offer.fixed + estimate(prompt.tail)
-        shown = self.view.now.tokens
+        shown = self.view.rendering.tokens
         if self._traced is not None:
             shown = sum(map(cost, self._traced))
-        factor = self.view.facts.factor_of(self.model.name)
+        factor = self.view.state.factor_of(self.model.name)
         needed_tokens = ceil((shown + fixed) * factor)
         room = self._room
         if needed_tokens > room:

@@ -40,7 +40,7 @@ from loopline.timeline import (
     TurnResult,
     parent_name,
 )
-from loopline.tools import AskUser, Call, ChildTask, Outcome, Tool, ToolContext, ToolSet
+from loopline.tools import AskUser, ChildTask, Outcome, Tool, ToolContext, ToolInvocation, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -319,7 +319,7 @@ class Actor:
         outcome = await self._judge.looked_over(parsed, outcome)
         await self._record(call, outcome, self._since(start), ran_with)
 
-    async def _timed(self, tool: Tool, arguments: JsonObject, call: Call) -> Outcome:
+    async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The outcome, unless the time that a call has is over before."""
         seconds = self._hands.policies.tool_timeout_seconds
         if seconds is None:
@@ -415,7 +415,7 @@ class Actor:
             outbox=Outbox(call.call_id, recorder=self._recorder, listen=self._listen),
         )
 
-    def _call(self, parsed: Judged, effect: Effect, children: Children) -> Call:
+    def _call(self, parsed: Judged, effect: Effect, children: Children) -> ToolInvocation:
         recorder, hands, call = self._recorder, self._hands, parsed.call
         turn_id = f"turn_{recorder.number}"
 
@@ -440,7 +440,7 @@ class Actor:
             on_emit=children.outbox.emit,
             deps=hands.deps,
         )
-        return Call(
+        return ToolInvocation(
             context=context,
             timeline=recorder.timeline,
             view=hands.view(),

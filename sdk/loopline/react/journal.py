@@ -40,7 +40,7 @@ from loopline.timeline import (
     turn_id,
 )
 from loopline.timeline.waiting import computed
-from loopline.tools import Outcome, Section
+from loopline.tools import Outcome, ResultSection
 
 NO_OUTPUT = "(it succeeded, and gave no output)"
 """What the model reads of a result without a text."""
@@ -56,7 +56,7 @@ def bounded(outcome: Outcome, most: int) -> Outcome:
     The call has happened, whatever it gave: what is too long is cut, and is no error.
     """
     text, left = _bounded(outcome.text, most)
-    sections = list[Section]()
+    sections = list[ResultSection]()
     for section in outcome.sections:
         shown, left = _bounded(section.text, left)
         sections.append(replace(section, text=shown))
@@ -96,7 +96,7 @@ def recorded(
         tool=call.tool,
         text=rendered(outcome, sids, artifact) or NO_OUTPUT,
         elapsed_ms=elapsed_ms,
-        found=outcome.found,
+        found=outcome.match_count,
         shows=outcome.shows,
         artifact=artifact,
         ran_with=ran_with,

@@ -21,20 +21,20 @@ from loopline.prompt import (
     TRIGGER,
     Answer,
     Budget,
-    Covered,
-    Cut,
+    CutPoint,
     DecisionProtocol,
     Rendering,
+    SummaryRange,
+    SummaryReply,
     View,
-    Written,
-    aged,
-    hint_named,
-    instructions,
-    lightened,
-    needed,
-    place_to_cut,
-    shortened,
-    summarized,
+    age,
+    choose_cut_point,
+    clear_results,
+    summarize,
+    summary_hint,
+    summary_instructions,
+    summary_tokens,
+    truncate,
 )
 from loopline.react.loop_options import LoopOptions
 from loopline.react.model_requests import Patience, ask
@@ -80,7 +80,7 @@ class _SummaryTask:
     """
 
     window: Window
-    covered: Covered
+    covered: SummaryRange
     hint: SummaryHint
     messages: Sequence[Message] | None
     shown: int
@@ -105,9 +105,9 @@ class Windows:
         """The window of the round, and what opens an epoch with it, if anything does."""
         view, window, causes = self.view, self.view.window, list[str]()
         changes = self._changes()
-        if changes or self._cold() or view.facts.last_hide > window.hides:
+        if changes or self._cold() or view.state.last_hide > window.hides:
             window, causes = await computed(partial(self._changed, changes))
-        now = view.now if window == view.window else view.under(window)
+        now = view.rendering if window == view.window else view.under(window)
         if budget.over(now, TRIGGER):
             smaller = await self._compacted(window, budget)
             if smaller != window:
@@ -127,7 +127,7 @@ class Windows:
             window = self._aged(window)
         if causes:
             window = replace(window, carrying=self.model.abilities.carrying)
-        hidden = self.view.facts.last_hide
+        hidden = self.view.state.last_hide
         if hidden > window.hides:
             window, causes = replace(window, hides=hidden), [*causes, "hide"]
         if self._cold() and not causes:
@@ -143,7 +143,7 @@ class Windows:
         """Say that something is no longer shown, if so: feedback alone takes nothing away."""
         before = self.view.window
         alike = replace(window, feedback=before.feedback, unbound=before.unbound)
-        if (await computed(partial(self.view.under, alike))).tokens < self.view.now.tokens:
+        if (await computed(partial(self.view.under, alike))).tokens < self.view.rendering.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
@@ -172,7 +172,7 @@ class Windows:
 
     def _aged(self, window: Window) -> Window:
         newest, most = self.recorder.timeline.reactions.newest, self.policies.result_characters
-        return aged(
+        return age(
             replace(window, result_limit=min(window.result_limit, most)),
             self.recorder.number,
             self.policies.keep_recent_turns,
@@ -200,13 +200,13 @@ class Windows:
         """Whether the window makes the prompt smaller, or puts feedback where it belongs."""
         if pruned == self.view.window:
             return False
-        smaller = self.view.under(pruned).tokens < self.view.now.tokens
+        smaller = self.view.under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
     async def _compacted(self, given: Window, budget: Budget) -> Window:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
         view, window = self.view, self._unbound(self._aged(given))
-        before = budget.cost(view.now)
+        before = budget.cost(view.rendering)
         self.listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
         lighter = await computed(partial(self._lighter, given, window, budget))
         if lighter.enough:
@@ -216,13 +216,13 @@ class Windows:
         shorter = await computed(partial(_shorter, view, summed or window, budget))
         if summed is None and shorter.window != given:
             await self._tell([self._made_room(before, shorter.named, shorter.cost)])
-            return await computed(partial(shortened, view, shorter.window, budget))
+            return await computed(partial(truncate, view, shorter.window, budget))
         return shorter.window
 
     def _lighter(self, given: Window, window: Window, budget: Budget) -> _Smaller:
         """The window with as little cleared as is enough, if that can be."""
         view = self.view
-        smaller, enough = lightened(view, window, budget)
+        smaller, enough = clear_results(view, window, budget)
         named = "what older calls gave is now only named: each line says which ref restores it"
         if enough and view.under(smaller).tokens == view.under(self._unbound(given)).tokens:
             named = "what was thought in earlier rounds is no longer shown"
@@ -237,8 +237,8 @@ class Windows:
         if not isinstance(task, _SummaryTask):
             return task
         covered, view = task.covered, self.view
-        written = await self._written(task.messages, instructions(task.hint))
-        made = partial(summarized, covered, written, task.hint, self.recorder.timeline)
+        written = await self._written(task.messages, summary_instructions(task.hint))
+        made = partial(summarize, covered, written, task.hint, self.recorder.timeline)
         summary = replace(
             await computed(made),
             messages_before=task.shown,
@@ -249,7 +249,7 @@ class Windows:
         first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
         named = f"{first} to {last} are summed up"
         await self._tell([*told, self._made_room(before, named)])
-        recorded = view.facts.newest_summary
+        recorded = view.state.newest_summary
         seq = recorded.seq if recorded else 0
         return replace(task.window, summary=seq, start=covered.cut.seq)
 
@@ -265,12 +265,12 @@ class Windows:
         if covered is None:
             return unused
         usual = "general" if covered.cut.opens_turn else "react_iteration"
-        hint = hint_named(self.policies.summary_hint or usual)
-        messages = self._to_sum_up(window, covered.cut, instructions(hint), budget)
+        hint = summary_hint(self.policies.summary_hint or usual)
+        messages = self._to_sum_up(window, covered.cut, summary_instructions(hint), budget)
         return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
     def _to_sum_up(
-        self, window: Window, cut: Cut, asked: str, budget: Budget
+        self, window: Window, cut: CutPoint, asked: str, budget: Budget
     ) -> Sequence[Message] | None:
         """The messages before a cut, with their thinking as the provider's cache has them, else without.
 
@@ -283,27 +283,27 @@ class Windows:
                     return shown.messages[: one.messages]
         return None
 
-    def _to_cover(self, window: Window, now: Rendering, budget: Budget) -> Covered | None:
+    def _to_cover(self, window: Window, now: Rendering, budget: Budget) -> SummaryRange | None:
         """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
         view, room = self.view, budget.room(now)
         if not now.cuts:
             return None
-        earlier = view.facts.summaries.get(window.summary)
+        earlier = view.state.summaries.get(window.summary)
         known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
-        cut = place_to_cut(
+        cut = choose_cut_point(
             now,
             room,
-            needed(view.covered(window, now.cuts[-1].seq), known, room),
+            summary_tokens(view.rendered_blocks(window, now.cuts[-1].seq), known, room),
             covers_something=now.cuts[0].messages,
         )
         if cut is None:
             return None
         plans = self.recorder.timeline.plans
-        return Covered(
-            blocks=view.covered(window, cut.seq),
+        return SummaryRange(
+            blocks=view.rendered_blocks(window, cut.seq),
             cut=cut,
-            before=known,
-            before_ref=earlier.ref if earlier else "",
+            previous=known,
+            previous_ref=earlier.ref if earlier else "",
             later=[
                 *map(str, now.messages[cut.messages :]),
                 *(step for one in plans.open[-OPEN_PLANS_SHOWN:] for step in one.steps),
@@ -312,13 +312,13 @@ class Windows:
             history=plan.history(plans, int(room * LEDGER_SHARE * HISTORY_SHARE)),
         )
 
-    async def _written(self, messages: Sequence[Message] | None, asked: str) -> Written:
+    async def _written(self, messages: Sequence[Message] | None, asked: str) -> SummaryReply:
         """What the model writes for a summary of these messages.
 
         They are the beginning of the last request, so that most of it is read from the provider's cache.
         """
         if messages is None:
-            return Written(why="what is to be summed up is longer than the model's window")
+            return SummaryReply(why="what is to be summed up is longer than the model's window")
         abilities = self.model.abilities
         longest = SUMMARY_OUTPUT_LIMIT + (THINKING_ROOM if abilities.thinking else 0)
         prompt = Prompt(
@@ -335,15 +335,15 @@ class Windows:
             purpose="summary",
         )
         start = self.clock.elapsed()
-        written = Written(model=self.model.name)
+        written = SummaryReply(model=self.model.name)
         try:
             patience = Patience(clock=self.clock, retries=self.policies.model_retries)
-            factor = self.view.facts.factor_of(self.model.name)
+            factor = self.view.state.factor_of(self.model.name)
             reply = await ask(
                 MeteredModel(self.model, self.quota, factor=factor), prompt, _unheard, patience
             )
         except OutOfBudget as error:
-            return Written(why=str(error))
+            return SummaryReply(why=str(error))
         except ModelError as error:
             return replace(written, elapsed_ms=elapsed_ms(self.clock, start), why=str(error))
         text = "" if reply.stop_reason == "refusal" else well_formed(self._said(reply)).strip()
@@ -377,8 +377,8 @@ class Windows:
 def _shorter(view: View, window: Window, budget: Budget) -> _Smaller:
     """The window under which the prompt fits, with texts cut where clearing is not enough."""
     if budget.over(view.under(window), TRIGGER):
-        window, _ = lightened(view, window, budget)
-    smaller = shortened(view, window, budget)
+        window, _ = clear_results(view, window, budget)
+    smaller = truncate(view, window, budget)
     named = "what calls gave is now only named, and long texts are cut: refs restore them"
     return _Smaller(smaller, budget.cost(view.under(smaller)), named)
 

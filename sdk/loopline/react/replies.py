@@ -30,8 +30,8 @@ from loopline.prompt import (
     Answer,
     Calls,
     Channel,
-    Decided,
     DecisionProtocol,
+    DecodedReply,
     Malformed,
     Piece,
 )
@@ -104,7 +104,7 @@ class TypedAnswer:
         """Return what reads the value off an answer that is being written."""
         return JsonText(wrapped=self.type.schema.is_wrapped)
 
-    def read(self, decided: Decided) -> Decided:
+    def read(self, decided: DecodedReply) -> DecodedReply:
         """Return the decision with its answer as the JSON of a value, or why that is none."""
         match decided:
             case Calls():
@@ -114,7 +114,7 @@ class TypedAnswer:
             case Malformed(raw=raw):
                 return self._read_raw(decided, raw)
 
-    def _read_calls(self, decided: Calls) -> Decided:
+    def _read_calls(self, decided: Calls) -> DecodedReply:
         """Return the calls, or the answer that was given as one: beside others it comes too early."""
         answers = [call for call in decided.calls if _answers(call)]
         if not answers:
@@ -148,7 +148,7 @@ class TypedAnswer:
                 return self.type.find(inner)
         return self.type.find(text)
 
-    def _read_raw(self, malformed: Malformed, raw: str) -> Decided:
+    def _read_raw(self, malformed: Malformed, raw: str) -> DecodedReply:
         """Return the value that a text is, where the protocol has found nothing in it."""
         if self.protocol != NATIVE and not ('"action"' in raw and self.protocol == "json"):
             try:
@@ -209,12 +209,12 @@ class Whole:
     steps: int = 0
     answer: TypedAnswer | None = None
 
-    async def read(self, reply: Reply) -> tuple[Reply, Decided, str]:
+    async def read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
         """Return the reply with its thinking, what it decides, and the marks that led its answer."""
         size = len(self.before) + len(reply.text)
         return await computed(partial(self._read, reply), characters=size)
 
-    def _read(self, reply: Reply) -> tuple[Reply, Decided, str]:
+    def _read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
         read = self._decoded(reply)
         decided, marks = self._without_marks(read)
         if self.answer is not None:
@@ -231,7 +231,7 @@ class Whole:
             reply = replace(reply, thinking=thinking, discarded=well_formed(discarded))
         return reply, decided, marks
 
-    def _typed(self, answer: TypedAnswer, reply: Reply, decided: Decided) -> Decided:
+    def _typed(self, answer: TypedAnswer, reply: Reply, decided: DecodedReply) -> DecodedReply:
         """Return the decision with its answer held to the type; a reply may begin anew what was cut off."""
         typed, protocol = answer.read(decided), self.protocol
         if not isinstance(typed, Malformed) or protocol is None or reply.calls:
@@ -241,7 +241,7 @@ class Whole:
             return alone if isinstance(alone, Answer) else typed
         return typed if protocol.name == NATIVE else replace(typed, raw=well_formed(reply.text))
 
-    def _decoded(self, reply: Reply) -> Decided:
+    def _decoded(self, reply: Reply) -> DecodedReply:
         """Return what is decided; what was written before a reply was cut off is the beginning of it."""
         if self.protocol is None:
             return Answer("", well_formed(reply.text))
@@ -251,7 +251,7 @@ class Whole:
                 return whole
         return self.protocol.decode(reply)
 
-    def _without_marks(self, decided: Decided) -> tuple[Decided, str]:
+    def _without_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
         """Return the decision without the marks of the plan's steps that lead its answer, and these."""
         match decided:
             case Answer(text=text) if self.steps:
@@ -270,7 +270,7 @@ def joined_notes(notes: str, marks: str) -> str:
     return "\n".join(part for part in (notes, marks) if part)
 
 
-def words_of(decided: Decided) -> str:
+def words_of(decided: DecodedReply) -> str:
     """Return the words of a decision, whatever it is."""
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):

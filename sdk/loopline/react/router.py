@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loopline.models import Reply, ToolCall
-from loopline.prompt import Answer, Calls, Decided, Malformed
+from loopline.prompt import Answer, Calls, DecodedReply, Malformed
 from loopline.react.extensions import Hold, Nudge, Stop
 from loopline.react.loop_options import LoopOptions
 from loopline.react.state import ReactStateV2
@@ -92,7 +92,7 @@ class Table:
     nudges: Sequence[Nudge] = ()
 
 
-def route(reply: Reply, decided: Decided, table: Table) -> Route:
+def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
     """What becomes of a reply that was read like this."""
     state = table.state
     if reply.stop_reason == "refusal":

@@ -26,7 +26,7 @@ from loopline.models import (
     Usage,
     well_formed,
 )
-from loopline.prompt import Answer, Calls, Decided, Malformed, protocol
+from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react.context import Context, Iteration, RoundPurpose
 from loopline.react.executor import Actor, ToolRuntime
 from loopline.react.extensions import Nudge, Reminder, Seams, Stop
@@ -277,7 +277,7 @@ class React(Generic[T_co]):
                 return await self._close(reply, body, joined_notes(notes, marks), told=told)
         return None
 
-    async def _read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, Decided, str]:
+    async def _read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, DecodedReply, str]:
         """Read a reply: with its thinking, what it decides, and the marks that led its answer."""
         current = self._recorder.timeline.plans.current
         reading = Whole(

@@ -12,7 +12,7 @@ from loopline.models.tokens import estimate
 from loopline.prompt import NATIVE, TRACE_SYSTEM, DecisionProtocol, tools_text
 from loopline.react.replies import TypedAnswer
 from loopline.timeline import Recorder, ToolsSelected, UserPrompt
-from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, brought, select
+from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, requested_tools, select_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +112,8 @@ class Offers:
             type="progress", channel="tools", text="selecting tools", total=len(self._every)
         )
         start = clock.elapsed()
-        chosen = await select(
-            model, self._every.specs, question, pinned=pinned, asking=lambda: listen(said)
+        chosen = await select_tools(
+            model, self._every.specs, question, pinned=pinned, on_request=lambda: listen(said)
         )
         if len(chosen.chosen) == len(self._every) and not chosen.fallback:
             return
@@ -132,7 +132,7 @@ class Offers:
         selected = self._recorder.turn.selected
         if selected is None:
             return None
-        wanted = {*selected.names, *brought(self._recorder.timeline, self._recorder.number)}
+        wanted = {*selected.names, *requested_tools(self._recorder.timeline, self._recorder.number)}
         names = tuple(name for name in self._every if name in wanted)
         return None if len(names) == len(self._every) else names
 

@@ -3,25 +3,25 @@
 from loopline.skills.skills import (
     DEFAULT_NAMESPACE,
     REACT,
-    Selection,
     Skill,
     Skills,
+    SkillSelection,
     read_skill,
-    selections,
+    skill_selections,
 )
 from loopline.skills.skills import FILE as SKILL_FILE
-from loopline.skills.yaml_document import Document, DocumentError, read_yaml
+from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 
 __all__ = [
     "DEFAULT_NAMESPACE",
     "REACT",
     "SKILL_FILE",
-    "Document",
-    "DocumentError",
-    "Selection",
     "Skill",
+    "SkillSelection",
     "Skills",
+    "YamlDocument",
+    "YamlError",
     "read_skill",
     "read_yaml",
-    "selections",
+    "skill_selections",
 ]

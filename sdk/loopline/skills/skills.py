@@ -14,7 +14,7 @@ from typing import cast
 from loopline.errors import BundleError, RefError
 from loopline.models import Json
 from loopline.refs import SkillRef
-from loopline.skills.yaml_document import Document, DocumentError, read_yaml
+from loopline.skills.yaml_document import YamlDocument, YamlError, read_yaml
 
 FILE = "SKILL.md"
 DEFAULT_NAMESPACE = "custom"
@@ -96,14 +96,14 @@ def read_skill(path: Path, namespace: str) -> Skill:
     return _named(skill, fields)
 
 
-def _split(path: Path, text: str) -> tuple[Document, str]:
+def _split(path: Path, text: str) -> tuple[YamlDocument, str]:
     match = _FRONT.match(text)
     if match is None:
         problem = "is never closed: end it with a line ---" if _FENCE.match(text) else "is missing"
         raise BundleError(f"{path}:1: the front matter between two lines --- {problem}")
     try:
         front = read_yaml(match[1], first_line=2)
-    except DocumentError as error:
+    except YamlError as error:
         raise BundleError(f"{path}:{error.line}: the front matter: {error.problem}") from error
     return front, text[match.end() :]
 
@@ -113,7 +113,7 @@ class _Fields:
     """The front matter, and how to complain about it."""
 
     path: Path
-    document: Document
+    document: YamlDocument
 
     @property
     def values(self) -> dict[str, Json]:
@@ -196,7 +196,7 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class SkillSelection:
     """Patterns over skills: an id, `<namespace>.<id>`, or a glob over one of them such as `public.*`."""
 
     enabled: tuple[str, ...] | None = None
@@ -224,7 +224,7 @@ class Selection:
         ]
 
 
-def selections(config: object) -> dict[str, Selection]:
+def skill_selections(config: object) -> dict[str, SkillSelection]:
     """What an AGENTS_CONFIG says, by consumer; `react` comes under its full name.
 
     Raises:
@@ -232,7 +232,7 @@ def selections(config: object) -> dict[str, Selection]:
     """
     if not isinstance(config, Mapping):
         raise BundleError(f'write {{"{REACT}": {{"enabled": […]}}}}, not {config!r}')
-    found = dict[str, Selection]()
+    found = dict[str, SkillSelection]()
     for consumer, patterns in cast("Mapping[object, object]", config).items():
         name = REACT if consumer == _SHORT else consumer
         if not isinstance(name, str) or name in found:
@@ -241,7 +241,7 @@ def selections(config: object) -> dict[str, Selection]:
     return found
 
 
-def _selection(consumer: str, patterns: object) -> Selection:
+def _selection(consumer: str, patterns: object) -> SkillSelection:
     if not isinstance(patterns, Mapping):
         raise BundleError(
             f'{consumer!r} must have {{"enabled": […]}} or {{"disabled": […]}} or {{}}'
@@ -254,7 +254,7 @@ def _selection(consumer: str, patterns: object) -> Selection:
     if len(given) > 1:
         raise BundleError(f"{consumer!r} has both enabled and disabled: keep one of them")
     texts = {str(key): _texts(consumer, value) for key, value in given.items()}
-    return Selection(enabled=texts.get("enabled"), disabled=texts.get("disabled", ()))
+    return SkillSelection(enabled=texts.get("enabled"), disabled=texts.get("disabled", ()))
 
 
 def _texts(consumer: str, value: object) -> tuple[str, ...]:
@@ -306,9 +306,9 @@ class Skills:
         written = tuple(warning for skill in skills for warning in skill.warnings)
         return Skills(skills, (*written, *_empty(root)))
 
-    def enabled(self, config: Mapping[str, Selection], consumer: str = REACT) -> Skills:
+    def enabled(self, config: Mapping[str, SkillSelection], consumer: str = REACT) -> Skills:
         """Those that `consumer` sees; without an entry for it, all but the internal ones."""
-        selection = config.get(consumer, Selection())
+        selection = config.get(consumer, SkillSelection())
         taken = (skill for skill in self.skills if selection.takes(skill.namespace, skill.id))
         return Skills(tuple(taken), self.warnings)
 

@@ -16,7 +16,7 @@ KeyPath = tuple[str, ...]
 _TAG = "tag:yaml.org,2002:"
 
 
-class DocumentError(ValueError):
+class YamlError(ValueError):
     """The text is not such a document; `line` counts from 1."""
 
     def __init__(self, line: int, problem: str) -> None:
@@ -26,7 +26,7 @@ class DocumentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class YamlDocument:
     """A value, and the line of each key by its path; places in a list are no part of a path."""
 
     value: Json
@@ -39,18 +39,18 @@ class Document:
         return self.lines.get(path, 1)
 
 
-def read_yaml(text: str, *, first_line: int = 1) -> Document:
+def read_yaml(text: str, *, first_line: int = 1) -> YamlDocument:
     """The one document in the text, where dates stay text and a key is given once.
 
     Raises:
-        DocumentError: it is not YAML, or no JSON value.
+        YamlError: it is not YAML, or no JSON value.
     """
     import yaml
 
     try:
         loader = yaml.SafeLoader(text)
     except yaml.YAMLError as error:
-        raise DocumentError(first_line, " ".join(str(error).split())) from error
+        raise YamlError(first_line, " ".join(str(error).split())) from error
     walk = _Walk(loader, first_line)
     try:
         node = loader.get_single_node()
@@ -58,12 +58,12 @@ def read_yaml(text: str, *, first_line: int = 1) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = first_line + (mark.line if mark else 0)
-        raise DocumentError(line, error.problem or str(error)) from error
+        raise YamlError(line, error.problem or str(error)) from error
     except yaml.YAMLError as error:
-        raise DocumentError(first_line, " ".join(str(error).split())) from error
+        raise YamlError(first_line, " ".join(str(error).split())) from error
     finally:
         loader.dispose()
-    return Document(value, walk.lines)
+    return YamlDocument(value, walk.lines)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class _Walk:
     def value(self, node: Node, path: KeyPath) -> Json:
         self.lines.setdefault(path, self._line(node))
         if node in self.within:
-            raise DocumentError(self._line(node), "a value holds itself")
+            raise YamlError(self._line(node), "a value holds itself")
         self.within.append(node)
         value = self._value(node, path)
         self.within.pop()
@@ -98,7 +98,7 @@ class _Walk:
             case "str" | "timestamp":
                 return str(node.value)
             case _:
-                raise DocumentError(self._line(node), f"{kind} is not a kind of value used here")
+                raise YamlError(self._line(node), f"{kind} is not a kind of value used here")
 
     def _scalar(self, node: ScalarNode, kind: Literal["bool", "int", "float"]) -> Json:
         try:
@@ -110,17 +110,15 @@ class _Walk:
                 case "float":
                     return self.loader.construct_yaml_float(node)
         except (KeyError, ValueError) as error:
-            raise DocumentError(self._line(node), f"{node.value!r} is no {kind}") from error
+            raise YamlError(self._line(node), f"{node.value!r} is no {kind}") from error
 
     def _mapping(self, node: Node, path: KeyPath) -> Json:
         found: dict[str, Json] = {}
         for key, item in node.value:
             if key.tag != f"{_TAG}str":
-                raise DocumentError(
-                    self._line(key), f"the key {key.value!r} must be text: quote it"
-                )
+                raise YamlError(self._line(key), f"the key {key.value!r} must be text: quote it")
             if key.value in found:
-                raise DocumentError(self._line(key), f"{key.value!r} is given twice")
+                raise YamlError(self._line(key), f"{key.value!r} is given twice")
             self.lines[(*path, key.value)] = self._line(key)
             found[key.value] = self.value(item, (*path, key.value))
         return found

@@ -216,7 +216,9 @@ def _by_tool(say: Say, prompt: Prompt) -> Say:
 
 
 def _reply(say: Say, spoken: DecisionProtocol) -> Reply:
-    message = spoken.called(say.text, say.calls) if say.calls else spoken.answered(say.text)
+    message = (
+        spoken.render_calls(say.text, say.calls) if say.calls else spoken.render_answer(say.text)
+    )
     return Reply(
         text=message.text,
         calls=message.calls,

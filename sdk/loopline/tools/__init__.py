@@ -14,27 +14,27 @@ from loopline.tools.builtin import (
 from loopline.tools.builtin.knowledge_search import KnowledgeSearch, SearchTool
 from loopline.tools.invocation import (
     AskUser,
-    Call,
     ChildTask,
     Deps,
     Emission,
     ToolContext,
+    ToolInvocation,
     custom_event,
 )
-from loopline.tools.outcome import Outcome, Output, Section
-from loopline.tools.parameters import unmet
+from loopline.tools.outcome import Outcome, Output, ResultSection
+from loopline.tools.parameters import deps_problem
 from loopline.tools.timeline_tools import EDITABLE_TAIL_TOKENS, HideTool, PlanTool, ReadTool
 from loopline.tools.tool import BoundTool, Tool, ToolFunction, check_deps, tool
 from loopline.tools.tool_selection import (
     REQUEST_TOOLS,
     RequestTools,
-    Selection,
-    brought,
+    ToolSelection,
     catalogue,
-    select,
-    selected,
+    requested_tools,
+    select_tools,
+    tools_in_reply,
 )
-from loopline.tools.toolset import ToolSet, WireNames, wire_names
+from loopline.tools.toolset import ProviderNames, ToolSet, provider_names
 
 __all__ = [
     "EDITABLE_TAIL_TOKENS",
@@ -42,7 +42,6 @@ __all__ = [
     "AskUser",
     "BoundTool",
     "Calculator",
-    "Call",
     "ChildTask",
     "Deps",
     "Emission",
@@ -53,14 +52,16 @@ __all__ = [
     "Outcome",
     "Output",
     "PlanTool",
+    "ProviderNames",
     "ReadTool",
     "RequestTools",
+    "ResultSection",
     "SearchTool",
-    "Section",
-    "Selection",
     "Tool",
     "ToolContext",
     "ToolFunction",
+    "ToolInvocation",
+    "ToolSelection",
     "ToolSet",
     "WebFetch",
     "WebFetchTool",
@@ -68,14 +69,13 @@ __all__ = [
     "WebPage",
     "WebSearch",
     "WebSearchTool",
-    "WireNames",
-    "brought",
     "catalogue",
     "check_deps",
     "custom_event",
-    "select",
-    "selected",
+    "deps_problem",
+    "provider_names",
+    "requested_tools",
+    "select_tools",
     "tool",
-    "unmet",
-    "wire_names",
+    "tools_in_reply",
 ]

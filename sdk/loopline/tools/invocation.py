@@ -175,7 +175,7 @@ def _let_it_run(thread: Future[object]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ToolInvocation:
     """One call as the loop hands it to a tool: the context of a function, and what the loop knows.
 
     `on_outlived` is told of a thread that still runs when the call is cut off.

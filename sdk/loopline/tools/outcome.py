@@ -13,7 +13,7 @@ from loopline.timeline import Body, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class ResultSection:
     """A part of a result that stands under its own heading, and may be citable."""
 
     heading: str
@@ -31,10 +31,10 @@ class Outcome:
     """
 
     text: str
-    sections: tuple[Section, ...] = ()
+    sections: tuple[ResultSection, ...] = ()
     sources: tuple[Source, ...] = ()
     bodies: tuple[Body, ...] = ()
-    found: int | None = None
+    match_count: int | None = None
     shows: tuple[tuple[str, str], ...] = ()
     artifact: Json = None
     answer: object = None

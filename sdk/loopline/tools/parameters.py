@@ -14,12 +14,12 @@ def is_context(hint: object) -> bool:
     return next(_contexts(hint), None) is not None
 
 
-def wanted_types(hint: object) -> tuple[object, ...]:
+def deps_types(hint: object) -> tuple[object, ...]:
     """Return each X of a `ToolContext[X]` in the annotation."""
     return tuple(part for context in _contexts(hint) for part in get_args(context))
 
 
-def unmet(deps: object, wanted: object) -> str:
+def deps_problem(deps: object, wanted: object) -> str:
     """Return how the object differs from the wanted type and what to do, or nothing if it does not.
 
     Who wants None takes any object and uses none.

@@ -28,8 +28,8 @@ from loopline.timeline import (
     UserSteer,
     plan,
 )
-from loopline.tools.invocation import Call
-from loopline.tools.outcome import Outcome, Section
+from loopline.tools.invocation import ToolInvocation
+from loopline.tools.outcome import Outcome, ResultSection
 
 EDITABLE_TAIL_TOKENS = 2_000
 """How far back from the end of the prompt something may be hidden, in tokens."""
@@ -75,11 +75,11 @@ class HideTool:
         del arguments
         return "view"
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """What it does is in the log or has not happened: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The hide, which the next round does."""
         asked, replacement = str(arguments["path"]), str(arguments["replacement"])
         block = await _block_named(asked, call)
@@ -89,9 +89,9 @@ class HideTool:
             bodies=(Hide(path=block.ref, replacement=replacement),),
         )
 
-    def _check_place(self, block: Block, call: Call) -> None:
-        now = call.view.now
-        place = now.place(block.ref)
+    def _check_place(self, block: Block, call: ToolInvocation) -> None:
+        now = call.view.rendering
+        place = now.position(block.ref)
         match block.body:
             case UserPrompt() | UserFollowup() | UserSteer():
                 raise ToolError(f"{block.ref} is what the user said, which is never hidden")
@@ -122,7 +122,7 @@ def _stable_messages(begun: RoundStart | None) -> int:
     return points.get("pre_tail") or points.get("prev_turn") or 0
 
 
-async def _block_named(asked: str, call: Call) -> Block:
+async def _block_named(asked: str, call: ToolInvocation) -> Block:
     """The block that a ref names, or the result that shows it and nothing else."""
     try:
         ref = parse(asked)
@@ -191,11 +191,11 @@ class PlanTool:
         del arguments
         return "plan"
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """What it does is in the log or has not happened: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The plan as it stands after the change."""
         known = await _with_named_plan(arguments, call)
         snapshots = _changed(arguments, known, call)
@@ -206,7 +206,7 @@ class PlanTool:
         )
 
 
-async def _with_named_plan(arguments: JsonObject, call: Call) -> Plans:
+async def _with_named_plan(arguments: JsonObject, call: ToolInvocation) -> Plans:
     """The plans, with the one that the call names, however long ago it was changed."""
     plans, plan_id = call.timeline.plans, _plan_id(arguments)
     if not plan_id or plan_id in plans.latest:
@@ -218,7 +218,7 @@ async def _with_named_plan(arguments: JsonObject, call: Call) -> Plans:
             return plans
 
 
-def _changed(arguments: JsonObject, plans: Plans, call: Call) -> list[PlanSnapshot]:
+def _changed(arguments: JsonObject, plans: Plans, call: ToolInvocation) -> list[PlanSnapshot]:
     moment, mode = call.moment, arguments.get("mode")
     new_id = f"plan:{call.context.turn_id}:{call.context.call_id}"
     match mode:
@@ -299,33 +299,36 @@ class ReadTool:
         del arguments
         return ""
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """What it does is in the log or has not happened: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The status, then a section for each text that is not visible already."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
         seen = [one.ref for one in reading if one.readable and _is_visible(one, call)]
         fresh = [item for item in reading if item.ref not in seen]
         return Outcome(
-            text=_status(replace_seen(reading, seen)),
+            text=_status(without_visible_texts(reading, seen)),
             sections=tuple(_section(item) for item in fresh if item.readable),
             bodies=tuple(
                 _text_kept(item) for item in fresh if item.keep and not _is_recorded(item, call)
             ),
-            found=len(reading.paths),
+            match_count=len(reading.paths),
             shows=tuple(pair for item in fresh if item.text for pair in _shown(item)),
         )
 
 
-def _is_visible(item: Item, call: Call) -> bool:
+def _is_visible(item: Item, call: ToolInvocation) -> bool:
     """Whether the prompt shows the text: a result put it there, or its block is shown whole."""
-    now = call.view.now
-    return now.shown.get(item.ref) == item.sha256 or item.ref.partition("#")[0] in now.whole
+    now = call.view.rendering
+    return (
+        now.shown_texts.get(item.ref) == item.sha256
+        or item.ref.partition("#")[0] in now.shown_in_full
+    )
 
 
-def replace_seen(reading: Reading, seen: list[str]) -> Reading:
+def without_visible_texts(reading: Reading, seen: list[str]) -> Reading:
     """The reading, with what the model can see already listed and its text left out."""
     items = [replace(item, text="") if item.ref in seen else item for item in reading]
     return Reading(items, exists_in_visible_context=tuple(seen))
@@ -338,13 +341,13 @@ def _status(reading: Reading) -> str:
     return "\n".join([dumps(reading.status()), *problems])
 
 
-def _section(item: Item) -> Section:
+def _section(item: Item) -> ResultSection:
     title = f"{item.title} — {item.ref}" if item.title else item.ref
     ending = f"\n… {item.message}" if item.message else ""
     source = item.source
     if source is not None and item.keep:
         source = replace(source, text=item.text)
-    return Section(heading=title, text=f"{item.text}{ending}", source=source)
+    return ResultSection(heading=title, text=f"{item.text}{ending}", source=source)
 
 
 def _shown(item: Item) -> list[tuple[str, str]]:
@@ -352,7 +355,7 @@ def _shown(item: Item) -> list[tuple[str, str]]:
     return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.requested))]
 
 
-def _is_recorded(item: Item, call: Call) -> bool:
+def _is_recorded(item: Item, call: ToolInvocation) -> bool:
     """Whether the text comes with its source, or has come before."""
     new = item.source is not None and call.timeline.pool.find(item.source.url) is None
     return new or item.ref in call.timeline.kept

@@ -35,9 +35,9 @@ from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
 from loopline.timeline import Effect, Source
 from loopline.tools.blocking import WatchedSteps
-from loopline.tools.invocation import Call, ToolContext
+from loopline.tools.invocation import ToolContext, ToolInvocation
 from loopline.tools.outcome import Outcome, Output, as_json, finite
-from loopline.tools.parameters import is_context, unmet, wanted_types
+from loopline.tools.parameters import deps_problem, deps_types, is_context
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -85,7 +85,7 @@ class Tool(Protocol):
         """
         ...
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Run it.
 
         Raises:
@@ -93,7 +93,7 @@ class Tool(Protocol):
         """
         ...
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """What became of a call that had begun when its runner was cut off; None when unknown."""
         ...
 
@@ -120,9 +120,9 @@ class ToolFunction(Generic[P, R]):
         self.declared: bool = effect is not None
         self.key = key
         self.reconcile = reconcile
-        code = _written(function)
+        code = _source_function(function)
         self.name: str = code.__name__
-        self.place: str = _place(code)
+        self.location: str = _place(code)
         self.description: str = well_formed(inspect.getdoc(code) or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -130,7 +130,7 @@ class ToolFunction(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<tool {self.name} at {self.place}>"
+        return f"<tool {self.name} at {self.location}>"
 
     def bind(self, alias: str) -> Tool:
         """The tool `<alias>.<function>`."""
@@ -170,7 +170,7 @@ def tool(
     """
 
     def decorate(function: Callable[P, R]) -> ToolFunction[P, R]:
-        _check_function(_written(function), effect or "exclusive", key)
+        _check_function(_source_function(function), effect or "exclusive", key)
         _check_reconcile(function, reconcile)
         return ToolFunction(function, effect=effect, key=key, reconcile=reconcile)
 
@@ -231,7 +231,7 @@ class BoundTool:
         values = {name: getattr(given, field) for name, field in names.items()}
         return well_formed(self.function.key.format_map(values))
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """What the tool's own check says became of the call; None when there is none or it cannot say."""
         check = self.function.reconcile
         if check is None:
@@ -246,7 +246,7 @@ class BoundTool:
         except ToolError as error:
             raise BundleError(str(error)) from error  # it says nothing of the call
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Call the function, in a thread unless it is async, and read what it returned."""
         given = self._values(self._validated(arguments))
         given |= dict.fromkeys(self.function.parameters.contexts, call.context)
@@ -284,9 +284,9 @@ class BoundTool:
         """The error as the model reads it, with a note that says where it comes from."""
         failure = ToolError(well_formed(f"{type(error).__name__}: {error}".removesuffix(": ")))
         frames = traceback.extract_tb(error.__traceback__)
-        folder = Path(_written(self.function.function).__code__.co_filename).parent
+        folder = Path(_source_function(self.function.function).__code__.co_filename).parent
         own = [frame for frame in frames if Path(frame.filename).is_relative_to(folder)]
-        where = f"{own[-1].filename}:{own[-1].lineno}" if own else self.function.place
+        where = f"{own[-1].filename}:{own[-1].lineno}" if own else self.function.location
         failure.add_note(f"{self.name} failed at {where}")
         return failure
 
@@ -294,7 +294,7 @@ class BoundTool:
         try:
             return _outcome(returned)
         except Exception as error:
-            place = self.function.place
+            place = self.function.location
             raise ToolError(
                 f"{self.name} returned what it may not, which its author must change at {place}: "
                 f"{type(error).__name__}: {error}"
@@ -311,12 +311,12 @@ def check_deps(tools: Iterable[Tool], deps: object) -> None:
         if not isinstance(bound, BoundTool):
             continue
         for wanted in bound.function.parameters.deps:
-            if wrong := unmet(deps, wanted):
-                place = bound.function.place
+            if wrong := deps_problem(deps, wanted):
+                place = bound.function.location
                 raise BundleError(f"{place}: tool {bound.name!r} {wrong}")
 
 
-def by_likeness(name: str, names: Iterable[str]) -> list[str]:
+def nearest_first(name: str, names: Iterable[str]) -> list[str]:
     """The names, the most like `name` first."""
     given = name.lower()
     return sorted(
@@ -324,7 +324,7 @@ def by_likeness(name: str, names: Iterable[str]) -> list[str]:
     )
 
 
-def _written(function: Callable[..., Any]) -> FunctionType:
+def _source_function(function: Callable[..., Any]) -> FunctionType:
     """The function as its author wrote it, below other decorators.
 
     Raises:
@@ -352,7 +352,7 @@ def _check_function(function: FunctionType, effect: str, key: str) -> None:
 
 def _wrong_effect(effect: str, key: str) -> str:
     if effect not in EFFECTS:
-        nearest = by_likeness(effect, EFFECTS)[0]
+        nearest = nearest_first(effect, EFFECTS)[0]
         return f"has the effect {effect!r}, nearest is {nearest!r}: one of {', '.join(EFFECTS)}"
     if key and effect not in ("write", "meta"):
         return f'has a key but the effect {effect!r}: a key goes with effect="write" or "meta"'
@@ -380,8 +380,8 @@ def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | N
     for name in inspect.signature(check).parameters:
         if name not in known:
             raise BundleError(
-                f"{_place(_written(check))}: reconcile takes {name!r}, which its tool does "
-                f"not: {by_likeness(name, known)}"
+                f"{_place(_source_function(check))}: reconcile takes {name!r}, which its tool does "
+                f"not: {nearest_first(name, known)}"
             )
 
 
@@ -392,7 +392,7 @@ def _wrong_key(key: str, signature: inspect.Signature) -> str:
         return f"has the key {key!r}, which is no template: {error}"
     for name in names:
         if name not in signature.parameters:
-            known = by_likeness(name, signature.parameters)
+            known = nearest_first(name, signature.parameters)
             return f"has the key {key!r}, but no parameter {name!r}: its parameters are {known}"
     return ""
 
@@ -405,7 +405,7 @@ def _parameters(function: ToolFunction[..., Any]) -> Parameters:
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise BundleError(
-            f"{function.place}: tool {function.name!r} has an annotation that cannot be used: "
+            f"{function.location}: tool {function.name!r} has an annotation that cannot be used: "
             f"{reason} (what a tool takes must be JSON, and its types imported at run time)"
         ) from error
 
@@ -413,14 +413,14 @@ def _parameters(function: ToolFunction[..., Any]) -> Parameters:
 def _modelled(function: ToolFunction[..., Any]) -> Parameters:
     from pydantic import ConfigDict, Field, create_model
 
-    written = _written(function.function)
+    written = _source_function(function.function)
     names = {"ToolContext": ToolContext, **written.__globals__}
     hints = get_type_hints(written, globalns=names, include_extras=True)
     signature = inspect.signature(written).parameters
     contexts = tuple(name for name in signature if is_context(hints[name]))
-    deps = tuple(kind for name in contexts for kind in wanted_types(hints[name]))
+    deps = tuple(kind for name in contexts for kind in deps_types(hints[name]))
     if wrong := [name for name in contexts if f"{{{name}" in function.key]:
-        raise BundleError(f"{function.place}: the key of {function.name!r} names {wrong[0]!r}")
+        raise BundleError(f"{function.location}: the key of {function.name!r} names {wrong[0]!r}")
     # A field's own name is ours, since a parameter may be called `json` or `_x`; the alias is its name.
     taken = [name for name in signature if name not in contexts]
     fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(taken)}
@@ -461,7 +461,7 @@ def _complaint(detail: ErrorDetails, known: list[str]) -> str:
         case "missing":
             return f"{name!r} is missing"
         case "extra_forbidden" if len(detail["loc"]) == 1 and known:
-            nearest = by_likeness(name, known)
+            nearest = nearest_first(name, known)
             return f"{name!r} is not a parameter, nearest is {nearest[0]!r}: it takes {known}"
         case "extra_forbidden":
             return f"{name!r} is not a parameter: leave it out"
@@ -472,10 +472,12 @@ def _complaint(detail: ErrorDetails, known: list[str]) -> str:
 
 
 async def _call(
-    name: str, function: Callable[..., Any], given: Mapping[str, Any], call: Call
+    name: str, function: Callable[..., Any], given: Mapping[str, Any], call: ToolInvocation
 ) -> object:
     if inspect.iscoroutinefunction(function):
-        return await WatchedSteps(function(**given), name=name, place=_place(_written(function)))
+        return await WatchedSteps(
+            function(**given), name=name, place=_place(_source_function(function))
+        )
     context = copy_context()
     thread = _threads(os.getpid()).submit(context.run, _in_thread, function, given)
     try:

@@ -18,9 +18,9 @@ from loopline.models import (
 )
 from loopline.refs import CallRef
 from loopline.timeline import Effect, Timeline, ToolCalled
-from loopline.tools.invocation import Call
+from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
-from loopline.tools.tool import by_likeness
+from loopline.tools.tool import nearest_first
 
 SELECT_ABOVE = 12
 """Tools that a model is shown whole; only of more than these is there a selection."""
@@ -43,7 +43,7 @@ _SCHEMA: JsonObject = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class ToolSelection:
     """The tools that a turn begins with, in the order they were given.
 
     `fallback` says why these are all there are, when they are although there were many; `usage` is
@@ -60,36 +60,38 @@ def catalogue(specs: Iterable[ToolSpec]) -> str:
     return "\n".join(f"- {spec.name}: {_line(spec.description)}" for spec in specs)
 
 
-def selected(reply: JsonObject, names: Collection[str], most: int = MOST_SELECTED) -> list[str]:
+def tools_in_reply(
+    reply: JsonObject, names: Collection[str], most: int = MOST_SELECTED
+) -> list[str]:
     """The tools that a reply names, in its order, each once; what is no tool is passed over."""
     named: Json = reply.get("tools")
     found = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
     return [one for one in dict.fromkeys(found) if one in names][:most]
 
 
-async def select(
+async def select_tools(
     model: Model,
     specs: Sequence[ToolSpec],
     question: str,
     *,
     pinned: Collection[str] = (),
     above: int = SELECT_ABOVE,
-    most: int = MOST_SELECTED,
+    limit: int = MOST_SELECTED,
     timeout_seconds: float | None = None,
-    asking: Callable[[], None] | None = None,
-) -> Selection:
+    on_request: Callable[[], None] | None = None,
+) -> ToolSelection:
     """Have the model choose, when there are more tools than `above`; pinned ones are always there.
 
     Whatever goes wrong, the turn has tools: all of them. `asking` is called before the model is asked.
     """
     everything = tuple(spec.name for spec in specs)
     offered = [spec for spec in specs if spec.name not in pinned]
-    if len(everything) <= above or len(offered) <= most:
-        return Selection(chosen=everything)
-    if asking is not None:
-        asking()
+    if len(everything) <= above or len(offered) <= limit:
+        return ToolSelection(chosen=everything)
+    if on_request is not None:
+        on_request()
     prompt = Prompt(
-        system=_SYSTEM.format(most=most),
+        system=_SYSTEM.format(most=limit),
         messages=(UserMessage(text=f"{question}\n\nTools:\n{catalogue(offered)}"),),
         purpose="selection",
     )
@@ -101,15 +103,15 @@ async def select(
         description="Name the tools to begin with.",
         timeout_seconds=timeout_seconds,
     )
-    named = selected(result.raw, {spec.name for spec in offered}, most)
+    named = tools_in_reply(result.raw, {spec.name for spec in offered}, limit)
     if not named:
         why = result.error or "the reply named no tool that there is"
-        return Selection(chosen=everything, fallback=why, usage=result.usage)
+        return ToolSelection(chosen=everything, fallback=why, usage=result.usage)
     chosen = tuple(name for name in everything if name in named or name in pinned)
-    return Selection(chosen=chosen, usage=result.usage)
+    return ToolSelection(chosen=chosen, usage=result.usage)
 
 
-def brought(timeline: Timeline, turn: int) -> list[str]:
+def requested_tools(timeline: Timeline, turn: int) -> list[str]:
     """The tools that calls of `react.request_tools` brought into the turn, in their order."""
     names = list[str]()
     for result in timeline.turn(turn).results:
@@ -155,23 +157,23 @@ class RequestTools:
         del arguments
         return "tools"
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """What it does is in the log or has not happened: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """What is brought in, what was there already, and what there is not.
 
         Raises:
             ToolError: none of the names is that of a tool.
         """
         asked = _names(arguments)
-        there = self._chosen.union(brought(call.timeline, _number(call)))
+        there = self._chosen.union(requested_tools(call.timeline, _number(call)))
         loaded = [name for name in asked if name in self._others and name not in there]
         already = [name for name in asked if name in there]
         missing = [name for name in asked if name not in self._others and name not in there]
         if not loaded and not already:
-            known = by_likeness(missing[0], self._others)
+            known = nearest_first(missing[0], self._others)
             raise ToolError(f"no tool {missing[0]!r} to bring in: there are {known}")
         lines = [
             f"{said}: {', '.join(names)}"
@@ -199,5 +201,5 @@ def _names(arguments: JsonObject) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _number(call: Call) -> int:
+def _number(call: ToolInvocation) -> int:
     return int(call.context.turn_id.removeprefix("turn_"))

@@ -12,9 +12,9 @@ from itertools import count
 
 from loopline.errors import BundleError, ToolError
 from loopline.models import ToolSpec
-from loopline.tools.tool import Tool, by_likeness
+from loopline.tools.tool import Tool, nearest_first
 
-LONGEST_WIRE_NAME = 64
+LONGEST_PROVIDER_NAME = 64
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]*+)?")
 _AMBIGUOUS = re.compile(r"__|_\.|\._")
@@ -24,22 +24,22 @@ _DIGEST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class WireNames:
+class ProviderNames:
     """Tool names and the names a provider accepts for them, one to one."""
 
     by_name: Mapping[str, str]
-    by_wire: Mapping[str, str]
+    by_provider_name: Mapping[str, str]
 
-    def wire(self, name: str) -> str:
+    def provider_name(self, name: str) -> str:
         """What `name` is called on the wire: `[A-Za-z0-9_-]`, at most 64 of them."""
         return self.by_name[name]
 
     def name(self, wire: str) -> str:
         """The tool a provider meant; a name we never gave comes back with a dot for each `__`."""
-        return self.by_wire.get(wire, wire.replace("__", "."))
+        return self.by_provider_name.get(wire, wire.replace("__", "."))
 
 
-def wire_names(names: Iterable[str]) -> WireNames:
+def provider_names(names: Iterable[str]) -> ProviderNames:
     """A wire name for each of the names.
 
     The dot travels as `__`. A name for which that is too long, not allowed or not plain to read back
@@ -50,7 +50,7 @@ def wire_names(names: Iterable[str]) -> WireNames:
     for name in different:
         if not _travels(name):
             taken[next(wire for wire in _digests(name) if wire not in taken)] = name
-    return WireNames({name: wire for wire, name in taken.items()}, taken)
+    return ProviderNames({name: wire for wire, name in taken.items()}, taken)
 
 
 def _dotted(name: str) -> str:
@@ -59,7 +59,7 @@ def _dotted(name: str) -> str:
 
 def _travels(name: str) -> bool:
     return (
-        0 < len(_dotted(name)) <= LONGEST_WIRE_NAME
+        0 < len(_dotted(name)) <= LONGEST_PROVIDER_NAME
         and _PLAIN.fullmatch(name) is not None
         and _AMBIGUOUS.search(name) is None
     )
@@ -67,7 +67,7 @@ def _travels(name: str) -> bool:
 
 def _digests(name: str) -> Iterator[str]:
     """Candidates, for the case that another tool is called what the first one reads."""
-    beginning = _FOREIGN.sub("_", name)[: LONGEST_WIRE_NAME - _DIGEST - 1]
+    beginning = _FOREIGN.sub("_", name)[: LONGEST_PROVIDER_NAME - _DIGEST - 1]
     for attempt in count():
         digest = sha256(f"{name}\n{attempt}".encode("utf-8", "surrogatepass")).hexdigest()
         yield f"{beginning}_{digest[:_DIGEST]}"
@@ -106,9 +106,9 @@ class ToolSet(Mapping[str, Tool]):
         return tuple(tool.spec for tool in self._tools.values())
 
     @cached_property
-    def wire(self) -> WireNames:
+    def provider_names(self) -> ProviderNames:
         """Their names on the wire."""
-        return wire_names(self._tools)
+        return provider_names(self._tools)
 
     def find(self, name: str) -> Tool:
         """The tool of that name.
@@ -117,7 +117,7 @@ class ToolSet(Mapping[str, Tool]):
             ToolError: there is none; the message lists those there are, the nearest first.
         """
         if name not in self._tools:
-            raise ToolError(f"no tool {name!r}: here only {by_likeness(name, self._tools)}")
+            raise ToolError(f"no tool {name!r}: here only {nearest_first(name, self._tools)}")
         return self._tools[name]
 
     def allow(self, patterns: Iterable[str]) -> ToolSet:
@@ -129,7 +129,7 @@ class ToolSet(Mapping[str, Tool]):
         wanted = tuple(patterns)
         for pattern in wanted:
             if not _GLOB.search(pattern) and pattern not in self._tools:
-                known = by_likeness(pattern, self._tools)
+                known = nearest_first(pattern, self._tools)
                 raise BundleError(f"no tool {pattern!r} to allow: here only {known}")
         return ToolSet(
             tool

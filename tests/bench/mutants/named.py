@@ -69,13 +69,13 @@ NAMED = (
     Named(
         "a summary forgets the notes of the one before",
         "prompt/range_summary.py",
-        "{line.words: line for line in covered.before.notes} if covered.before else {}",
+        "{line.words: line for line in covered.previous.notes} if covered.previous else {}",
         "dict[str, LedgerLine]()",
     ),
     Named(
         "a summary forgets the sources of the one before",
         "prompt/range_summary.py",
-        "{line.ref: line for line in covered.before.sources} if covered.before else {}",
+        "{line.ref: line for line in covered.previous.sources} if covered.previous else {}",
         "dict[str, LedgerLine]()",
     ),
     Named(
@@ -102,7 +102,7 @@ NAMED = (
     Named(
         "a point of the epoch before counts",
         "prompt/cache_points.py",
-        "0 if pointing.anew else now.last_tail",
+        "0 if pointing.opens_epoch else now.last_tail",
         "now.last_tail",
     ),
     Named(
@@ -114,8 +114,8 @@ NAMED = (
     Named(
         "an old text without its base64 names a span of it",
         "prompt/truncation.py",
-        "return cut(bare, limit, ref, spanned=bare == text)",
-        "return cut(bare, limit, ref)",
+        "return truncate_text(bare, limit, ref, spanned=bare == text)",
+        "return truncate_text(bare, limit, ref)",
     ),
     Named(
         "a silent owner is taken over without a second look",

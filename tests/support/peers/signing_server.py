@@ -20,7 +20,7 @@ from typing import Literal
 
 from loopline.clock import Clock, SystemClock
 from loopline.models.json import JsonObject
-from loopline.prompt.caching import AnthropicCache, Cached, Part, Sent, minimum_tokens
+from loopline.prompt.caching import AnthropicCache, CacheOutcome, Part, SentRequest, minimum_tokens
 from tests.support.peers.anthropic_like import Anthropic, error_of
 from tests.support.peers.anthropic_messages import message
 from tests.support.peers.anthropic_prompt import Prompt, Refused, parse, without_markers
@@ -159,7 +159,7 @@ class Signing(Anthropic):
             return replace(usage, written=tokens)
         return replace(usage, written_1h=tokens)
 
-    def _cached(self, prompt: Prompt) -> Cached:
+    def _cached(self, prompt: Prompt) -> CacheOutcome:
         """Send it to the cache of its model."""
         if prompt.model not in self._caches:
             minimum = minimum_tokens(prompt.model) if self.minimum is None else self.minimum
@@ -175,7 +175,7 @@ class Signing(Anthropic):
         points = tuple(sorted({place for place, _ in prompt.markers()}))
         self._sent += 1
         now = self.clock.now()
-        sent = Sent(parts=parts, stable=len(parts), points=points, at=now, seq=self._sent)
+        sent = SentRequest(parts=parts, stable=len(parts), points=points, at=now, seq=self._sent)
         return self._caches[prompt.model].send(sent)
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from loopline.adapters.providers.failures import Account
 from loopline.models import Attached, Echo, Json, JsonForm, JsonObject, Message, dumps
-from loopline.tools import wire_names
+from loopline.tools import provider_names
 
 
 def encoded(value: Json) -> bytes:
@@ -42,7 +42,7 @@ def joined(fields: Iterable[tuple[str, bytes]]) -> bytes:
 @lru_cache(maxsize=4_096)
 def wire_name(name: str) -> str:
     """What a tool is called on the wire; the same in every request."""
-    return wire_names([name]).wire(name)
+    return provider_names([name]).provider_name(name)
 
 
 @lru_cache(maxsize=256)

@@ -40,7 +40,7 @@ from loopline.models import (
     TextDelta,
     public_url,
 )
-from loopline.tools import WireNames
+from loopline.tools import ProviderNames
 
 READ_SECONDS = 180.0
 """How long a piece of a reply is waited for."""
@@ -114,7 +114,7 @@ class BridgedModel:
             self._entered = True
             await self._model.__aenter__()
 
-    def _settings(self, prompt: Prompt, names: WireNames) -> ModelSettings | None:
+    def _settings(self, prompt: Prompt, names: ProviderNames) -> ModelSettings | None:
         """What the model was made with goes before what is usual here, and the request before both."""
         usual = merge_model_settings(self._usual(), self._model.settings)
         by_budget = self.facts.thinking_by == "budget"

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic_ai import ModelResponse, ModelResponsePart, TextPart, ThinkingPart
 
 from loopline.models import AssistantMessage, Echo, JsonObject, dumps
-from loopline.tools import WireNames
+from loopline.tools import ProviderNames
 
 WIRE = "pydantic-ai"
 """What a family of the bridge begins with; behind it stands the provider."""
@@ -34,7 +34,9 @@ def echo_of(response: ModelResponse, thinking_fields: frozenset[str], family: st
     return Echo(wire=family, parts=tuple(map(_without_call, written)), bound=bound)
 
 
-def parts_of(echo: Echo, message: AssistantMessage, names: WireNames) -> list[ModelResponsePart]:
+def parts_of(
+    echo: Echo, message: AssistantMessage, names: ProviderNames
+) -> list[ModelResponsePart]:
     """The parts as they came, but for calls that were never made; none of a reply that only thought."""
     written = [_with_call(part, message, names) for part in echo.parts]
     parts = _PARTS.validate_json(dumps([part for part in written if part is not None]))
@@ -72,10 +74,12 @@ def _without_call(part: JsonObject) -> JsonObject:
     return {name: value for name, value in part.items() if name not in said}
 
 
-def _with_call(part: JsonObject, message: AssistantMessage, names: WireNames) -> JsonObject | None:
+def _with_call(
+    part: JsonObject, message: AssistantMessage, names: ProviderNames
+) -> JsonObject | None:
     if part.get("part_kind") != "tool-call":
         return part
     for call in message.calls:
         if call.provider_id == part.get("tool_call_id"):
-            return {**part, "tool_name": names.wire(call.name), "args": call.arguments}
+            return {**part, "tool_name": names.provider_name(call.name), "args": call.arguments}
     return None

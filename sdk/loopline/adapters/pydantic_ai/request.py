@@ -40,7 +40,7 @@ from loopline.models import (
     UserMessage,
 )
 from loopline.models.prompt import breaks_off, echo_for, sent_id
-from loopline.tools import WireNames, wire_names
+from loopline.tools import ProviderNames, provider_names
 
 CacheMarks = Literal["none", "with words", "anywhere"]
 """Where a cache point may stand: nowhere, only beside what the user said, or behind anything."""
@@ -56,9 +56,9 @@ _THINKING: Mapping[str, ThinkingLevel] = {
 }
 
 
-def names_in(prompt: Prompt) -> WireNames:
+def names_in(prompt: Prompt) -> ProviderNames:
     """What the tools of a prompt are called on the way, those that only its messages name too."""
-    return wire_names([*(tool.name for tool in prompt.tools), *_called(prompt)])
+    return provider_names([*(tool.name for tool in prompt.tools), *_called(prompt)])
 
 
 def _called(prompt: Prompt) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _attached(attached: Attached) -> Iterator[UserContent]:
 
 
 def assistant_parts(
-    message: AssistantMessage, names: WireNames, family: str
+    message: AssistantMessage, names: ProviderNames, family: str
 ) -> list[ModelResponsePart]:
     """What a message of the model consists of."""
     echo = echo_for(message, family)
@@ -97,18 +97,20 @@ def assistant_parts(
     return parts or _written(message, names, family)
 
 
-def _written(message: AssistantMessage, names: WireNames, family: str) -> list[ModelResponsePart]:
+def _written(
+    message: AssistantMessage, names: ProviderNames, family: str
+) -> list[ModelResponsePart]:
     said: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
     calls = [
-        ToolCallPart(names.wire(call.name), call.arguments, sent_id(call, family))
+        ToolCallPart(names.provider_name(call.name), call.arguments, sent_id(call, family))
         for call in message.calls
     ]
     return [*said, *calls]
 
 
-def _tool_part(message: ToolMessage, names: WireNames, family: str) -> ToolReturnPart:
+def _tool_part(message: ToolMessage, names: ProviderNames, family: str) -> ToolReturnPart:
     return ToolReturnPart(
-        names.wire(message.name),
+        names.provider_name(message.name),
         message.text,
         sent_id(message, family),
         outcome="success" if message.ok else "failed",
@@ -122,7 +124,7 @@ class Conversation:
     next, and if that is nothing it stands alone, where it may.
     """
 
-    def __init__(self, names: WireNames, marks: CacheMarks, family: str) -> None:
+    def __init__(self, names: ProviderNames, marks: CacheMarks, family: str) -> None:
         self.messages: list[ModelMessage] = []
         self._names = names
         self._family = family
@@ -182,7 +184,7 @@ class Conversation:
 
 
 def messages_of(
-    prompt: Prompt, names: WireNames, marks: CacheMarks, family: str
+    prompt: Prompt, names: ProviderNames, marks: CacheMarks, family: str
 ) -> list[ModelMessage]:
     """The messages of a prompt, the tail as the last of them.
 
@@ -196,7 +198,7 @@ def messages_of(
     return conversation.messages
 
 
-def parameters_of(prompt: Prompt, names: WireNames) -> ModelRequestParameters:
+def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameters:
     """The system text, what may be called, and what form the text is to have."""
     given = ModelRequestParameters(
         function_tools=[_tool(tool, names) for tool in prompt.tools],
@@ -220,9 +222,9 @@ def parameters_of(prompt: Prompt, names: WireNames) -> ModelRequestParameters:
             )
 
 
-def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
+def _tool(tool: ToolSpec, names: ProviderNames) -> ToolDefinition:
     return ToolDefinition(
-        name=names.wire(tool.name),
+        name=names.provider_name(tool.name),
         description=tool.description,
         parameters_json_schema=tool.parameters,
         strict=False,  # the schema travels as it is
@@ -230,7 +232,7 @@ def _tool(tool: ToolSpec, names: WireNames) -> ToolDefinition:
 
 
 def settings_of(
-    prompt: Prompt, names: WireNames, family: str, *, by_budget: bool, most: int | None
+    prompt: Prompt, names: ProviderNames, family: str, *, by_budget: bool, most: int | None
 ) -> ModelSettings:
     """What this request asks for; what it leaves open stays with the model.
 
@@ -243,7 +245,7 @@ def settings_of(
     if options.stop:
         settings["stop_sequences"] = list(options.stop)
     if prompt.tools and options.force_tool:
-        settings["tool_choice"] = [names.wire(options.force_tool)]
+        settings["tool_choice"] = [names.provider_name(options.force_tool)]
     elif prompt.tools and not options.allow_calls:
         settings["tool_choice"] = "none"
     level = _THINKING.get(options.reasoning_effort)

@@ -62,7 +62,7 @@ from loopline.models import (
     wait_seconds,
     whole_object,
 )
-from loopline.tools import WireNames
+from loopline.tools import ProviderNames
 
 LIMITS = ReplyLimits()
 """How much of a reply by way of pydantic-ai is read."""
@@ -72,7 +72,7 @@ class Hearing:
     """A reply on its way; what was told on the way is what the reply has."""
 
     def __init__(
-        self, model: str, names: WireNames, thinking_fields: frozenset[str], family: str
+        self, model: str, names: ProviderNames, thinking_fields: frozenset[str], family: str
     ) -> None:
         self._model = model
         self._names = names

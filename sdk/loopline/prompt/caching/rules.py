@@ -12,7 +12,7 @@ from loopline.errors import LooplineError
 
 PartKind = Literal["tools", "system", "message"]
 
-WIRE_ORDER: tuple[PartKind, ...] = ("tools", "system", "message")
+PART_ORDER: tuple[PartKind, ...] = ("tools", "system", "message")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SentRequest:
     """One request as it was sent.
 
     `parts` are all of them, of which the first `stable` stay in the next request; the rest is the
@@ -54,7 +54,7 @@ class Sent:
     cause: str = ""
 
     def __post_init__(self) -> None:
-        kinds = [WIRE_ORDER.index(part.kind) for part in self.parts]
+        kinds = [PART_ORDER.index(part.kind) for part in self.parts]
         if kinds != sorted(kinds):
             raise LooplineError(f"request {self.seq}: parts go tools, system, messages")
         if not 0 <= self.stable <= len(self.parts):
@@ -88,7 +88,7 @@ class Difference:
         return (self.after.ref if self.after else "") or self.before.ref
 
 
-def first_difference(before: Sent, after: Sent) -> Difference | None:
+def first_difference(before: SentRequest, after: SentRequest) -> Difference | None:
     """The first stable part of `before` that `after` does not have in its place."""
     for index, held in enumerate(before.parts[: before.stable]):
         found = after.parts[index] if index < len(after.parts) else None
@@ -97,12 +97,12 @@ def first_difference(before: Sent, after: Sent) -> Difference | None:
     return None
 
 
-Limit = Literal["expired", "look-back", "minimum"]
+CacheLimit = Literal["expired", "look-back", "minimum"]
 """What may keep a provider from reading a prefix that it has seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cached:
+class CacheOutcome:
     """What became of the tokens of one request; the three make up all of them."""
 
     read: int
@@ -123,16 +123,16 @@ class CacheRules(Protocol):
         """What a token written costs, in input tokens."""
         ...
 
-    def send(self, sent: Sent) -> Cached:
+    def send(self, sent: SentRequest) -> CacheOutcome:
         """Take the next request; requests come in the order in which they were sent."""
         ...
 
-    def without(self, *limits: Limit) -> Self:
+    def without(self, *limits: CacheLimit) -> Self:
         """The same rules less these limits, with nothing sent yet."""
         ...
 
 
-class Entries:
+class CachedPrefixes:
     """The prefixes that a provider keeps, and when each was last written or read.
 
     An entry is still there when exactly `ttl` has passed; None keeps it for ever. A lifetime runs
@@ -144,7 +144,7 @@ class Entries:
         self._numbers: dict[tuple[int, str, str], int] = {}
         self._used: dict[int, datetime] = {}
 
-    def prefixes(self, sent: Sent) -> list[int]:
+    def prefixes(self, sent: SentRequest) -> list[int]:
         """A number for the prefix that ends after 0, 1, 2, … parts; equal ones share a number."""
         number = 0
         numbers = [number]
@@ -154,7 +154,7 @@ class Entries:
             numbers.append(number)
         return numbers
 
-    def have(self, prefix: int, at: datetime) -> bool:
+    def contains(self, prefix: int, at: datetime) -> bool:
         """Whether the prefix is still there at that time."""
         used = self._used.get(prefix)
         return used is not None and (self._ttl is None or at - used <= self._ttl)
@@ -164,24 +164,24 @@ class Entries:
         self._used.update(dict.fromkeys(prefixes, at))
 
 
-def totals(sent: Sent) -> list[int]:
+def totals(sent: SentRequest) -> list[int]:
     """The tokens of the first 0, 1, 2, … parts."""
     return list(accumulate((part.tokens for part in sent.parts), initial=0))
 
 
 def read_and_write(
-    entries: Entries, sent: Sent, look: Iterable[int], write: Sequence[int]
-) -> Cached:
+    entries: CachedPrefixes, sent: SentRequest, look: Iterable[int], write: Sequence[int]
+) -> CacheOutcome:
     """Read the longest entry at one of the places looked at, then write one at each place named.
 
     A place is a number of parts; those to write ascend, and none read lies behind the last.
     """
     prefixes = entries.prefixes(sent)
     tokens = totals(sent)
-    found = max((place for place in look if entries.have(prefixes[place], sent.at)), default=0)
+    found = max((place for place in look if entries.contains(prefixes[place], sent.at)), default=0)
     last = write[-1] if write else found
     entries.use((prefixes[place] for place in (found, *write) if place), sent.at)
-    return Cached(
+    return CacheOutcome(
         read=tokens[found],
         written=tokens[last] - tokens[found],
         uncached=tokens[-1] - tokens[last],

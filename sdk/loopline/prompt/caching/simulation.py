@@ -9,18 +9,18 @@ from typing import Literal
 
 from loopline.models import Usage
 from loopline.prompt.caching.rules import (
-    Cached,
+    CacheLimit,
+    CacheOutcome,
     CacheRules,
     Difference,
-    Limit,
-    Sent,
+    SentRequest,
     first_difference,
 )
 
 NOT_RECORDED = "not recorded"
 """The cause of a broken prefix of which the request says none."""
 
-MissReason = Literal[Limit, "broken", "unmarked"]
+MissReason = Literal[CacheLimit, "broken", "unmarked"]
 """Why held tokens were not read.
 
 Either the request no longer begins with them, or with all that was written together with them
@@ -29,7 +29,7 @@ Either the request no longer begins with them, or with all that was written toge
 were written and found (unmarked).
 """
 
-_LIMITS: tuple[Limit, ...] = ("expired", "look-back", "minimum")
+_LIMITS: tuple[CacheLimit, ...] = ("expired", "look-back", "minimum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class CacheReport:
         return _share(cost, self.read + self.written + self.fresh)
 
 
-def simulate(requests: Iterable[Sent], rules: CacheRules) -> CacheReport:
+def simulate(requests: Iterable[SentRequest], rules: CacheRules) -> CacheReport:
     """Play the requests of one conversation, in order, through an empty cache with these rules.
 
     All are taken to be sent to one model, since no model reads what another has written.
@@ -146,17 +146,17 @@ def simulate(requests: Iterable[Sent], rules: CacheRules) -> CacheReport:
     )
 
 
-def _rows(requests: Iterable[Sent], rules: CacheRules) -> Iterator[CacheRow]:
+def _rows(requests: Iterable[SentRequest], rules: CacheRules) -> Iterator[CacheRow]:
     # What a limit costs is what is read once it, too, is lifted: so each is blamed for no more.
     caches = [rules.without(*_LIMITS[:lifted]) for lifted in range(len(_LIMITS) + 1)]
-    before: Sent | None = None
+    before: SentRequest | None = None
     for sent in requests:
         outcomes = [cache.send(sent) for cache in caches]
         yield _row(before, sent, outcomes)
         before = sent
 
 
-def _row(before: Sent | None, sent: Sent, outcomes: list[Cached]) -> CacheRow:
+def _row(before: SentRequest | None, sent: SentRequest, outcomes: list[CacheOutcome]) -> CacheRow:
     reads = [outcome.read for outcome in outcomes]
     held, misses = _compare(before, sent, reads) if before else (0, ())
     return CacheRow(
@@ -170,7 +170,9 @@ def _row(before: Sent | None, sent: Sent, outcomes: list[Cached]) -> CacheRow:
     )
 
 
-def _compare(before: Sent, sent: Sent, reads: list[int]) -> tuple[int, tuple[Miss, ...]]:
+def _compare(
+    before: SentRequest, sent: SentRequest, reads: list[int]
+) -> tuple[int, tuple[Miss, ...]]:
     """The tokens held, and the misses; `reads` are by the rules and with each limit lifted too."""
     difference = first_difference(before, sent)
     intact = difference.index if difference else before.stable

@@ -40,7 +40,14 @@ from datetime import timedelta
 from typing import Literal, Self
 
 from loopline.errors import ModelError
-from loopline.prompt.caching.rules import Cached, Entries, Limit, Sent, read_and_write, totals
+from loopline.prompt.caching.rules import (
+    CachedPrefixes,
+    CacheLimit,
+    CacheOutcome,
+    SentRequest,
+    read_and_write,
+    totals,
+)
 
 MINIMUM_TOKENS = {
     "claude-fable-5": 512,
@@ -83,22 +90,22 @@ class AnthropicCache:
     markers: int = 4
     look_back: int = 20
     read_price: float = 0.1
-    lifted: frozenset[Limit] = frozenset()
-    _entries: Entries = field(init=False, repr=False, compare=False)
+    lifted: frozenset[CacheLimit] = frozenset()
+    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._entries = Entries(None if "expired" in self.lifted else _TTL[self.ttl])
+        self._entries = CachedPrefixes(None if "expired" in self.lifted else _TTL[self.ttl])
 
     @property
     def write_price(self) -> float:
         """What a token written costs, in input tokens."""
         return _WRITE_PRICE[self.ttl]
 
-    def without(self, *limits: Limit) -> Self:
+    def without(self, *limits: CacheLimit) -> Self:
         """The same rules less these limits, with nothing sent yet."""
         return replace(self, lifted=frozenset(limits))
 
-    def send(self, sent: Sent) -> Cached:
+    def send(self, sent: SentRequest) -> CacheOutcome:
         """Take the next request.
 
         Raises:
@@ -133,33 +140,33 @@ class OpenAICache:
     step: int = 128
     ttl: timedelta = timedelta(minutes=5)
     read_price: float = 0.1
-    lifted: frozenset[Limit] = frozenset()
-    _entries: Entries = field(init=False, repr=False, compare=False)
+    lifted: frozenset[CacheLimit] = frozenset()
+    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._entries = Entries(None if "expired" in self.lifted else self.ttl)
+        self._entries = CachedPrefixes(None if "expired" in self.lifted else self.ttl)
 
     @property
     def write_price(self) -> float:
         """What a token written costs, in input tokens."""
         return 1.0
 
-    def without(self, *limits: Limit) -> Self:
+    def without(self, *limits: CacheLimit) -> Self:
         """The same rules less these limits, with nothing sent yet."""
         return replace(self, lifted=frozenset(limits))
 
-    def send(self, sent: Sent) -> Cached:
+    def send(self, sent: SentRequest) -> CacheOutcome:
         """Take the next request."""
         prefixes = self._entries.prefixes(sent)
         tokens = totals(sent)
         known = (
             count
             for count, prefix in zip(tokens, prefixes, strict=True)
-            if self._entries.have(prefix, sent.at)
+            if self._entries.contains(prefix, sent.at)
         )
         read = self._counted(max(known, default=0))
         self._entries.use(prefixes, sent.at)
-        return Cached(read=read, written=0, uncached=tokens[-1] - read)
+        return CacheOutcome(read=read, written=0, uncached=tokens[-1] - read)
 
     def _counted(self, tokens: int) -> int:
         if "minimum" in self.lifted:
@@ -182,17 +189,17 @@ class OpenAIBreakpointCache:
     ttl: timedelta = timedelta(minutes=30)
     read_price: float = 0.1
     write_price: float = 1.25
-    lifted: frozenset[Limit] = frozenset()
-    _entries: Entries = field(init=False, repr=False, compare=False)
+    lifted: frozenset[CacheLimit] = frozenset()
+    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._entries = Entries(None if "expired" in self.lifted else self.ttl)
+        self._entries = CachedPrefixes(None if "expired" in self.lifted else self.ttl)
 
-    def without(self, *limits: Limit) -> Self:
+    def without(self, *limits: CacheLimit) -> Self:
         """The same rules less these limits, with nothing sent yet."""
         return replace(self, lifted=frozenset(limits))
 
-    def send(self, sent: Sent) -> Cached:
+    def send(self, sent: SentRequest) -> CacheOutcome:
         """Take the next request."""
         end = len(sent.parts)
         marked = set(sent.points) if self.explicit else {*sent.points, end}

@@ -18,7 +18,7 @@ from loopline.models import (
     ToolSpec,
     dumps,
 )
-from loopline.prompt.truncation import framed
+from loopline.prompt.truncation import escape_frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Malformed:
     is_text: bool = True
 
 
-Decided = Calls | Answer | Malformed
+DecodedReply = Calls | Answer | Malformed
 Channel = Literal["answer", "notes", "thinking"]
 """Where a listener hears a text of a reply."""
 
@@ -81,7 +81,7 @@ class Splitter(Protocol):
         ...
 
 
-class Sections:
+class ChannelText:
     """The text of a channel that comes in sections, without the white space around each of them."""
 
     def __init__(self, joint: str = "") -> None:
@@ -134,41 +134,41 @@ class DecisionProtocol(Protocol):
         """What the system text says about it; empty when nothing need be said."""
         ...
 
-    def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """A past decision that made calls, as `decode` would read it again."""
         ...
 
-    def answered(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> AssistantMessage:
         """A past answer, as `decode` would read it again."""
         ...
 
-    def result(self, message: ToolMessage) -> Message:
+    def render_result(self, message: ToolMessage) -> Message:
         """What came of a past call."""
         ...
 
-    def decode(self, reply: Reply) -> Decided:
+    def decode(self, reply: Reply) -> DecodedReply:
         """What the model has decided."""
         ...
 
 
-def shown(message: ToolMessage, escape: Callable[[str], str]) -> str:
+def result_text(message: ToolMessage, escape: Callable[[str], str]) -> str:
     """Return a result as it is said from the user's side.
 
     Its first line is ours. In the rest nothing reads as another part of the prompt or, once it is
     escaped, as a decision.
     """
     head, line_end, text = message.text.partition("\n")
-    return f"{head}{line_end}{escape(framed(text))}"
+    return f"{head}{line_end}{escape(escape_frame(text))}"
 
 
-def listed(tools: Sequence[ToolSpec]) -> str:
+def tool_list(tools: Sequence[ToolSpec]) -> str:
     """Every tool with its schema, for the manual of a protocol whose tools travel as text."""
     if not tools:
         return "(no tools)"
     return "\n".join(f"- {one.name}: {one.description}\n  {dumps(one.parameters)}" for one in tools)
 
 
-def arguments_of(given: Json) -> JsonObject | None:
+def as_arguments(given: Json) -> JsonObject | None:
     """The arguments a decoded call has; none at all are no arguments, anything but an object is None."""
     match given:
         case None:

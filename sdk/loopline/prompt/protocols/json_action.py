@@ -27,14 +27,14 @@ from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Channel,
-    Decided,
+    ChannelText,
+    DecodedReply,
     Malformed,
     Piece,
-    Sections,
     Splitter,
-    arguments_of,
-    listed,
-    shown,
+    as_arguments,
+    result_text,
+    tool_list,
 )
 
 _MANUAL = """Reply with one JSON object and nothing else, in one of these forms:
@@ -75,9 +75,9 @@ class JsonAction:
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The forms of a reply, and every tool with its schema."""
-        return f"{_MANUAL}\n{listed(tools)}"
+        return f"{_MANUAL}\n{tool_list(tools)}"
 
-    def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """The object that was written, one for each call."""
         actions: list[JsonObject] = [
             {"action": "call_tool", "tool": call.name, "arguments": call.arguments}
@@ -86,17 +86,17 @@ class JsonAction:
         actions[0] = {"notes": notes, **actions[0]}
         return AssistantMessage(text="\n".join(dumps(one) for one in actions))
 
-    def answered(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> AssistantMessage:
         """The object that was written."""
         return AssistantMessage(text=dumps({"action": "final_answer", "answer": text}))
 
-    def result(self, message: ToolMessage) -> Message:
+    def render_result(self, message: ToolMessage) -> Message:
         """Said from the user's side."""
-        return UserMessage(text=shown(message, _escaped))
+        return UserMessage(text=result_text(message, _escaped))
 
-    def decode(self, reply: Reply) -> Decided:
+    def decode(self, reply: Reply) -> DecodedReply:
         """The JSON objects of the reply that say what to do; calls come before an answer."""
-        return decided(well_formed(reply.text), values=self._values)
+        return decode_actions(well_formed(reply.text), values=self._values)
 
 
 def _escaped(text: str) -> str:
@@ -104,7 +104,7 @@ def _escaped(text: str) -> str:
     return _ACTION.sub(r'\\"', text)
 
 
-def decided(raw: str, *, values: bool = False) -> Decided:
+def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
     """What the JSON objects in a text say is to be done.
 
     An object without an action that has an answer is one. A broken object with a field of an action
@@ -131,13 +131,13 @@ def _with_text(action: JsonObject) -> JsonObject:
     return {**action, "answer": dumps(action["answer"])} if "answer" in action else action
 
 
-def _done(raw: str, actions: Sequence[JsonObject], *, values: bool) -> Decided:
+def _done(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedReply:
     notes = "\n".join(filter(None, (str(one.get("notes") or "").strip() for one in actions)))
     calls, answers = list[ToolCall](), list[str]()
     for one in actions:
         match one:
             case {"action": "call_tool", "tool": str(tool)}:
-                arguments = arguments_of(one.get("arguments"))
+                arguments = as_arguments(one.get("arguments"))
                 if arguments is None:
                     return Malformed(raw, "`arguments` must be a JSON object.")
                 calls.append(ToolCall(name=tool, arguments=arguments))
@@ -194,7 +194,10 @@ class JsonSplitter:
         self._field: Channel | None = None
         self._escape: str | None = None
         self._in_string = False
-        self._said: dict[Channel, Sections] = {"notes": Sections("\n"), "answer": Sections("\n\n")}
+        self._said: dict[Channel, ChannelText] = {
+            "notes": ChannelText("\n"),
+            "answer": ChannelText("\n\n"),
+        }
         self._pieces: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:

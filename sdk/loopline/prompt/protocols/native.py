@@ -18,10 +18,10 @@ from loopline.models import (
 from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
-    Decided,
+    ChannelText,
+    DecodedReply,
     Malformed,
     Piece,
-    Sections,
     Splitter,
 )
 
@@ -41,19 +41,19 @@ class Native:
         del tools
         return ""
 
-    def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """Notes and calls."""
         return AssistantMessage(text=notes, calls=tuple(calls))
 
-    def answered(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> AssistantMessage:
         """The text."""
         return AssistantMessage(text=text)
 
-    def result(self, message: ToolMessage) -> Message:
+    def render_result(self, message: ToolMessage) -> Message:
         """As it is."""
         return message
 
-    def decode(self, reply: Reply) -> Decided:
+    def decode(self, reply: Reply) -> DecodedReply:
         """Calls when there are any and all are whole, else the answer."""
         text = well_formed(reply.text)
         if reply.problem:
@@ -69,7 +69,7 @@ class PlainSplitter:
     """Takes a text for the answer as it comes."""
 
     def __init__(self) -> None:
-        self._answer = Sections()
+        self._answer = ChannelText()
 
     def feed(self, text: str) -> list[Piece]:
         """Return what the next piece of the reply adds to the answer."""

@@ -29,17 +29,17 @@ from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Channel,
-    Decided,
+    ChannelText,
+    DecodedReply,
     Malformed,
     Piece,
-    Sections,
     Splitter,
-    arguments_of,
-    listed,
-    shown,
+    as_arguments,
+    result_text,
+    tool_list,
 )
-from loopline.prompt.protocols.json_action import JsonSplitter, decided
-from loopline.prompt.protocols.tags import ChannelSplitter, Element, elements, escaped
+from loopline.prompt.protocols.json_action import JsonSplitter, decode_actions
+from loopline.prompt.protocols.tags import ChannelSplitter, Element, elements, escape_tags
 
 _MANUAL = """Reply in tags. To call tools, say in a few words what you do, then for each call:
 <tool_call name="<tool name>">{"its arguments": "as one JSON object"}</tool_call>
@@ -83,32 +83,32 @@ class Tagged:
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The tags of a reply, and every tool with its schema."""
-        return f"{_MANUAL}\n{listed(tools)}"
+        return f"{_MANUAL}\n{tool_list(tools)}"
 
-    def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """The notes, and a tag for each call."""
-        written = [escaped(notes)] if notes.strip() else []
+        written = [escape_tags(notes)] if notes.strip() else []
         return AssistantMessage(text="\n".join([*written, *map(_written, calls)]))
 
-    def answered(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> AssistantMessage:
         """The channel that was written."""
-        return AssistantMessage(text=f"<channel:answer>{escaped(text)}</channel:answer>")
+        return AssistantMessage(text=f"<channel:answer>{escape_tags(text)}</channel:answer>")
 
-    def result(self, message: ToolMessage) -> Message:
+    def render_result(self, message: ToolMessage) -> Message:
         """Said from the user's side."""
-        return UserMessage(text=shown(message, escaped))
+        return UserMessage(text=result_text(message, escape_tags))
 
-    def decode(self, reply: Reply) -> Decided:
+    def decode(self, reply: Reply) -> DecodedReply:
         """The calls, with the text outside of tags as notes; else the answer.
 
         Without any tag the whole text is the answer, unless it looks like a call of another form. A
         `decision` channel holds the objects of the `json` protocol. Channels of names that are not
         known are part of the answer.
         """
-        return _Parts(well_formed(reply.text)).decided()
+        return _TaggedDecoder(well_formed(reply.text)).decided()
 
 
-class _Parts:
+class _TaggedDecoder:
     """A reply, read element by element from the top."""
 
     def __init__(self, raw: str) -> None:
@@ -121,7 +121,7 @@ class _Parts:
         self._discarded: list[str] = []
         self._problem = ""
 
-    def decided(self) -> Decided:
+    def decided(self) -> DecodedReply:
         """What the elements come to; the first that cannot be read makes the whole unreadable."""
         for element in elements(self._raw):
             self._take(element)
@@ -177,7 +177,7 @@ class _Parts:
             self._calls[-1] = replace(last, arguments={**last.arguments, "code": code})
 
     def _take_decision(self, text: str) -> None:
-        match decided(text):
+        match decode_actions(text):
             case Calls(notes=notes, calls=calls, discarded=discarded):
                 self._notes.append(notes)
                 self._discarded.append(discarded)
@@ -197,10 +197,10 @@ class TaggedSplitter:
         self._channels = ChannelSplitter()
         self._decision = JsonSplitter()
         self._last: str | None = None
-        self._said: dict[Channel, Sections] = {
-            "notes": Sections(),
-            "thinking": Sections("\n"),
-            "answer": Sections("\n\n"),
+        self._said: dict[Channel, ChannelText] = {
+            "notes": ChannelText(),
+            "thinking": ChannelText("\n"),
+            "answer": ChannelText("\n\n"),
         }
         self._calls = False
 
@@ -298,7 +298,7 @@ def _tool_call(element: Element) -> ToolCall | str:
 def _named_inside(written: JsonObject) -> ToolCall | str:
     """The call whose name stands in the JSON beside its arguments."""
     name = written.get("name") or written.get("tool")
-    arguments = arguments_of(written.get("arguments", written.get("args")))
+    arguments = as_arguments(written.get("arguments", written.get("args")))
     if not isinstance(name, str) or arguments is None:
         return "A tool_call has no name."
     return ToolCall(name=name, arguments=arguments)

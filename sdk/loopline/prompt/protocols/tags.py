@@ -32,7 +32,7 @@ _LONGEST_NAME = 64
 _LONGEST_SPACE = 80
 
 
-def escaped(text: str) -> str:
+def escape_tags(text: str) -> str:
     """The text as it may stand outside of code and JSON, so that nothing in it is a tag."""
     return _TAG.sub(lambda found: f"<\\{found[1]}", text)
 

@@ -25,13 +25,13 @@ from loopline.prompt.protocols.decision import (
     Answer,
     Calls,
     Channel,
-    Decided,
+    ChannelText,
+    DecodedReply,
     Malformed,
     Piece,
-    Sections,
     Splitter,
-    listed,
-    shown,
+    result_text,
+    tool_list,
 )
 
 _MANUAL = """Reply with these lines, to call a tool:
@@ -77,9 +77,9 @@ class ThoughtAction:
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
         """The lines of a reply, and every tool with its schema."""
-        return f"{_MANUAL}\n{listed(tools)}"
+        return f"{_MANUAL}\n{tool_list(tools)}"
 
-    def called(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
+    def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """The lines that were written."""
         escaped = _LATER_PLAIN.sub(r"\1\\\2", notes)
         lines = [f"Thought: {escaped}"] if notes.strip() else []
@@ -88,17 +88,17 @@ class ThoughtAction:
             lines.append(f"Action Input: {dumps(call.arguments)}")
         return AssistantMessage(text="\n".join(lines))
 
-    def answered(self, text: str) -> AssistantMessage:
+    def render_answer(self, text: str) -> AssistantMessage:
         """The line that was written."""
         return AssistantMessage(text=f"Final Answer: {text}")
 
-    def result(self, message: ToolMessage) -> Message:
+    def render_result(self, message: ToolMessage) -> Message:
         """Said from the user's side, as what was observed."""
-        return UserMessage(text=f"Observation: {shown(message, _escaped)}")
+        return UserMessage(text=f"Observation: {result_text(message, _escaped)}")
 
-    def decode(self, reply: Reply) -> Decided:
+    def decode(self, reply: Reply) -> DecodedReply:
         """The actions up to the first invented observation behind one; else the final answer."""
-        return _Lines(well_formed(reply.text)).decided()
+        return _LineDecoder(well_formed(reply.text)).decided()
 
 
 def _escaped(text: str) -> str:
@@ -106,7 +106,7 @@ def _escaped(text: str) -> str:
     return _PLAIN.sub(r"\1\\\2", text)
 
 
-class _Lines:
+class _LineDecoder:
     """A reply, read mark by mark from the top."""
 
     def __init__(self, raw: str) -> None:
@@ -119,7 +119,7 @@ class _Lines:
         self._discarded: list[str] = []
         self._problem = ""
 
-    def decided(self) -> Decided:
+    def decided(self) -> DecodedReply:
         """What the lines come to."""
         mark = self._next(0)
         if mark is not None and (before := self._raw[: mark.start()].strip()):
@@ -189,7 +189,7 @@ class _Lines:
         if self._named is not None and not self._problem:
             self._problem = f"The Action {self._named!r} has no Action Input."
 
-    def _outcome(self) -> Decided:
+    def _outcome(self) -> DecodedReply:
         if self._answer is None or self._calls:
             self._check_complete()
         notes = "\n".join(part for part in self._thoughts if part)
@@ -218,7 +218,7 @@ class ThoughtSplitter:
         self._word = ""
         self._acted = False
         self._run: list[str] = []
-        self._said = {"notes": Sections("\n"), "answer": Sections()}
+        self._said = {"notes": ChannelText("\n"), "answer": ChannelText()}
         self._pieces: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:

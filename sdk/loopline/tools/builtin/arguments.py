@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loopline.errors import ToolError
 from loopline.models import Json, JsonObject, ToolSpec
-from loopline.tools.tool import by_likeness
+from loopline.tools.tool import nearest_first
 
 
 def check_names(spec: ToolSpec, arguments: JsonObject) -> None:
@@ -17,10 +17,10 @@ def check_names(spec: ToolSpec, arguments: JsonObject) -> None:
     known = list(properties) if isinstance(properties, dict) else []
     for name in arguments:
         if name not in known:
-            raise ToolError(f"{spec.name} has no field {name!r}: {by_likeness(name, known)}")
+            raise ToolError(f"{spec.name} has no field {name!r}: {nearest_first(name, known)}")
 
 
-def words(arguments: JsonObject, name: str) -> str:
+def text_argument(arguments: JsonObject, name: str) -> str:
     """A text that is not empty.
 
     Raises:
@@ -32,7 +32,7 @@ def words(arguments: JsonObject, name: str) -> str:
     return given
 
 
-def whole(arguments: JsonObject, name: str, default: int, most: int) -> int:
+def integer_argument(arguments: JsonObject, name: str, default: int, most: int) -> int:
     """A whole number from 1 to `most`.
 
     Raises:
@@ -44,7 +44,7 @@ def whole(arguments: JsonObject, name: str, default: int, most: int) -> int:
     return given
 
 
-def share(arguments: JsonObject, name: str) -> float:
+def fraction_argument(arguments: JsonObject, name: str) -> float:
     """A number from 0 to 1, 0 when there is none.
 
     Raises:
@@ -56,7 +56,7 @@ def share(arguments: JsonObject, name: str) -> float:
     return float(given)
 
 
-def names(arguments: JsonObject, name: str, known: list[str]) -> list[str]:
+def names_argument(arguments: JsonObject, name: str, known: list[str]) -> list[str]:
     """Some of the known names, each once; all of them when none is given.
 
     Raises:
@@ -70,5 +70,5 @@ def names(arguments: JsonObject, name: str, known: list[str]) -> list[str]:
         raise ToolError(f"{name}: a list of names, which are {known}")
     for one in chosen:
         if one not in known:
-            raise ToolError(f"{name}: there is no {one!r}, only {by_likeness(one, known)}")
+            raise ToolError(f"{name}: there is no {one!r}, only {nearest_first(one, known)}")
     return list(dict.fromkeys(chosen))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
 from loopline.timeline import Effect
-from loopline.tools.builtin.arguments import check_names, words
-from loopline.tools.invocation import Call
+from loopline.tools.builtin.arguments import check_names, text_argument
+from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 
 LONGEST = 1_000
@@ -57,25 +57,25 @@ class Calculator:
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but an expression."""
         check_names(self.spec, arguments)
-        words(arguments, "expression")
+        text_argument(arguments, "expression")
 
     def key(self, arguments: JsonObject) -> str:
         """Sums exclude nothing."""
         del arguments
         return ""
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """A read has nothing to find out: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The value.
 
         Raises:
             ToolError: it has none; the message says where in the expression that shows.
         """
         del call
-        return Outcome(text=shown(calculate(words(arguments, "expression"))))
+        return Outcome(text=shown(calculate(text_argument(arguments, "expression"))))
 
 
 def calculate(expression: str) -> Number:

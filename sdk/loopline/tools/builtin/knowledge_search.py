@@ -13,9 +13,15 @@ from loopline.knowledge import Passage
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
 from loopline.timeline import Effect
-from loopline.tools.builtin.arguments import check_names, names, share, whole, words
-from loopline.tools.invocation import Call
-from loopline.tools.outcome import Outcome, Section
+from loopline.tools.builtin.arguments import (
+    check_names,
+    fraction_argument,
+    integer_argument,
+    names_argument,
+    text_argument,
+)
+from loopline.tools.invocation import ToolInvocation
+from loopline.tools.outcome import Outcome, ResultSection
 
 DEFAULT_LIMIT = 5
 LARGEST_LIMIT = 50
@@ -69,11 +75,11 @@ class SearchTool:
         del arguments
         return ""
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """What it does is in the log or has not happened: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """A section for each passage."""
         del call
         query, limit = _query(arguments)
@@ -81,12 +87,12 @@ class SearchTool:
         return Outcome(
             text=_headline(query, len(passages)),
             sections=tuple(map(passage_section, passages)),
-            found=len(passages),
-            shows=shown(passages),
+            match_count=len(passages),
+            shows=shown_refs(passages),
         )
 
 
-def shown(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
+def shown_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
     """The refs of those that are shown whole, each with the sha256 of its text."""
     whole = [one for one in passages if len(one.text) <= PASSAGE_LIMIT]
     return tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in whole)
@@ -98,7 +104,7 @@ def _headline(query: str, count: int) -> str:
     return f'{count} passage{"s" if count > 1 else ""} for "{query}"'
 
 
-def passage_section(passage: Passage) -> Section:
+def passage_section(passage: Passage) -> ResultSection:
     """A passage as a part of a result, its text cut to `PASSAGE_LIMIT`."""
     text, source = well_formed(passage.text), passage_source(passage)
     source = replace(source, text=text)
@@ -106,7 +112,7 @@ def passage_section(passage: Passage) -> Section:
         rest = len(text) - PASSAGE_LIMIT
         text = f"{text[:PASSAGE_LIMIT]}\n… cut: {rest} characters; the whole is {passage.ref}"
     title = one_line(passage.title)
-    return Section(heading=f"{title} — {passage.ref}", text=text, source=source)
+    return ResultSection(heading=f"{title} — {passage.ref}", text=text, source=source)
 
 
 def _query(arguments: JsonObject) -> tuple[str, int]:
@@ -125,7 +131,7 @@ MOST_PASSAGES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RankedPassage:
     """A passage, the space it is from, and how good it is, from 0 to 1.
 
     `measured` says whether a search gave the score, or only its place among the others did.
@@ -181,40 +187,40 @@ class KnowledgeSearchTool:
     def check(self, arguments: JsonObject) -> None:
         """Refuse what is no query, limit, threshold or name of a space."""
         check_names(self.spec, arguments)
-        words(arguments, "query")
-        whole(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
-        share(arguments, "score_threshold")
-        names(arguments, "spaces", list(self._spaces))
+        text_argument(arguments, "query")
+        integer_argument(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
+        fraction_argument(arguments, "score_threshold")
+        names_argument(arguments, "spaces", list(self._spaces))
 
     def key(self, arguments: JsonObject) -> str:
         """Searches exclude nothing."""
         del arguments
         return ""
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """A read has nothing to find out: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """A section for each passage of the best of all spaces.
 
         Raises:
             ToolError: a search failed.
         """
         del call
-        query = words(arguments, "query")
-        limit = whole(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
-        threshold = share(arguments, "score_threshold")
-        searched = names(arguments, "spaces", list(self._spaces))
+        query = text_argument(arguments, "query")
+        limit = integer_argument(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
+        threshold = fraction_argument(arguments, "score_threshold")
+        searched = names_argument(arguments, "spaces", list(self._spaces))
         answers = await self._answers(searched, query, limit)
-        found = merged(answers, limit, threshold)
+        found = merge_passages(answers, limit, threshold)
         passages = [one.passage for one in found]
         counted = f"{len(found)} passage{'' if len(found) == 1 else 's'}" if found else "no passage"
         return Outcome(
             text=f'{counted} for "{query}" in {", ".join(searched)}',
             sections=tuple(map(_section, found)),
-            found=len(found),
-            shows=shown(passages),
+            match_count=len(found),
+            shows=shown_refs(passages),
         )
 
     async def _answers(
@@ -234,9 +240,9 @@ class KnowledgeSearchTool:
         return answers
 
 
-def merged(
+def merge_passages(
     answers: Mapping[str, Sequence[Passage]], limit: int, threshold: float = 0.0
-) -> list[Found]:
+) -> list[RankedPassage]:
     """The best passages of the answers by space, best first; a ref that comes twice stands once.
 
     Scores up to 1 count as they are; where the best of an answer is above 1, its scores count by their
@@ -251,17 +257,17 @@ def merged(
         if one.score >= threshold and (one.measured or not threshold)
     ]
     best = sorted(found, key=lambda pair: (-pair[0].score, pair[1]))
-    different = dict[str, Found]()
+    different = dict[str, RankedPassage]()
     for one, _ in best:
         different.setdefault(one.passage.ref, one)
     return list(different.values())[:limit]
 
 
-def _scored(space: str, passages: Sequence[Passage]) -> list[Found]:
+def _scored(space: str, passages: Sequence[Passage]) -> list[RankedPassage]:
     highest = max((one.score for one in passages if one.score is not None), default=0.0)
     scale = max(highest, 1.0)
     return [
-        Found(
+        RankedPassage(
             passage=passage,
             space=space,
             score=1 / place if passage.score is None else max(passage.score / scale, 0.0),
@@ -271,7 +277,7 @@ def _scored(space: str, passages: Sequence[Passage]) -> list[Found]:
     ]
 
 
-def _section(found: Found) -> Section:
+def _section(found: RankedPassage) -> ResultSection:
     section = passage_section(found.passage)
     score = f", {found.score:.2f}" if found.measured else ""
     return replace(section, heading=f"{section.heading} ({found.space}{score})")

@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 from loopline.errors import LooplineError, ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.timeline import Effect, Source
-from loopline.tools.builtin.arguments import check_names, whole, words
-from loopline.tools.invocation import Call
-from loopline.tools.outcome import Outcome, Section
+from loopline.tools.builtin.arguments import check_names, integer_argument, text_argument
+from loopline.tools.invocation import ToolInvocation
+from loopline.tools.outcome import Outcome, ResultSection
 
 DEFAULT_HITS = 8
 MOST_HITS = 20
@@ -137,27 +137,27 @@ class WebSearchTool:
     def check(self, arguments: JsonObject) -> None:
         """Refuse anything but a query and a limit."""
         check_names(self.spec, arguments)
-        words(arguments, "query")
-        whole(arguments, "limit", DEFAULT_HITS, MOST_HITS)
+        text_argument(arguments, "query")
+        integer_argument(arguments, "limit", DEFAULT_HITS, MOST_HITS)
 
     def key(self, arguments: JsonObject) -> str:
         """Searches exclude nothing."""
         del arguments
         return ""
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """A read has nothing to find out: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """A section for each hit; hits that are not of the web are passed over.
 
         Raises:
             ToolError: the search failed.
         """
         del call
-        query = words(arguments, "query")
-        limit = whole(arguments, "limit", DEFAULT_HITS, MOST_HITS)
+        query = text_argument(arguments, "query")
+        limit = integer_argument(arguments, "limit", DEFAULT_HITS, MOST_HITS)
         try:
             found = [_checked(hit) for hit in await self._web.search(query, limit)]
         except LooplineError:
@@ -167,7 +167,7 @@ class WebSearchTool:
         hits = [hit for hit in found if _is_web(hit.url)][:limit]
         counted = f"{len(hits)} hit{'' if len(hits) == 1 else 's'}" if hits else "no hit"
         return Outcome(
-            text=f'{counted} for "{query}"', sections=tuple(map(_hit, hits)), found=len(hits)
+            text=f'{counted} for "{query}"', sections=tuple(map(_hit, hits)), match_count=len(hits)
         )
 
 
@@ -201,11 +201,11 @@ class WebFetchTool:
         del arguments
         return ""
 
-    async def reconcile(self, arguments: JsonObject, call: Call) -> Outcome | None:
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
         """A read has nothing to find out: it may simply be run."""
         return await self.run(arguments, call)
 
-    async def run(self, arguments: JsonObject, call: Call) -> Outcome:
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The page as a section.
 
         Raises:
@@ -226,7 +226,7 @@ class WebFetchTool:
 
 
 def _address(arguments: JsonObject) -> str:
-    url = words(arguments, "url").strip()
+    url = text_argument(arguments, "url").strip()
     if not _is_web(url):
         raise ToolError("url: an address that begins with http:// or https://")
     return url
@@ -248,15 +248,15 @@ def _fetched(page: object) -> WebPage:
     return page
 
 
-def _hit(hit: WebHit) -> Section:
+def _hit(hit: WebHit) -> ResultSection:
     return _section(hit, well_formed(hit.snippet), SNIPPET_LIMIT)
 
 
-def _page(page: WebPage) -> Section:
+def _page(page: WebPage) -> ResultSection:
     return _section(page, well_formed(page.text), PAGE_LIMIT)
 
 
-def _section(found: WebHit | WebPage, text: str, most: int) -> Section:
+def _section(found: WebHit | WebPage, text: str, most: int) -> ResultSection:
     title = one_line(found.title, TITLE_LIMIT)
     time = _time(found.published_time_iso)
     heading = " — ".join(part for part in (title, found.url, time) if part)
@@ -268,7 +268,7 @@ def _section(found: WebHit | WebPage, text: str, most: int) -> Section:
         published_time_iso=time,
         favicon_url=found.favicon_url if _is_web(found.favicon_url) else "",
     )
-    return Section(heading=heading, text=_cut(text, most), source=source)
+    return ResultSection(heading=heading, text=_cut(text, most), source=source)
 
 
 def _cut(text: str, most: int) -> str:
