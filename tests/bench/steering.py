@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from loopline.models import Abilities, Prompt, Reply, TextDelta
+from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from tests.bench.rounds import ROOT, Row, tell
 from tests.bench.workload import Instant, opened
 
@@ -21,7 +21,7 @@ class Endless:
     """A model that writes until it is cut off, and then answers; it notes when that was."""
 
     name = "endless"
-    abilities = Abilities(window=1_000_000)
+    capabilities = Capabilities(window=1_000_000)
 
     def __init__(self) -> None:
         self.writing = asyncio.Event()

@@ -14,7 +14,7 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import TextDelta, Timeouts
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.http_server import Peer
@@ -41,7 +41,7 @@ async def serve() -> None:
         await asyncio.to_thread(sys.stdin.read)
 
 
-async def wave(model: WireModel) -> list[float]:
+async def wave(model: HttpModel) -> list[float]:
     """So many requests at once; the seconds until each one's first piece."""
 
     async def one() -> float:

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from statistics import median
 
 from loopline import BaseWorkflow, Bundle, Harness, TurnPayload, TurnResult, tool
-from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, ToolCall
+from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, ToolCall
 
 REPLY = "Reading the next part of it, as was planned.."
 RESULT = "r" * 1_000
@@ -41,7 +41,7 @@ class Instant:
     def __init__(self, rounds: int, window: int = 100_000_000) -> None:
         self.rounds = rounds
         self.asked: list[float] = []
-        self.abilities: Abilities = Abilities(window=window)
+        self.capabilities: Capabilities = Capabilities(window=window)
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next reply."""

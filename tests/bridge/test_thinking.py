@@ -87,7 +87,7 @@ async def test_rounds_that_all_think_are_taken_by_a_server_that_checks_each_thou
         signing(*thinking_replies(6, 6), minimum=0, clock=clock) as peer,
         bridged_at(peer, "messages", OPUS) as model,
     ):
-        model.abilities = replace(model.abilities, window=32_000, output_limit=2_000)
+        model.capabilities = replace(model.capabilities, window=32_000, output_limit=2_000)
         bundle = workbench(keep_recent_turns=3, keep_recent_intact_turns=1)
         async with at_work(model, bundle, clock=clock) as talk:
             await talked(talk, drawn, clock)
@@ -281,8 +281,8 @@ def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_o
 )
 def test_the_tail_stays_where_thinking_is_bound_to_it(wire: str, model: str, tail: str) -> None:
     made = asking(Peer(), wire, model)
-    assert BridgedModel("m", made).abilities.tail == tail
-    assert BridgedModel("m", FallbackModel(asking(Peer(), "chat"), made)).abilities.tail == tail
+    assert BridgedModel("m", made).capabilities.tail == tail
+    assert BridgedModel("m", FallbackModel(asking(Peer(), "chat"), made)).capabilities.tail == tail
 
 
 HARD = Options(reasoning_effort="high", output_limit=20_000)

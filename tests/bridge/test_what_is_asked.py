@@ -26,7 +26,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 from loopline import Attachment
 from loopline.adapters.providers.request_bytes import a_list, an_object, schema_of
 from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
-from loopline.models.json_schema import form
+from loopline.models.json_schema import json_form
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
 from tests.bridge.bridged_model import CLASSES, Listener, bridged_at
@@ -249,7 +249,7 @@ async def test_openai_is_told_to_store_no_response_unless_the_model_was_made_to(
     assert peer.requests[0].body.get("store") is stored
 
 
-FORM = form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})
+FORM = json_form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})
 FORMED = {
     "chat": ("response_format", {"type": "json_schema", "json_schema": schema_of(FORM)}),
     "responses": ("text", {"format": {"type": "json_schema", **schema_of(FORM)}}),
@@ -262,7 +262,7 @@ async def test_a_text_is_held_to_a_strict_form_as_it_is(wire: str) -> None:
     server = anthropic_like(ant.Says("{}")) if wire == "messages" else openai_like(oai.Says("{}"))
     async with server as peer, bridged_at(peer, wire) as model:
         await asked(model, replace(PROMPT, options=Options(json_form=FORM)))
-        assert model.abilities.json_schema
+        assert model.capabilities.json_schema
     field, said = FORMED[wire]
     assert peer.requests[0].body[field] == said
 

@@ -12,7 +12,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
 from loopline.adapters.pydantic_ai.capabilities import facts_of
-from loopline.models import UNKNOWN, Rates, Usage, facts
+from loopline.models import UNKNOWN, Rates, Usage, find_model_facts
 
 
 def _openai(name: str) -> OpenAIChatModel:
@@ -21,15 +21,15 @@ def _openai(name: str) -> OpenAIChatModel:
 
 def test_a_family_of_the_table_is_known_by_it() -> None:
     known = facts_of(_openai("gpt-5.5"))
-    assert known is facts("openai:gpt-5.5")
+    assert known is find_model_facts("openai:gpt-5.5")
     assert isinstance(known.rates, Rates)
 
 
 def test_a_long_prompt_costs_what_its_family_says() -> None:
     long = Usage(input_tokens=500_000, output_tokens=10_000)
-    price = facts("openai:gpt-6-sol").price
+    price = find_model_facts("openai:gpt-6-sol").price
     assert price is not None
-    cost = BridgedModel("mine", _openai("gpt-6-sol")).abilities.cost(long)
+    cost = BridgedModel("mine", _openai("gpt-6-sol")).capabilities.cost(long)
     assert cost == price.of(long) != replace(price, long=None).of(long)
 
 
@@ -37,10 +37,14 @@ def test_another_is_known_by_its_profile_and_has_no_price() -> None:
     profile = ModelProfile(
         context_window=64_000, supports_tools=False, supports_json_object_output=True
     )
-    abilities = BridgedModel("mine", TestModel(profile=profile)).abilities
-    assert (abilities.window, abilities.tool_call, abilities.json_mode) == (64_000, False, True)
-    assert abilities.price is None
-    assert (abilities.vision, abilities.pdf) == (False, False)  # a profile assumes them
+    capabilities = BridgedModel("mine", TestModel(profile=profile)).capabilities
+    assert (capabilities.window, capabilities.tool_call, capabilities.json_mode) == (
+        64_000,
+        False,
+        True,
+    )
+    assert capabilities.price is None
+    assert (capabilities.vision, capabilities.pdf) == (False, False)  # a profile assumes them
 
 
 def test_models_that_ask_one_another_promise_the_least() -> None:

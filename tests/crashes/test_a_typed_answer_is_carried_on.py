@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness, LooplineError
-from loopline.models.json_schema import form
+from loopline.models.json_schema import json_form
 from loopline.testing import Say, ScriptedModel
 from tests.support.crashing_typed_turn import BUNDLE, TEXT, Advice
 
@@ -44,7 +44,7 @@ def test_without_the_type_the_same_is_asked_for_and_the_output_is_its_json(tmp_p
 
     assert asyncio.run(resume()) == {"kind": "green", "minutes": 3}
     [asked] = model.requests
-    assert asked.options.json_form == form("answer", Advice.model_json_schema())
+    assert asked.options.json_form == json_form("answer", Advice.model_json_schema())
 
 
 def test_with_the_type_the_output_is_its_value(tmp_path: Path) -> None:

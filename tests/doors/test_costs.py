@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness
-from loopline.models import Model, Usage, facts
+from loopline.models import Model, Usage, find_model_facts
 from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel
 from tests.doors.command import Loopline
 from tests.doors.terminal import Terminal
@@ -31,7 +31,7 @@ def used(fresh: int, output: int = 0, read: int = 0, written: int = 0) -> Usage:
 def spent(tmp_path_factory: pytest.TempPathFactory) -> Loopline:
     """A conversation that a model refused, another led with a child run, and one without a price went on with."""
     folder = tmp_path_factory.mktemp("spent")
-    price = facts(SONNET).price
+    price = find_model_facts(SONNET).price
     assert price is not None
     refusing = ScriptedModel(
         [Refuse(used(1_000)), Say("Seen.", usage=used(500, 100))], name=SONNET, price=price

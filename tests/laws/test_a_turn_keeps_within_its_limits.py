@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loopline import Harness
 from loopline.errors import ModelRateLimited, ModelStreamBroken, ModelTimedOut
-from loopline.models import Abilities, Json, Prompt, ToolCall
+from loopline.models import Capabilities, Json, Prompt, ToolCall
 from loopline.react import Limits
 from loopline.testing import FakeClock
 from tests.support import child_runs
@@ -93,7 +93,7 @@ async def live(life: Life) -> tuple[BillingModel, ...]:
         BillingModel(
             play,
             name=name,
-            abilities=Abilities(window=life.window, output_limit=1_500, price=price),
+            capabilities=Capabilities(window=life.window, output_limit=1_500, price=price),
             clock=clock,
         )
         for name, price in (("cheap", PRICE), ("dear", DEAR))

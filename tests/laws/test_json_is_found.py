@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.models import BrokenJson, JsonObject, dumps, extract_json, object_at, scan_json
+from loopline.models import BrokenJson, JsonObject, dumps, extract_json, parse_object_at, scan_json
 from tests.strategies import json_objects, texts
 
 awkward = st.text('{}[]"`\\:, \na', max_size=20)
@@ -43,7 +43,7 @@ def test_all_objects_are_found_in_their_order(values: list[JsonObject], between:
 def test_an_object_is_read_where_it_begins_and_its_end_is_told(
     value: JsonObject, behind: str
 ) -> None:
-    found = object_at(f"ab{dumps(value)}{behind}", 2)
+    found = parse_object_at(f"ab{dumps(value)}{behind}", 2)
     assert not isinstance(found, BrokenJson)
     assert (dumps(found[0]), found[1]) == (dumps(value), 2 + len(dumps(value)))
 
@@ -107,7 +107,7 @@ HARD = [
 def test_two_hundred_kilobytes_of_anything_are_read(head: str, piece: str) -> None:
     text = head + piece * (200_000 // len(piece))
     assert isinstance(scan_json(text), list)
-    assert object_at(text, 0) is not None
+    assert parse_object_at(text, 0) is not None
     extract_json(text)
 
 

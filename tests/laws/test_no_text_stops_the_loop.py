@@ -7,9 +7,9 @@ import json
 import pytest
 
 from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, Bundle, Harness
-from loopline.adapters.providers.failures import Account, piece
+from loopline.adapters.providers.failures import Credentials, piece
 from loopline.errors import ModelStreamBroken
-from loopline.models import BrokenJson, Json, whole_object
+from loopline.models import BrokenJson, Json, parse_object
 from loopline.prompt import truncation
 from loopline.testing import Call, ScriptedModel
 from loopline.timeline import citations
@@ -23,7 +23,7 @@ GENEROUS_MS = 500
 ANSWER_MS = 150
 """No work on the loop is to take above 50 ms; three times that is what a test allows. On the loop, half a million
 characters of citations took 900 ms, and backticks and quotes 180 ms."""
-ACCOUNT = Account(model="m", variable="KEY", key="", wire="openai")
+ACCOUNT = Credentials(model="m", variable="KEY", key="", wire="openai")
 HARMLESS = 200_000
 """Characters of a text that is a prompt or an argument."""
 
@@ -60,11 +60,11 @@ def test_json_of_many_values_is_not_read_and_a_long_text_of_commas_is(item: str)
     written = f'{{"a": [{item * (2_000_000 // len(item))} 1]}}'
     with pytest.raises(ModelStreamBroken, match="more than 50,000 values"):
         piece(written, ACCOUNT)
-    broken = whole_object(written)
+    broken = parse_object(written)
     assert isinstance(broken, BrokenJson)
     assert "more than 50,000 values" in broken.problem
     long = json.dumps({"a": item * 200_000})
-    assert piece(long, ACCOUNT) == whole_object(long) == json.loads(long)
+    assert piece(long, ACCOUNT) == parse_object(long) == json.loads(long)
 
 
 async def test_a_prompt_above_its_limit_is_refused_and_nothing_is_recorded() -> None:

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from loopline import Bundle, Delta, Harness, PartialOutput
-from loopline.models import Abilities, Json, OutputType, Prompt, Reply, TextDelta, ToolCall, dumps
+from loopline.models import (
+    Capabilities,
+    Json,
+    OutputType,
+    Prompt,
+    Reply,
+    TextDelta,
+    ToolCall,
+    dumps,
+)
 from loopline.models.output import JsonText
 from loopline.prompt import protocol
 from loopline.react import ANSWER_TOOL, result
@@ -56,14 +65,14 @@ KINDS: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Literal["yes", "no"], st.sampled_from(["yes", "no"])),
     (bool | None, st.none() | st.booleans()),
 ]
-Way = tuple[ProtocolChoice, Abilities]
-SCHEMA = Abilities(json_schema=True, schema_beside_tools=True)
+Way = tuple[ProtocolChoice, Capabilities]
+SCHEMA = Capabilities(json_schema=True, schema_beside_tools=True)
 WAYS: list[Way] = [
     ("auto", SCHEMA),
-    ("auto", Abilities()),
-    ("json", Abilities()),
-    ("tagged", Abilities()),
-    ("thought_action", Abilities()),
+    ("auto", Capabilities()),
+    ("json", Capabilities()),
+    ("tagged", Capabilities()),
+    ("thought_action", Capabilities()),
 ]
 
 
@@ -71,7 +80,7 @@ WAYS: list[Way] = [
 class Writer:
     """A model that gives one answer, written in some way and in pieces."""
 
-    abilities: Abilities
+    capabilities: Capabilities
     json: str
     value: Json
     plain: bool
@@ -110,10 +119,10 @@ def answers(draw: st.DrawFn) -> tuple[Any, Any]:
 async def test_the_output_is_the_value_and_the_text_reads_as_it(
     answer: tuple[Any, Any], way: Way, plain: bool, size: int, indent: int | None
 ) -> None:
-    (kind, value), (spoken, abilities) = answer, way
+    (kind, value), (spoken, capabilities) = answer, way
     type_ = OutputType[Any](kind)
     text = type_.dump(value)
-    model = Writer(abilities, _spaced(text, indent), _loaded(text), plain, size)
+    model = Writer(capabilities, _spaced(text, indent), _loaded(text), plain, size)
     growing = PartialOutput[Any](kind)
     heard = ""
     async with Harness.open(Bundle(id="b"), store="memory:", model=model) as harness:

@@ -20,7 +20,7 @@ from loopline import Harness
 from loopline.errors import ModelUnavailable
 from loopline.events import Delta, Event
 from loopline.models import (
-    Abilities,
+    Capabilities,
     Prompt,
     ProtocolName,
     Reply,
@@ -129,7 +129,7 @@ class Rambling:
     replies: list[Drawn]
     plans: bool
     name: str = "rambling"
-    abilities: Abilities = field(default_factory=lambda: Abilities(window=200_000))
+    capabilities: Capabilities = field(default_factory=lambda: Capabilities(window=200_000))
     said: list[str] = field(default_factory=list[str])
     requests: int = 0
     stop: Callable[[], Awaitable[object]] = asyncio.Event().wait

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from loopline.models import (
     ATTACHMENTS,
+    DOCUMENTED_ERRORS,
     FAMILIES,
-    REFUSALS,
     UNKNOWN,
     VENDORS,
     AttachmentLimits,
@@ -26,7 +26,7 @@ def tables() -> dict[str, str]:
         "What a family can do": table(
             "begins with|window|output|forced call|JSON|sees|thinking|off by|efforts"
             "|temperature|API|tail",
-            abilities(),
+            capabilities(),
         ),
         "What a family costs": table(
             "begins with|input|output|cache read|cache write|write, lasting|longer prompts",
@@ -38,7 +38,7 @@ def tables() -> dict[str, str]:
     }
 
 
-def abilities() -> Iterator[list[str]]:
+def capabilities() -> Iterator[list[str]]:
     yield ["anything else", *facts_row(UNKNOWN)]
     for family, facts in FAMILIES.items():
         yield [code(family), *facts_row(facts)]
@@ -94,7 +94,7 @@ def providers() -> Iterator[list[str]]:
             code(vendor.base_url),
             code(vendor.url_variable),
             key,
-            vendor.wire,
+            vendor.api_vendor,
         ]
 
 
@@ -120,7 +120,7 @@ def attachment_cells(limits: AttachmentLimits) -> dict[str, str]:
 
 
 def refusals() -> Iterator[list[str]]:
-    for refusal in REFUSALS:
+    for refusal in DOCUMENTED_ERRORS:
         name = code(refusal.name) if refusal.name else ""
         again = "yes" if refusal.again else "no"
         yield [refusal.wire, str(refusal.status), name, refusal.meaning, again]

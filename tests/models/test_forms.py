@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from loopline.models import JsonObject, Prompt, UserMessage, structured_llm_call
-from loopline.models.json_schema import form
+from loopline.models.json_schema import json_form
 from loopline.testing import Raw, ScriptedModel
 
 
@@ -25,7 +25,7 @@ class Shelf(BaseModel):
 
 
 def test_every_object_of_a_strict_form_asks_for_all_it_names_and_for_nothing_else() -> None:
-    made = form("shelf", Shelf.model_json_schema())
+    made = json_form("shelf", Shelf.model_json_schema())
     shelf, tin = made.schema, made.schema["$defs"]
     assert made.strict
     assert (shelf["required"], shelf["additionalProperties"]) == (["tins", "label"], False)
@@ -49,7 +49,7 @@ OPEN: list[JsonObject] = [
 
 @pytest.mark.parametrize("schema", OPEN)
 def test_a_schema_that_leaves_something_open_is_no_strict_form(schema: JsonObject) -> None:
-    assert (form("it", schema).strict, form("it", schema).schema) == (False, schema)
+    assert (json_form("it", schema).strict, json_form("it", schema).schema) == (False, schema)
 
 
 async def test_a_model_that_takes_a_schema_is_given_it_in_place_of_any_object() -> None:
@@ -61,5 +61,5 @@ async def test_a_model_that_takes_a_schema_is_given_it_in_place_of_any_object() 
     )
     asked = model.requests[0].options
     assert result.value == Tin(name="Assam", grams=5)
-    assert asked.json_form == form("reply", Tin.model_json_schema())
+    assert asked.json_form == json_form("reply", Tin.model_json_schema())
     assert not asked.json_object

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopline import LooplineError
-from loopline.models import FAMILIES, UNKNOWN, VENDORS, ModelFacts, Usage, facts, vendor_of
+from loopline.models import (
+    FAMILIES,
+    UNKNOWN,
+    VENDORS,
+    ModelFacts,
+    Usage,
+    find_model_facts,
+    find_vendor,
+)
 from loopline.prompt.caching import (
     MINIMUM_TOKENS,
     AnthropicCache,
@@ -136,7 +144,7 @@ def test_what_the_cache_knows_the_table_knows(family: str) -> None:
     ],
 )
 def test_writing_costs_what_the_cache_of_the_model_says(family: str, price: float) -> None:
-    rates = facts(f"openai:{family}").rates
+    rates = find_model_facts(f"openai:{family}").rates
     assert rates is not None
     assert rates.cache_write == rates.input * price
 
@@ -176,65 +184,65 @@ def test_writing_costs_what_the_cache_of_the_model_says(family: str, price: floa
     ],
 )
 def test_the_longest_family_that_is_the_same_model_is_found(name: str, family: str) -> None:
-    assert facts(name) is FAMILIES[family]
+    assert find_model_facts(name) is FAMILIES[family]
 
 
 @pytest.mark.parametrize("name", ["openai:ft:gpt-4o-2024-08-06:org::abc", "openai:ft:gpt-9:o::x"])
 def test_a_tuned_model_is_known_by_its_base_but_for_its_price(name: str) -> None:
-    base = facts("openai:" + name.split(":")[2])
-    assert facts(name) == replace(base, rates=None)
+    base = find_model_facts("openai:" + name.split(":")[2])
+    assert find_model_facts(name) == replace(base, rates=None)
 
 
 def test_of_an_unknown_model_thinking_goes_back_in_a_way_that_is_safe_whatever_it_does() -> None:
-    assert facts("anthropic:claude-opus-9").tail == "kept"
-    assert facts("openai:gpt-9").thinking == "none"
+    assert find_model_facts("anthropic:claude-opus-9").tail == "kept"
+    assert find_model_facts("openai:gpt-9").thinking == "none"
     for name in ["deepseek:deepseek-v9", "openrouter:deepseek/deepseek-v9"]:
-        assert facts(name).thinking_field == "reasoning_content"
+        assert find_model_facts(name).thinking_field == "reasoning_content"
 
 
 @pytest.mark.parametrize("name", ["", "gpt-5", "claude-opus-5", "acme:gpt-5", ":gpt-5", "openai"])
 def test_without_a_known_provider_the_least_is_promised(name: str) -> None:
-    assert facts(name) is UNKNOWN
+    assert find_model_facts(name) is UNKNOWN
     assert (UNKNOWN.window, UNKNOWN.output_limit, UNKNOWN.tail) == (32_000, 8_000, "dropped")
 
 
 @given(st.text() | st.builds("{}{}".format, st.sampled_from(list(FAMILIES)), st.text()))
 def test_a_lookup_never_fails(name: str) -> None:
-    assert facts(name).window > 0
+    assert find_model_facts(name).window > 0
 
 
 @given(st.sampled_from(list(FAMILIES)), st.sampled_from(["", "-2026-11-20", "-20261120", "@x"]))
 def test_a_dated_id_is_known_by_its_family(family: str, date: str) -> None:
-    assert facts(family + date) == FAMILIES[family]
+    assert find_model_facts(family + date) == FAMILIES[family]
 
 
 def test_who_knows_better_lays_it_over() -> None:
-    assert replace(facts("ollama:qwen3"), window=64_000).window == 64_000
+    assert replace(find_model_facts("ollama:qwen3"), window=64_000).window == 64_000
 
 
 # What a request costs
 
 
 def test_a_long_prompt_makes_the_whole_request_dearer() -> None:
-    haiku = facts("anthropic:claude-haiku-5-5").price
+    haiku = find_model_facts("anthropic:claude-haiku-5-5").price
     assert haiku is not None
     assert haiku.of(Usage(input_tokens=100_000, output_tokens=1_000)) == pytest.approx(0.0105)
     assert haiku.of(Usage(input_tokens=100_001, output_tokens=1_000)) == pytest.approx(0.0525005)
 
 
 def test_writing_for_a_longer_life_costs_twice_the_input() -> None:
-    longer = facts("anthropic:claude-haiku-5-5").long_prompt
+    longer = find_model_facts("anthropic:claude-haiku-5-5").long_prompt
     assert longer is not None
     written = Usage(cache_write_tokens=1_000_000, input_tokens=1_000_000)
     assert longer.rates.price(long=True).of(written) == 1
 
 
 def test_who_is_not_paid_has_no_price() -> None:
-    assert facts("ollama:qwen3").price is None
+    assert find_model_facts("ollama:qwen3").price is None
 
 
 def test_where_there_is_one_life_of_an_entry_it_is_both() -> None:
-    rates = facts("openai:gpt-5.6").rates
+    rates = find_model_facts("openai:gpt-5.6").rates
     assert rates is not None
     assert rates.price(long=True) == rates.price()
 
@@ -244,7 +252,7 @@ def test_where_there_is_one_life_of_an_entry_it_is_both() -> None:
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_every_family_is_of_a_provider_that_speaks_its_api(family: str) -> None:
-    wire = vendor_of(f"{family}x").wire
+    wire = find_vendor(f"{family}x").api_vendor
     assert (wire == "anthropic") is (FAMILIES[family].api == "messages")
 
 
@@ -269,4 +277,4 @@ def test_a_name_without_a_provider_says_which_there_are(name: str) -> None:
     with pytest.raises(
         LooplineError, match="begin it with openai:, openai-chat:, anthropic:, groq:"
     ):
-        vendor_of(name)
+        find_vendor(name)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from loopline.models import (
     ATTACHMENTS,
-    REFUSALS,
-    Meaning,
+    DOCUMENTED_ERRORS,
+    ApiVendor,
+    ErrorMeaning,
     Overflow,
-    Wire,
-    overflow,
-    refusal_of,
+    find_documented_error,
+    find_overflow,
     wait_seconds,
 )
 
@@ -165,7 +165,7 @@ TOO_LONG: list[tuple[str, int | None, str, int | None, int | None]] = [
 def test_too_long_a_prompt_is_recognised_and_the_window_read(
     status: int | None, message: str, window: int | None, tokens: int | None
 ) -> None:
-    assert overflow(status, message) == Overflow(window=window, tokens=tokens)
+    assert find_overflow(status, message) == Overflow(window=window, tokens=tokens)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_too_long_a_prompt_is_recognised_and_the_window_read(
     ],
 )
 def test_other_trouble_is_no_overflow(status: int | None, message: str) -> None:
-    assert overflow(status, message) is None
+    assert find_overflow(status, message) is None
 
 
 WORDS = st.lists(
@@ -197,9 +197,9 @@ WORDS = st.lists(
 
 @given(st.none() | st.integers(), WORDS.map("".join))
 def test_reading_an_error_never_fails(status: int | None, message: str) -> None:
-    found = overflow(status, message)
+    found = find_overflow(status, message)
     assert found is None or found.window is None or found.window >= 0
-    assert refusal_of("openai", status, message) is None or status is not None
+    assert find_documented_error("openai", status, message) is None or status is not None
 
 
 # What an error means
@@ -225,9 +225,9 @@ def test_reading_an_error_never_fails(status: int | None, message: str) -> None:
     ],
 )
 def test_an_error_means_what_its_name_says_else_what_its_status_says(
-    wire: Wire, status: int | None, name: str, meaning: Meaning, again: bool
+    wire: ApiVendor, status: int | None, name: str, meaning: ErrorMeaning, again: bool
 ) -> None:
-    refusal = refusal_of(wire, status, name)
+    refusal = find_documented_error(wire, status, name)
     assert refusal is not None
     assert (refusal.meaning, refusal.again) == (meaning, again)
 
@@ -244,22 +244,22 @@ def test_an_error_means_what_its_name_says_else_what_its_status_says(
     ],
 )
 def test_of_two_names_the_one_counts_that_says_more_than_its_status(
-    status: int | None, names: tuple[str, ...], meaning: Meaning
+    status: int | None, names: tuple[str, ...], meaning: ErrorMeaning
 ) -> None:
-    refusal = refusal_of("openai", status, *names)
+    refusal = find_documented_error("openai", status, *names)
     assert refusal is not None
     assert refusal.meaning == meaning
 
 
 @pytest.mark.parametrize(("status", "name"), [(None, ""), (418, "teapot"), (200, "")])
 def test_of_an_error_that_nobody_documents_nothing_is_said(status: int | None, name: str) -> None:
-    assert refusal_of("anthropic", status, name) is None
+    assert find_documented_error("anthropic", status, name) is None
 
 
 def test_every_refusal_is_found_by_its_name() -> None:
-    named = [refusal for refusal in REFUSALS if refusal.name]
-    assert [refusal_of(one.wire, one.status, one.name) for one in named] == named
-    assert all(refusal.name for refusal in REFUSALS if refusal.wire == "anthropic")
+    named = [refusal for refusal in DOCUMENTED_ERRORS if refusal.name]
+    assert [find_documented_error(one.wire, one.status, one.name) for one in named] == named
+    assert all(refusal.name for refusal in DOCUMENTED_ERRORS if refusal.wire == "anthropic")
 
 
 # How long to wait
@@ -318,7 +318,7 @@ def test_reading_the_headers_never_fails(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("wire", list(ATTACHMENTS))
-def test_what_may_be_attached_fits_its_request(wire: Wire) -> None:
+def test_what_may_be_attached_fits_its_request(wire: ApiVendor) -> None:
     limits = ATTACHMENTS[wire]
     assert (limits.image_bytes or 0) <= limits.request_bytes
     assert limits.pdf_bytes <= limits.request_bytes

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from loopline import Harness, Store
-from loopline.adapters.providers.cassettes import Replay
-from loopline.adapters.providers.cassettes.cassette_file import Request, read
+from loopline.adapters.providers.cassettes import CassettePlayer
+from loopline.adapters.providers.cassettes.cassette_file import RecordedRequest, read
 from loopline.reader.chain_heads import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode
@@ -91,8 +91,8 @@ async def test_heads_that_were_saved_and_signed_fit_the_store_they_are_of(
 async def test_a_cassette_answers_what_was_asked_when_it_was_recorded(cassette: Path) -> None:
     """Prompts may change from version to version, so the very requests are sent again."""
     _, lines = read(cassette)
-    asked = [line for line in lines if isinstance(line, Request)]
-    tape = Replay(cassette)
+    asked = [line for line in lines if isinstance(line, RecordedRequest)]
+    tape = CassettePlayer(cassette)
     await tape.begin()
     async with tape.client() as client:
         said = [

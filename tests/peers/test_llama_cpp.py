@@ -28,7 +28,7 @@ from loopline.models import (
     UserMessage,
     structured_llm_call,
 )
-from loopline.models.json_schema import form
+from loopline.models.json_schema import json_form
 from loopline.react.model_requests import Patience, ask
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
@@ -127,7 +127,7 @@ async def test_the_vendors_client_reads_the_same(served: Llama) -> None:
 
 
 async def test_a_text_is_held_to_a_form(served: Llama) -> None:
-    options = Options(json_form=form("tea", SCHEMA))
+    options = Options(json_form=json_form("tea", SCHEMA))
     (reply,) = await told(served, asking("Tea?", options=options))
     jsonschema.validate(json.loads(reply.text), SCHEMA)
 

@@ -12,7 +12,7 @@ from loopline.errors import ModelError
 from loopline.events import Delta
 from loopline.models import Price, Usage
 from loopline.testing import Call, Fail, FakeClock, Refuse, Say, ScriptedModel
-from loopline.testing.scripted import AbilityChoices, Entry
+from loopline.testing.scripted import CapabilityChoices, Entry
 from loopline.timeline import (
     Decision,
     MemoryLog,
@@ -25,12 +25,12 @@ from tests.support.crashing_log import Died, MortalLog
 from tests.support.workbench import at_work, bodies, heard, said, workbench
 
 
-def one(script: Sequence[Entry], **abilities: Unpack[AbilityChoices]) -> ScriptedModel:
-    return ScriptedModel(script, name="one", strict=False, **abilities)
+def one(script: Sequence[Entry], **capabilities: Unpack[CapabilityChoices]) -> ScriptedModel:
+    return ScriptedModel(script, name="one", strict=False, **capabilities)
 
 
-def two(script: Sequence[Entry], **abilities: Unpack[AbilityChoices]) -> ScriptedModel:
-    return ScriptedModel(script, name="two", strict=False, **abilities)
+def two(script: Sequence[Entry], **capabilities: Unpack[CapabilityChoices]) -> ScriptedModel:
+    return ScriptedModel(script, name="two", strict=False, **capabilities)
 
 
 async def test_after_a_refusal_the_next_model_is_asked_the_same_and_stays_for_the_turn() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loopline import Harness
 from loopline.events import Delta, Event
-from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall
+from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Resolved
 from loopline.timeline import Block, Completion, Pool, Source, SourceAdded, citations
 from tests.support.playground import bundle
@@ -21,7 +21,7 @@ class InPieces:
     """A model that finds two pages, then answers in these pieces."""
 
     name = "in pieces"
-    abilities = Abilities()
+    capabilities = Capabilities()
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self._pieces = pieces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall
+from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
 from loopline.prompt import replayed_rounds
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.timeline import Timeline
@@ -28,7 +28,7 @@ class Busy:
     """Takes its time for a call and then answers; `meanwhile` the user says more."""
 
     name = "busy"
-    abilities = Abilities()
+    capabilities = Capabilities()
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock

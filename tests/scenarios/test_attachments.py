@@ -24,7 +24,7 @@ from loopline import (
     TurnResult,
 )
 from loopline.files import read_attachments
-from loopline.models import ATTACHMENTS, Attached, Carrying, Json, Prompt, UserMessage
+from loopline.models import ATTACHMENTS, Attached, AttachmentSupport, Json, Prompt, UserMessage
 from loopline.prompt import attached_files
 from loopline.reader import DocumentError, read_document
 from loopline.testing import Call, Refuse, ScriptedModel
@@ -396,4 +396,4 @@ def test_an_image_is_estimated_at_what_the_dearest_vendor_says(
     width: int, height: int, costs: int
 ) -> None:
     (file,) = read_attachments(Attachment("x.gif", gif(width, height)), AttachmentCaps())
-    assert costs <= attached_files.tokens_of(file, Carrying()) <= max(2 * costs, 300)
+    assert costs <= attached_files.tokens_of(file, AttachmentSupport()) <= max(2 * costs, 300)

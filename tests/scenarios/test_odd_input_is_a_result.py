@@ -23,7 +23,7 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, ToolCall, UserMessage
+from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, ToolCall, UserMessage
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel, ScriptError, Wait
 from loopline.timeline import (
     NEW_TURN,
@@ -252,7 +252,7 @@ class Breaking:
     """A model whose own code raises what is no ModelError."""
 
     name = "breaking"
-    abilities = Abilities()
+    capabilities = Capabilities()
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         raise LooplineError("no key set")

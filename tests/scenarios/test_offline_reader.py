@@ -445,5 +445,5 @@ async def test_it_says_what_it_is_and_can_do() -> None:
     model = OfflineModel()
 
     assert model.name == "offline"
-    assert model.abilities.tool_call
-    assert (model.abilities.window, model.abilities.output_limit) == (1_000_000, 8_000)
+    assert model.capabilities.tool_call
+    assert (model.capabilities.window, model.capabilities.output_limit) == (1_000_000, 8_000)

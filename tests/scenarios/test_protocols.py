@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loopline.errors import LooplineError
-from loopline.models import Abilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
+from loopline.models import Capabilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react import LoopOptions, checked, chosen_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
@@ -286,22 +286,22 @@ def test_an_observation_is_marked_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "abilities", "chosen"),
+    ("asked", "capabilities", "chosen"),
     [
-        ("auto", Abilities(), "native"),
-        ("auto", Abilities(tool_call=False, json_mode=True), "json"),
-        ("auto", Abilities(tool_call=False), "tagged"),
-        ("native", Abilities(tool_call=False, json_mode=True), "json"),
-        ("native", Abilities(tool_call=False), "tagged"),
-        ("json", Abilities(), "json"),
-        ("tagged", Abilities(), "tagged"),
-        ("thought_action", Abilities(tool_call=False), "thought_action"),
+        ("auto", Capabilities(), "native"),
+        ("auto", Capabilities(tool_call=False, json_mode=True), "json"),
+        ("auto", Capabilities(tool_call=False), "tagged"),
+        ("native", Capabilities(tool_call=False, json_mode=True), "json"),
+        ("native", Capabilities(tool_call=False), "tagged"),
+        ("json", Capabilities(), "json"),
+        ("tagged", Capabilities(), "tagged"),
+        ("thought_action", Capabilities(tool_call=False), "thought_action"),
     ],
 )
 def test_the_protocol_goes_by_what_was_asked_for_and_what_the_model_can_do(
-    asked: ProtocolName, abilities: Abilities, chosen: ProtocolName
+    asked: ProtocolName, capabilities: Capabilities, chosen: ProtocolName
 ) -> None:
-    model = ScriptedModel([], tool_call=abilities.tool_call, json_mode=abilities.json_mode)
+    model = ScriptedModel([], tool_call=capabilities.tool_call, json_mode=capabilities.json_mode)
     assert chosen_protocol(LoopOptions(protocol=asked), model).name == chosen
 
 

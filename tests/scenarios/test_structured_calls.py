@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from loopline import LooplineError
 from loopline.models import (
-    Abilities,
+    Capabilities,
     JsonObject,
     Level,
     Prompt,
@@ -27,7 +27,7 @@ from loopline.models import (
     structured_llm_call,
 )
 from loopline.testing import Call, Fail, Raw, Refuse, Say, ScriptedModel
-from loopline.testing.scripted import AbilityChoices, Entry
+from loopline.testing.scripted import CapabilityChoices, Entry
 
 SCHEMA: JsonObject = {
     "type": "object",
@@ -54,8 +54,8 @@ class Tree:
     below: tuple[Tree, ...]
 
 
-def scripted(*entries: Entry, **abilities: Unpack[AbilityChoices]) -> ScriptedModel:
-    chosen: AbilityChoices = {"tool_call": False, **abilities}
+def scripted(*entries: Entry, **capabilities: Unpack[CapabilityChoices]) -> ScriptedModel:
+    chosen: CapabilityChoices = {"tool_call": False, **capabilities}
     return ScriptedModel([], aux={"title": entries}, **chosen)
 
 
@@ -66,7 +66,7 @@ async def ask(
     return result
 
 
-KINDS: list[tuple[AbilityChoices, list[Level]]] = [
+KINDS: list[tuple[CapabilityChoices, list[Level]]] = [
     (
         {"tool_call": True, "json_mode": True},
         ["native", "json_mode", "json_mode", "plain_text", "plain_text"],
@@ -78,31 +78,33 @@ KINDS: list[tuple[AbilityChoices, list[Level]]] = [
 ]
 
 
-@pytest.mark.parametrize(("abilities", "levels"), KINDS)
+@pytest.mark.parametrize(("capabilities", "levels"), KINDS)
 async def test_a_model_is_asked_as_often_as_its_abilities_allow(
-    abilities: AbilityChoices, levels: list[Level]
+    capabilities: CapabilityChoices, levels: list[Level]
 ) -> None:
-    model = scripted(*[Raw("no data")] * 5, **abilities)
+    model = scripted(*[Raw("no data")] * 5, **capabilities)
     result = await ask(model)
     assert [one.level for one in result.attempts] == levels
     assert (result.ok, result.value, result.raw, result.level) == (False, None, {}, "plain_text")
     assert len(model.requests) == len(levels)
 
 
-@pytest.mark.parametrize(("abilities", "levels"), KINDS)
+@pytest.mark.parametrize(("capabilities", "levels"), KINDS)
 @pytest.mark.parametrize("entry", [Raw(""), Refuse(), Fail("down"), Fail(OSError("no route"))])
 async def test_nothing_to_correct_is_not_asked_for_again(
-    abilities: AbilityChoices, levels: list[Level], entry: Entry
+    capabilities: CapabilityChoices, levels: list[Level], entry: Entry
 ) -> None:
-    model = scripted(*[entry] * 5, **abilities)
+    model = scripted(*[entry] * 5, **capabilities)
     result = await ask(model)
     assert [one.level for one in result.attempts] == list(dict.fromkeys(levels))
     assert not result.ok
 
 
-@pytest.mark.parametrize(("abilities", "levels"), KINDS)
-async def test_no_request_is_made_twice(abilities: AbilityChoices, levels: list[Level]) -> None:
-    model = scripted(*[Raw('{"answer": 4}')] * 5, **abilities)
+@pytest.mark.parametrize(("capabilities", "levels"), KINDS)
+async def test_no_request_is_made_twice(
+    capabilities: CapabilityChoices, levels: list[Level]
+) -> None:
+    model = scripted(*[Raw('{"answer": 4}')] * 5, **capabilities)
     await ask(model)
     for number, request in enumerate(model.requests):
         assert request not in model.requests[:number]
@@ -258,7 +260,7 @@ class Odd:
 
     hangs: bool
     name: str = "odd"
-    abilities: Abilities = field(default_factory=lambda: Abilities(tool_call=False))
+    capabilities: Capabilities = field(default_factory=lambda: Capabilities(tool_call=False))
     asked: int = 0
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:

@@ -27,7 +27,7 @@ from loopline.events import Event
 from loopline.models import Prompt, Reply, TextDelta
 from loopline.react import ANSWER_TOOL, result
 from loopline.testing import Call, FakeClock, Raw, Say, ScriptedModel
-from loopline.testing.scripted import AbilityChoices
+from loopline.testing.scripted import CapabilityChoices
 from loopline.timeline import (
     Body,
     Completion,
@@ -86,7 +86,7 @@ TEXT = '{"kind":"green","minutes":3}'
 WRONG = '{"kind":"green","minutes":"three"}'
 BUNDLE = Bundle(id="tea", instructions="You help to make tea.", tools=[steep, decide])
 
-WAYS: dict[str, AbilityChoices] = {
+WAYS: dict[str, CapabilityChoices] = {
     "schema": {"json_schema": True, "schema_beside_tools": True},
     "tool": {},
     "words, json": {"tool_call": False, "json_mode": True},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall
+from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
 from loopline.testing import FakeClock
 from loopline.timeline import Completion, RangeSummary
 from tests.support.workbench import at_work, bodies, shown, workbench
@@ -17,7 +17,7 @@ class Summarizing:
     name = "summarizing"
 
     def __init__(self, meanwhile: Callable[[], Awaitable[object]]) -> None:
-        self.abilities = Abilities(window=14_000, output_limit=1_000)
+        self.capabilities = Capabilities(window=14_000, output_limit=1_000)
         self.meanwhile = meanwhile
         self.summaries = 0
         self.decided: list[Prompt] = []

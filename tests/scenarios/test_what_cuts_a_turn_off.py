@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loopline import TurnPayload, TurnResult
-from loopline.models import Abilities, Prompt, Reply, TextDelta
+from loopline.models import Capabilities, Prompt, Reply, TextDelta
 from loopline.react import Allow, Around, GuardedCall, Limits, Verdict
 from loopline.react.extensions import Run
 from loopline.react.guards import ask_before
@@ -101,7 +101,7 @@ class Slow:
     """Chooses tools, and writes, only once it is let go; what it is asked for is noted."""
 
     name = "slow"
-    abilities = Abilities()
+    capabilities = Capabilities()
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -154,7 +154,7 @@ class Endless:
     """Writes without an end until the request shows that the user has interrupted it so often."""
 
     name = "endless"
-    abilities = Abilities()
+    capabilities = Capabilities()
 
     def __init__(self, interrupts: int) -> None:
         self.writing = asyncio.Event()

@@ -9,7 +9,7 @@ import pytest
 
 from loopline import Harness
 from loopline.events import Delta
-from loopline.models import Abilities, Prompt, ProtocolName, Reply, TextDelta
+from loopline.models import Capabilities, Prompt, ProtocolName, Reply, TextDelta
 from loopline.prompt import protocol
 from loopline.testing import Call, Raw, Say
 from loopline.testing.scripted import Entry
@@ -103,7 +103,7 @@ class Letters:
     """A model that writes one reply letter by letter."""
 
     name = "letters"
-    abilities = Abilities()
+    capabilities = Capabilities()
 
     def __init__(self, text: str) -> None:
         self._text = text

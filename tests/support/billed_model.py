@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 from loopline.models import (
-    Abilities,
     AssistantMessage,
+    Capabilities,
     Price,
     Prompt,
     Reply,
@@ -61,8 +61,8 @@ class BillingModel:
 
     play: Callable[[Prompt], Move]
     name: str = "billing"
-    abilities: Abilities = field(
-        default_factory=lambda: Abilities(window=100_000, output_limit=8_000, price=PRICE)
+    capabilities: Capabilities = field(
+        default_factory=lambda: Capabilities(window=100_000, output_limit=8_000, price=PRICE)
     )
     clock: FakeClock = field(default_factory=FakeClock)
     bills: list[Bill] = field(default_factory=list[Bill])
@@ -70,7 +70,7 @@ class BillingModel:
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The move's text and calls, as far as the output limit goes; what is cut off before is not billed."""
         move = self.play(prompt)
-        limit = prompt.options.output_limit or self.abilities.output_limit
+        limit = prompt.options.output_limit or self.capabilities.output_limit
         text = f"{move.text} {'word ' * move.words}".strip()
         calls = () if len(text) > 4 * limit else move.calls
         said = text[: 4 * limit]
@@ -103,7 +103,7 @@ class BillingModel:
         return len(self.bills) - 1
 
     def _cost(self, usage: Usage) -> float:
-        return self.abilities.cost(usage) or 0.0
+        return self.capabilities.cost(usage) or 0.0
 
     @property
     def tokens(self) -> int:

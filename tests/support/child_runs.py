@@ -17,8 +17,8 @@ from loopline import (
     tool,
 )
 from loopline.models import (
-    Abilities,
     AssistantMessage,
+    Capabilities,
     Price,
     Prompt,
     Reply,
@@ -177,7 +177,7 @@ class Cast:
     """
 
     name = "cast"
-    abilities = Abilities(
+    capabilities = Capabilities(
         window=1_000_000, price=Price(input=1.0, output=2.0, cache_read=0.0, cache_write=0.0)
     )
 

@@ -29,7 +29,7 @@ from loopline import (
 from loopline.adapters.blobs import FileBlobs
 from loopline.adapters.sql import SqlLog
 from loopline.conversations import Conversation
-from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall
+from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import Allow, Ask, GuardedCall, Verdict
 from loopline.timeline import (
     Block,
@@ -253,7 +253,7 @@ class Repeatable:
     """A model that goes by what it has decided so far, so that it can be asked again after a crash."""
 
     name = "repeatable"
-    abilities = Abilities(window=20_000, output_limit=1_000)
+    capabilities = Capabilities(window=20_000, output_limit=1_000)
 
     def __init__(self, length: Length, ledger: str, summary: str) -> None:
         self.talk: Conversation | None = None

@@ -29,7 +29,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.clock import SystemClock
 from loopline.conversations import Conversation, Receipt
 from loopline.errors import ModelTimedOut
-from loopline.models import Abilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.models import Capabilities, Json, Prompt, Reply, TextDelta, ToolCall, Usage
 from loopline.react import Allow, Ask, GuardedCall, Limits, Verdict
 from loopline.testing import FakeClock
 from loopline.timeline import (
@@ -238,10 +238,10 @@ class Slow:
 class Teller:
     """A model that makes the calls of the story, in pieces, and answers in the end."""
 
-    def __init__(self, scene: Scene, name: str, abilities: Abilities) -> None:
+    def __init__(self, scene: Scene, name: str, capabilities: Capabilities) -> None:
         self._scene = scene
         self.name = name
-        self.abilities = abilities
+        self.capabilities = capabilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next decision, an answer or a summary."""
@@ -286,7 +286,7 @@ class Teller:
 
 def tellers(scene: Scene) -> list[Teller]:
     """A chain of two that differ in all: the second writes its calls, and its tails stay."""
-    calling = Abilities(window=7_000, output_limit=1_000)
+    calling = Capabilities(window=7_000, output_limit=1_000)
     writing = replace(calling, tool_call=False, json_mode=True, tail="kept")
     return [Teller(scene, "teller", calling), Teller(scene, "writer", writing)]
 

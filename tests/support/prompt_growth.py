@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from loopline import BaseWorkflow, Bundle, Harness
 from loopline.models import (
-    Abilities,
+    Capabilities,
     Prompt,
     Reply,
     TextDelta,
@@ -72,7 +72,9 @@ class Diarist:
 
     def __init__(self, diary: Diary) -> None:
         self.diary = diary
-        self.abilities: Abilities = Abilities(window=diary.window, output_limit=OUTPUT_LIMIT)
+        self.capabilities: Capabilities = Capabilities(
+            window=diary.window, output_limit=OUTPUT_LIMIT
+        )
         self.turn = 0
         self.round = 0
         self.carried = 0

@@ -20,7 +20,7 @@ from loopline import (
     TurnResult,
     tool,
 )
-from loopline.models import Abilities, Prompt, Reply, TextDelta, ToolCall, Usage
+from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall, Usage
 from loopline.testing import Call, FakeClock
 from loopline.timeline import (
     NEW_TURN,
@@ -40,7 +40,7 @@ from loopline.timeline import (
 )
 
 HERE = ConversationKey(name="c")
-SMALL = Abilities(window=8_000, output_limit=1_500)
+SMALL = Capabilities(window=8_000, output_limit=1_500)
 LONG = "seven words that say nothing at all " * 90
 
 COMMIT = "0123456789" * 4
@@ -146,7 +146,7 @@ class Acting:
     requests: list[Prompt] = field(default_factory=list[Prompt])
     conversation: ConversationKey = HERE
     name: str = "acting"
-    abilities: Abilities = SMALL
+    capabilities: Capabilities = SMALL
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """The next step."""

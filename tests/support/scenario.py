@@ -20,14 +20,14 @@ from loopline.conversations import Conversation
 from loopline.errors import ModelTimedOut
 from loopline.events import Event, Observer
 from loopline.models import (
-    Abilities,
     AssistantMessage,
-    Echo,
+    Capabilities,
     Json,
     JsonObject,
     Message,
     Prompt,
     ProtocolName,
+    ReasoningReplay,
     Reply,
     TailKind,
     TextDelta,
@@ -200,7 +200,7 @@ class LivingModel:
         self._world = world
         self._kind = kind
         self.name = kind.name
-        self.abilities = Abilities(
+        self.capabilities = Capabilities(
             window=kind.window,
             output_limit=kind.output_limit,
             tool_call=kind.acts,
@@ -228,7 +228,7 @@ class LivingModel:
         if act.refuses:
             yield Reply(text="Not that.", stop_reason="refusal", usage=usage)
             return
-        thought = Echo(wire=self._kind.wire, parts=({"behind": behind(prompt)},))
+        thought = ReasoningReplay(wire=self._kind.wire, parts=({"behind": behind(prompt)},))
         yield replace(reply, usage=usage, echo=thought if self._kind.binds else None)
 
     def _summary(self, prompt: Prompt) -> Reply:
@@ -300,7 +300,7 @@ def whole(prompt: Prompt) -> str:
 def _counted(message: Message) -> str:
     """What of a message the model reads: of one that goes back as it came just that, of a past tail nothing."""
     match message:
-        case AssistantMessage(echo=Echo() as echo, calls=calls):
+        case AssistantMessage(echo=ReasoningReplay() as echo, calls=calls):
             return f"{echo}{calls!r}"
         case UserMessage(passing=True):
             return ""

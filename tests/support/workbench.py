@@ -25,10 +25,10 @@ from loopline import (
 from loopline.bundle import Setting
 from loopline.conversations import Conversation
 from loopline.events import Event
-from loopline.models import Abilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
+from loopline.models import Capabilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
 from loopline.react import Around, Guard, Limits, Nudge, Preset, PresetName
 from loopline.testing import FakeClock, ScriptedModel
-from loopline.testing.scripted import AbilityChoices, Entry
+from loopline.testing.scripted import CapabilityChoices, Entry
 from loopline.timeline import Body, Completion, RoundStart, TimelineLog
 
 T = TypeVar("T")
@@ -215,9 +215,9 @@ async def at_work(
         yield harness.conversation("c")
 
 
-def in_json(script: Sequence[Entry], **abilities: Unpack[AbilityChoices]) -> ScriptedModel:
+def in_json(script: Sequence[Entry], **capabilities: Unpack[CapabilityChoices]) -> ScriptedModel:
     """A model without calls of its own, that can be held to JSON."""
-    chosen: AbilityChoices = {"tool_call": False, "json_mode": True, **abilities}
+    chosen: CapabilityChoices = {"tool_call": False, "json_mode": True, **capabilities}
     return ScriptedModel(script, **chosen)
 
 
@@ -306,8 +306,10 @@ class Spoken:
 
     name = "spoken"
 
-    def __init__(self, *replies: Reply | Sequence[str], abilities: Abilities | None = None) -> None:
-        self.abilities = abilities or Abilities()
+    def __init__(
+        self, *replies: Reply | Sequence[str], capabilities: Capabilities | None = None
+    ) -> None:
+        self.capabilities = capabilities or Capabilities()
         self.requests: list[Prompt] = []
         self.streamed: list[str] = []
         self._replies = list(replies)

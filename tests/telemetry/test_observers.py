@@ -203,7 +203,7 @@ class Mute:
     """A model that cannot be asked."""
 
     name = "mute"
-    abilities = Cast.abilities
+    capabilities = Cast.capabilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         raise ModelError("it is not to be had")

@@ -6,34 +6,34 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 
 from loopline.adapters.providers.anthropic_messages import AnthropicMessages
-from loopline.adapters.providers.failures import Account
-from loopline.adapters.providers.http import Http
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.failures import Credentials
+from loopline.adapters.providers.http import HttpTransport
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.openai_chat import OpenAiChat
 from loopline.adapters.providers.openai_responses import OpenAiResponses
 from loopline.adapters.providers.request_bytes import a_list, an_object
-from loopline.models import Abilities, Json, JsonObject, ModelFacts, Prompt
+from loopline.models import Capabilities, Json, JsonObject, ModelFacts, Prompt
 
 KEY = "sk-secret-of-mine"
-WIRES: Mapping[str, Callable[..., WireModel]] = {
+WIRES: Mapping[str, Callable[..., HttpModel]] = {
     "chat": OpenAiChat,
     "responses": OpenAiResponses,
     "messages": AnthropicMessages,
 }
 
 
-def account_of(wire: str) -> Account:
+def account_of(wire: str) -> Credentials:
     """Who asks on that wire."""
-    return Account(f"{wire}:m", "THE_KEY", KEY, "anthropic" if wire == "messages" else "openai")
+    return Credentials(f"{wire}:m", "THE_KEY", KEY, "anthropic" if wire == "messages" else "openai")
 
 
 def wired(
     wire: str,
     url: str = "http://localhost:1",
-    abilities: Abilities | None = None,
+    capabilities: Capabilities | None = None,
     facts: ModelFacts | None = None,
     model: str = "m",
-) -> WireModel:
+) -> HttpModel:
     """A model on that wire."""
     account = account_of(wire)
     return WIRES[wire](
@@ -41,8 +41,8 @@ def wired(
         model=model,
         url=url,
         account=account,
-        abilities=abilities or Abilities(),
-        http=Http(),
+        capabilities=capabilities or Capabilities(),
+        http=HttpTransport(),
         facts=facts,
     )
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from loopline.adapters.providers.http import Http, MakeClient
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http import HttpTransport, MakeClient
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import (
-    Abilities,
+    Capabilities,
     Model,
     Prompt,
     Reply,
@@ -43,16 +43,16 @@ async def saying(*steps: Step) -> AsyncGenerator[Peer, None]:
 @asynccontextmanager
 async def model_at(
     peer: Peer, wire: str, timeouts: Timeouts = PATIENT, make: MakeClient | None = None
-) -> AsyncGenerator[WireModel, None]:
+) -> AsyncGenerator[HttpModel, None]:
     """The model that speaks this wire with the server, by the usual client or another."""
-    http = Http(make)
+    http = HttpTransport(make)
     url = peer.url if wire == "messages" else f"{peer.url}/v1"
     made = WIRES[wire](
         f"{wire}:m",
         model="m",
         url=url,
         account=account_of(wire),
-        abilities=Abilities(),
+        capabilities=Capabilities(),
         http=http,
         timeouts=timeouts,
     )

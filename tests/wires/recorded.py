@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx2
 
-from loopline.adapters.providers.http import Http
+from loopline.adapters.providers.http import HttpTransport
 from loopline.errors import (
     ModelError,
     ModelOverflow,
@@ -418,10 +418,10 @@ class _Answering(httpx2.AsyncBaseTransport):
         return httpx2.Response(self.response.status, headers=headers, stream=_Pieces(self.pieces))
 
 
-def replaying(response: Recorded, pieces: Sequence[bytes] | None = None) -> Http:
+def replaying(response: Recorded, pieces: Sequence[bytes] | None = None) -> HttpTransport:
     """A client to which every request is answered with that response, in these pieces."""
     transport = _Answering(response, [response.body] if pieces is None else pieces)
-    return Http(lambda: httpx2.AsyncClient(transport=transport))
+    return HttpTransport(lambda: httpx2.AsyncClient(transport=transport))
 
 
 def _write() -> None:

@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 from loopline import Harness
 from loopline.errors import ModelError
 from loopline.events import Delta, Event
-from loopline.models import Abilities, JsonObject, Model, Prompt, Reply, TextDelta
+from loopline.models import Capabilities, JsonObject, Model, Prompt, Reply, TextDelta
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit
 from tests.docs.pages import ROOT
@@ -82,7 +82,7 @@ came to. Deltas bear their attempt; the blocks are those behind the first `react
 request after the one that failed; the next turn is another question in the same conversation. The errors are told under
 [what goes wrong](wires-README.md#what-goes-wrong).
 """
-REFUSALS = {
+DOCUMENTED_ERRORS = {
     "400": Status(400),
     "400 that names a window": OPENAI_OVERFLOW,
     "401": Status(401),
@@ -127,7 +127,7 @@ class Witnessed:
 
     def __init__(self, model: Model) -> None:
         self.name: str = model.name
-        self.abilities: Abilities = model.abilities
+        self.capabilities: Capabilities = model.capabilities
         self.errors: list[str] = []
         self._model = model
 
@@ -172,7 +172,10 @@ class Server(Generic[SayT]):
 
     def faults(self) -> Iterator[tuple[str, str, Behaviour[SayT]]]:
         """Each phase with each of its faults."""
-        for fault, refusal in {**REFUSALS, **(OF_OPENAI if self.path != MESSAGES else {})}.items():
+        for fault, refusal in {
+            **DOCUMENTED_ERRORS,
+            **(OF_OPENAI if self.path != MESSAGES else {}),
+        }.items():
             yield "at the status", fault, refusal
         yield "at the status", "a reset", Cut(self.thought, after_bytes=0)
         yield "at the status", "silence", Silence(self.thought)

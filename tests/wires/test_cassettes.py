@@ -16,16 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.cassettes import Recording, Replay
+from loopline.adapters.providers.cassettes import CassettePlayer, CassetteRecorder
 from loopline.adapters.providers.cassettes.cassette_file import (
-    Head,
-    Request,
-    Response,
+    CassetteHeader,
+    RecordedRequest,
+    RecordedResponse,
     read,
     written,
 )
 from loopline.adapters.providers.http import pooled
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.clock import SystemClock
 from loopline.errors import CassetteError, ModelAccessError, ModelError, ModelTimedOut
 from loopline.models import Prompt, TextDelta, Timeouts, UserMessage
@@ -74,9 +74,9 @@ def peer_saying(wire: str) -> AbstractAsyncContextManager[Peer]:
 @asynccontextmanager
 async def recorded(
     peer: Peer, file: Path, wire: str = "chat", timeouts: Timeouts = PATIENT
-) -> AsyncGenerator[WireModel, None]:
+) -> AsyncGenerator[HttpModel, None]:
     """The model at the server, on the record."""
-    tape = Recording(file, SystemClock(), [], {})
+    tape = CassetteRecorder(file, SystemClock(), [], {})
     await tape.begin()
     async with model_at(peer, wire, timeouts, lambda: tape.client(pooled())) as model:
         yield model
@@ -84,9 +84,9 @@ async def recorded(
 
 
 @asynccontextmanager
-async def again(peer: Peer, file: Path, wire: str = "chat") -> AsyncGenerator[WireModel, None]:
+async def again(peer: Peer, file: Path, wire: str = "chat") -> AsyncGenerator[HttpModel, None]:
     """The same model, with the cassette in place of the server, which has gone."""
-    async with model_at(peer, wire, make=Replay(file).client) as model:
+    async with model_at(peer, wire, make=CassettePlayer(file).client) as model:
         yield model
 
 
@@ -97,7 +97,7 @@ async def test_a_reply_comes_again_when_its_server_has_gone(wire: str, file: Pat
     async with again(peer, file, wire) as model:
         assert await asked(model) == first
     assert first[1].text == GREEN
-    (kept,) = [one for one in read(file)[1] if isinstance(one, Request)]
+    (kept,) = [one for one in read(file)[1] if isinstance(one, RecordedRequest)]
     assert kept.content == peer.requests[0].raw
 
 
@@ -237,7 +237,7 @@ async def test_a_reply_that_nobody_read_on_ends_there_again(file: Path) -> None:
             await _emptied(second)
 
 
-async def _first(model: WireModel, count: int) -> AsyncGenerator[TextDelta, None]:
+async def _first(model: HttpModel, count: int) -> AsyncGenerator[TextDelta, None]:
     replies = model.stream(PROMPT)
     for _ in range(count):
         piece = await anext(replies)
@@ -269,7 +269,7 @@ async def test_a_recording_that_was_cut_anywhere_is_good_up_to_there(file: Path)
                 await asked(model, about("Second?"))
 
 
-HEAD = written(Head(at=datetime(2026, 1, 1, tzinfo=UTC)))
+HEAD = written(CassetteHeader(at=datetime(2026, 1, 1, tzinfo=UTC)))
 NEWER = json.dumps({**json.loads(HEAD), "version": 2}).encode() + b"\n"
 
 
@@ -291,19 +291,19 @@ def test_a_file_that_is_no_cassette_is_told_with_the_line(
 ) -> None:
     file.write_bytes(content)
     with pytest.raises(CassetteError, match=said):
-        Replay(file)
+        CassettePlayer(file)
 
 
 async def test_a_recording_takes_no_place_of_another(file: Path) -> None:
     keep(file, HEAD)
     with pytest.raises(CassetteError, match="is there already"):
-        await Recording(file, SystemClock(), [], {}).begin()
+        await CassetteRecorder(file, SystemClock(), [], {}).begin()
     assert kept(file) == HEAD
 
 
 def test_a_file_that_is_not_there_is_told(file: Path) -> None:
     with pytest.raises(CassetteError, match="cannot be replayed: No such file"):
-        Replay(file)
+        CassettePlayer(file)
 
 
 JSONS = st.recursive(
@@ -319,7 +319,7 @@ def test_a_line_gives_every_byte_again(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, pieces: list[bytes]
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "lines.jsonl"
-    request = Request(number=1, url="http://a.b", headers={}, content=content)
-    response = Response(number=1, status=200, pieces=tuple(pieces))
+    request = RecordedRequest(number=1, url="http://a.b", headers={}, content=content)
+    response = RecordedResponse(number=1, status=200, pieces=tuple(pieces))
     file.write_bytes(HEAD + written(request) + written(response))
     assert read(file)[1] == [request, response]

@@ -14,9 +14,9 @@ from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.deepseek import DeepSeekProvider
 
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
-from loopline.models import Abilities, Model, Prompt, Reply, TextDelta, facts
+from loopline.models import Capabilities, Model, Prompt, Reply, TextDelta, find_model_facts
 from loopline.timeline import Decision, Exit
 from tests.bridge.bridged_model import bridged_at
 from tests.support.peers import anthropic_replies as ant
@@ -30,7 +30,7 @@ from tests.support.workbench import at_work, bodies
 from tests.wires.flat_request import KEY, wired
 
 FAMILIES = ("deepseek", "anthropic", "responses", "bridged anthropic", "bridged deepseek")
-KEPT = Abilities(tail="kept", window=100_000)
+KEPT = Capabilities(tail="kept", window=100_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Alternating:
     """A model that is another one in each round."""
 
     name = "alternating"
-    abilities = KEPT
+    capabilities = KEPT
 
     def __init__(self, models: Mapping[str, Model], order: Sequence[str]) -> None:
         self._models, self._order = models, list(order)
@@ -85,16 +85,18 @@ async def families(
         yield models, peers
 
 
-async def _model(family: str, peer: Peer, stack: AsyncExitStack) -> WireModel | BridgedModel:
+async def _model(family: str, peer: Peer, stack: AsyncExitStack) -> HttpModel | BridgedModel:
     match family:
         case "deepseek":
-            known = facts("deepseek:deepseek-v4-pro")
+            known = find_model_facts("deepseek:deepseek-v4-pro")
             return wired("chat", f"{peer.url}/v1", KEPT, known, "deepseek-v4-pro")
         case "anthropic":
-            known = facts("anthropic:claude-sonnet-5")
+            known = find_model_facts("anthropic:claude-sonnet-5")
             return wired("messages", peer.url, KEPT, known, "claude-sonnet-5")
         case "responses":
-            return wired("responses", f"{peer.url}/v1", KEPT, facts("openai:gpt-5.5"), "gpt-5.5")
+            return wired(
+                "responses", f"{peer.url}/v1", KEPT, find_model_facts("openai:gpt-5.5"), "gpt-5.5"
+            )
         case "bridged anthropic":
             return await stack.enter_async_context(bridged_at(peer, "messages", "claude-opus-5"))
         case _:
@@ -119,13 +121,13 @@ async def test_whoever_called_first_every_family_can_go_on(first: str) -> None:
 
 
 async def test_a_chain_falls_back_to_another_family_after_a_call() -> None:
-    known = facts("deepseek:deepseek-v4-pro")
+    known = find_model_facts("deepseek:deepseek-v4-pro")
     call = Call("w__count", '{"number": 7}', "call_00_x")
     asked: list[Behaviour[oai.Says]] = [oai.Says("", (call,), "Hm."), Status(503)]
     async with pairing(*asked) as chat, signing(ant.Says("It is 7.")) as messages:
         chain = (
             wired("chat", f"{chat.url}/v1", KEPT, known),
-            wired("messages", messages.url, KEPT, facts("anthropic:claude-haiku-4-5")),
+            wired("messages", messages.url, KEPT, find_model_facts("anthropic:claude-haiku-4-5")),
         )
         async with at_work(chain) as talk:
             result = await talk.say("go")

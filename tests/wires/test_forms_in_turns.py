@@ -9,14 +9,14 @@ import pytest
 import loopline
 from loopline.errors import ModelOverflow, ModelReplyTooLarge
 from loopline.models import (
-    Abilities,
+    Capabilities,
     ClosingModel,
     Json,
     JsonObject,
     Price,
     ReplyLimits,
     Usage,
-    facts,
+    find_model_facts,
 )
 from loopline.timeline import Decision, Notice
 from tests.support.peers import anthropic_replies as ant
@@ -99,7 +99,7 @@ async def test_details_of_reasoning_go_back_to_the_model_that_wrote_them(
     said: list[Event], back: JsonObject
 ) -> None:
     served = Scripted([*said, _chunk(_call(index=0), "tool_calls")], ANSWER)
-    known = facts("openrouter:google/gemini-3-pro")
+    known = find_model_facts("openrouter:google/gemini-3-pro")
     async with (
         serving(Peer(), served) as peer,
         at_work(wired("chat", f"{peer.url}/v1", facts=known)) as talk,
@@ -173,7 +173,7 @@ async def test_a_reply_of_more_bytes_than_are_read_is_given_up(wire: str) -> Non
         else openai_like(oai.Says(text, pieces=50))
     )
     async with peers as peer:
-        known = facts("anthropic:m" if wire == "messages" else "openai:gpt-5.5")
+        known = find_model_facts("anthropic:m" if wire == "messages" else "openai:gpt-5.5")
         url = peer.url if wire == "messages" else f"{peer.url}/v1"
         made = loopline.model(
             model,
@@ -190,7 +190,7 @@ async def test_a_reply_of_more_bytes_than_are_read_is_given_up(wire: str) -> Non
 async def test_a_reply_whose_tokens_nobody_reported_says_so_and_has_no_price() -> None:
     free = Price(input=1, output=1, cache_read=1, cache_write=1)
     async with openai_like(oai.Says("Tea.", usage=None)) as peer:
-        priced = wired("chat", f"{peer.url}/v1", Abilities(price=free))
+        priced = wired("chat", f"{peer.url}/v1", Capabilities(price=free))
         async with at_work(priced) as talk:
             result = await talk.say("go")
             (decided,) = await bodies(talk, Decision)
@@ -207,5 +207,9 @@ async def test_tokens_of_reasoning_are_told_as_part_of_what_was_written() -> Non
 
 
 def test_a_dated_alias_of_claude_is_known_as_its_family() -> None:
-    assert facts("anthropic:claude-sonnet-4-0") == facts("anthropic:claude-sonnet-4")
-    assert facts("anthropic:claude-opus-4-0") == facts("anthropic:claude-opus-4")
+    assert find_model_facts("anthropic:claude-sonnet-4-0") == find_model_facts(
+        "anthropic:claude-sonnet-4"
+    )
+    assert find_model_facts("anthropic:claude-opus-4-0") == find_model_facts(
+        "anthropic:claude-opus-4"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import TextDelta, Timeouts
 from tests.support.peers.http2 import certificate, http2_like
 from tests.support.peers.http_server import Peer
@@ -34,7 +34,7 @@ def signed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
 @asynccontextmanager
 async def answering(
     signed: tuple[Path, Path], *answers: tuple[bytes, bool]
-) -> AsyncGenerator[tuple[Peer, WireModel], None]:
+) -> AsyncGenerator[tuple[Peer, HttpModel], None]:
     """A server with these answers, and a model there."""
     async with http2_like(signed, *answers) as peer, model_at(peer, "chat", Timeouts()) as model:
         yield peer, model

@@ -10,7 +10,7 @@ from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.failures import Account, failed_midway, failure, piece
+from loopline.adapters.providers.failures import Credentials, failed_midway, failure, piece
 from loopline.errors import ModelError
 from loopline.models import dumps
 from loopline.models.safe_text import secrets_in, without_secrets
@@ -21,7 +21,7 @@ from tests.wires.flat_request import KEY
 from tests.wires.local_model import asked, model_at
 
 ODD_KEY = "sk+a/b=c-secret-of-mine"
-ACCOUNT = Account("openai:m", "THE_KEY", ODD_KEY, "openai")
+ACCOUNT = Credentials("openai:m", "THE_KEY", ODD_KEY, "openai")
 SHOWN = 5
 """So many characters of a key in a row would be too many."""
 
@@ -56,7 +56,7 @@ def test_a_key_that_breaks_off_with_what_was_said_is_not_told_in_part(end: str) 
 
 
 def test_the_name_of_a_model_is_told_whatever_the_key() -> None:
-    error = failure(400, {}, "no", Account("ollama:m", "", "ollama", "openai"))
+    error = failure(400, {}, "no", Credentials("ollama:m", "", "ollama", "openai"))
     assert str(error) == "ollama:m: no (400)"
 
 
@@ -89,7 +89,7 @@ QUERIES = [
 def test_a_query_of_a_base_url_that_a_server_repeats_is_in_no_error(
     query: str, secret: str
 ) -> None:
-    account = Account("x:m", "", "", "openai", secrets_in(f"https://a.b/v1?{query}"))
+    account = Credentials("x:m", "", "", "openai", secrets_in(f"https://a.b/v1?{query}"))
     for said in (query, f"{secret} is no key", f"is this one: {secret[:-2]}"):
         told = str(failure(404, {}, said, account))
         assert ("…" in told, leaks(told, secret)) == (True, [])

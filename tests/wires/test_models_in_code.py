@@ -10,7 +10,7 @@ import pytest
 import loopline
 from loopline import Harness
 from loopline.errors import ModelAccessError, ModelError
-from loopline.models import Model, ModelFacts, Rates, Timeouts, facts
+from loopline.models import Model, ModelFacts, Rates, Timeouts, find_model_facts
 from loopline.timeline import TurnResult
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.behaviors import Silence, Status
@@ -51,20 +51,24 @@ async def test_a_model_is_asked_where_code_says_with_no_key_but_what_code_says(
 
 async def test_what_code_says_of_a_model_stands_for_all_that_is_known_of_it() -> None:
     rates = Rates(input=1_000.0, output=0.0, cache_read=0.0, cache_write=0.0)
-    mine = replace(facts("ollama:qwen3:8b"), window=64_000, output_limit=8_000, rates=rates)
+    mine = replace(
+        find_model_facts("ollama:qwen3:8b"), window=64_000, output_limit=8_000, rates=rates
+    )
     async with openai_like(oai.Says("Tea.", usage=oai.Usage(prompt=1_000))) as peer:
         model = loopline.model("ollama:qwen3:8b", base_url=f"{peer.url}/v1", facts=mine)
         result = await said_by(model)
-    assert (model.abilities.window, model.abilities.output_limit) == (64_000, 8_000)
-    assert (model.abilities.thinking, result.cost) == (True, 1.0)
+    assert (model.capabilities.window, model.capabilities.output_limit) == (64_000, 8_000)
+    assert (model.capabilities.thinking, result.cost) == (True, 1.0)
 
 
 def test_of_an_unknown_model_the_least_is_promised() -> None:
-    abilities = loopline.model("openai:llama-3", base_url="http://localhost:8000/v1").abilities
+    capabilities = loopline.model(
+        "openai:llama-3", base_url="http://localhost:8000/v1"
+    ).capabilities
     least = ModelFacts()
-    assert (abilities.window, abilities.output_limit) == (least.window, least.output_limit)
-    able = (abilities.tool_choice, abilities.json_mode, abilities.thinking)
-    assert (able, abilities.price) == ((False,) * 3, None)
+    assert (capabilities.window, capabilities.output_limit) == (least.window, least.output_limit)
+    able = (capabilities.tool_choice, capabilities.json_mode, capabilities.thinking)
+    assert (able, capabilities.price) == ((False,) * 3, None)
 
 
 async def test_code_says_how_long_a_model_is_waited_for() -> None:

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.http import Http
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http import HttpTransport
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.errors import ModelError, ModelOverflow
-from loopline.models import Abilities, AssistantMessage, Json, Reply, dumps
+from loopline.models import AssistantMessage, Capabilities, Json, Reply, dumps
 from tests.wires.flat_request import WIRES, account_of
 from tests.wires.local_model import PROMPT
 from tests.wires.recorded import FORMS, HERE, Form, Recorded, recorded, replaying
@@ -43,14 +43,14 @@ async def came_of(
     raise AssertionError("no reply came, and no error")
 
 
-def _model(wire: str, http: Http) -> WireModel:
+def _model(wire: str, http: HttpTransport) -> HttpModel:
     account = account_of(wire)
     return WIRES[wire](
         f"{wire}:m",
         model="m",
         url="http://model",
         account=account,
-        abilities=Abilities(),
+        capabilities=Capabilities(),
         http=http,
     )
 

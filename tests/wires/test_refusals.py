@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loopline.adapters.providers.failures import Account, AnsweredError, failed_midway, failure
+from loopline.adapters.providers.failures import AnsweredError, Credentials, failed_midway, failure
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -17,9 +17,18 @@ from loopline.errors import (
     ModelTimedOut,
     ModelUnavailable,
 )
-from loopline.models import REFUSALS, Json, JsonObject, Meaning, Refusal, Wire, dumps, refusal_of
+from loopline.models import (
+    DOCUMENTED_ERRORS,
+    ApiVendor,
+    DocumentedError,
+    ErrorMeaning,
+    Json,
+    JsonObject,
+    dumps,
+    find_documented_error,
+)
 
-MEANT: dict[Meaning, type[ModelError]] = {
+MEANT: dict[ErrorMeaning, type[ModelError]] = {
     "request": ModelRequestError,
     "missing": ModelRequestError,
     "key": ModelAccessError,
@@ -34,29 +43,31 @@ MEANT: dict[Meaning, type[ModelError]] = {
 }
 
 
-def account(wire: Wire) -> Account:
-    return Account("x:m", "THE_KEY", "sk-1", wire)
+def account(wire: ApiVendor) -> Credentials:
+    return Credentials("x:m", "THE_KEY", "sk-1", wire)
 
 
-def told(refusal: Refusal) -> JsonObject:
+def told(refusal: DocumentedError) -> JsonObject:
     """The error as its vendor writes it."""
     name = "type" if refusal.wire == "anthropic" else "code"
     return {"error": {name: refusal.name or None, "message": "It is so."}}
 
 
-def expected(refusal: Refusal) -> type[ModelError]:
+def expected(refusal: DocumentedError) -> type[ModelError]:
     return ModelTimedOut if refusal.status in {408, 504} else MEANT[refusal.meaning]
 
 
-def both_ways(refusal: Refusal) -> Iterator[ModelError]:
+def both_ways(refusal: DocumentedError) -> Iterator[ModelError]:
     """The error as a response, and within a stream where it has a name."""
     yield failure(refusal.status, {}, dumps(told(refusal)), account(refusal.wire))
-    if refusal == refusal_of(refusal.wire, None, refusal.name):
+    if refusal == find_documented_error(refusal.wire, None, refusal.name):
         yield failed_midway(told(refusal), account(refusal.wire))
 
 
-@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda one: f"{one.wire}-{one.status}-{one.name}")
-def test_a_documented_error_is_what_the_table_says(refusal: Refusal) -> None:
+@pytest.mark.parametrize(
+    "refusal", DOCUMENTED_ERRORS, ids=lambda one: f"{one.wire}-{one.status}-{one.name}"
+)
+def test_a_documented_error_is_what_the_table_says(refusal: DocumentedError) -> None:
     for error in both_ways(refusal):
         assert type(error) is expected(refusal)
         assert isinstance(error, ModelUnavailable) == refusal.again

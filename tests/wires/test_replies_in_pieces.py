@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.failures import Account, failure
-from loopline.adapters.providers.openai_chunks import ThinkTags
-from loopline.adapters.providers.reply_parser import Calls
+from loopline.adapters.providers.failures import Credentials, failure
+from loopline.adapters.providers.openai_chunks import ThinkTagParser
+from loopline.adapters.providers.reply_parser import ToolCallParser
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -56,8 +56,8 @@ HABITS: dict[str, list[Piece]] = {
 }
 
 
-def read(pieces: Sequence[Piece]) -> Calls:
-    calls = Calls()
+def read(pieces: Sequence[Piece]) -> ToolCallParser:
+    calls = ToolCallParser()
     for index, provider_id, name, arguments in pieces:
         calls.add(index=index, provider_id=provider_id, name=name, arguments=arguments)
     return calls
@@ -93,7 +93,7 @@ def test_f34_thoughts_and_text_are_told_apart_however_they_are_cut(
     thought = thought.replace("<", "")
     whole = f"<think>{thought}</think>{text}"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
-    tags, heard = ThinkTags(), {"thinking": "", "answer": ""}
+    tags, heard = ThinkTagParser(), {"thinking": "", "answer": ""}
     pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
     for piece in pieces:
         for delta in tags.feed(piece):
@@ -105,12 +105,12 @@ def test_f34_thoughts_and_text_are_told_apart_however_they_are_cut(
 
 
 def test_a_tag_within_the_text_is_text() -> None:
-    tags = ThinkTags()
+    tags = ThinkTagParser()
     heard = [*tags.feed("use <think> here"), *tags.close()]
     assert [(one.channel, one.text) for one in heard] == [("answer", "use <think> here")]
 
 
-ME = Account("openai:gpt", "OPENAI_API_KEY", "sk-1234", "openai")
+ME = Credentials("openai:gpt", "OPENAI_API_KEY", "sk-1234", "openai")
 MEANT: list[tuple[int, str, type[ModelError]]] = [
     (401, '{"error": {"message": "Incorrect API key provided: sk-1234"}}', ModelAccessError),
     (403, "{}", ModelAccessError),

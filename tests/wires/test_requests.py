@@ -27,7 +27,7 @@ from loopline.models import (
     ToolMessage,
     ToolSpec,
     UserMessage,
-    facts,
+    find_model_facts,
 )
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Entry
@@ -127,8 +127,11 @@ def test_a_reply_ends_before_a_text_where_the_provider_can_see_to_that() -> None
 
 
 def test_a_model_of_openai_that_reasons_is_sent_no_text_to_stop_at() -> None:
-    assert (facts("openai:gpt-5").stop, facts("openai:gpt-4.1").stop) == (False, True)
-    assert facts("ollama:qwen3:8b").stop
+    assert (find_model_facts("openai:gpt-5").stop, find_model_facts("openai:gpt-4.1").stop) == (
+        False,
+        True,
+    )
+    assert find_model_facts("ollama:qwen3:8b").stop
 
 
 CHOICES = {

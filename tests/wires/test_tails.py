@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.conversations import Conversation
-from loopline.models import Abilities, JsonObject, ModelFacts, TailKind
+from loopline.models import Capabilities, JsonObject, ModelFacts, TailKind
 from loopline.testing import FakeClock
 from loopline.timeline import Block, Decision, Exit, RoundStart, ToolCalled, ToolResult
 from tests.support.peers import anthropic_replies as ant
@@ -30,11 +30,11 @@ TURNS = 6
 COLD = timedelta(minutes=5)
 
 
-def claude(url: str, name: str, tail: TailKind, window: int = 32_000) -> WireModel:
+def claude(url: str, name: str, tail: TailKind, window: int = 32_000) -> HttpModel:
     """A model behind the signing server."""
     facts = ModelFacts(api="messages", thinking="signed", thinking_by="adaptive", tail=tail)
-    abilities = Abilities(tail=tail, window=window, output_limit=2_000)
-    return wired("messages", url, abilities, facts, name)
+    capabilities = Capabilities(tail=tail, window=window, output_limit=2_000)
+    return wired("messages", url, capabilities, facts, name)
 
 
 def calls(drawn: Random, number: int) -> tuple[Call, ...]:
@@ -147,8 +147,8 @@ async def test_a_server_that_takes_no_user_behind_a_result_gets_all_of_it_inside
         said.append(oai.Says(f"Done {turn}."))
     async with strict(*said) as peer:
         facts = ModelFacts(tail="inside")
-        abilities = Abilities(tail="inside", window=32_000, output_limit=2_000)
-        model = wired("chat", f"{peer.url}/v1", abilities, facts)
+        capabilities = Capabilities(tail="inside", window=32_000, output_limit=2_000)
+        model = wired("chat", f"{peer.url}/v1", capabilities, facts)
         async with at_work(model, clock=FakeClock()) as talk:
             await talked(talk, drawn, FakeClock())
             ends = await bodies(talk, Exit)

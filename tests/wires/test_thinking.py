@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from loopline.models import (
-    Abilities,
     AssistantMessage,
-    Echo,
+    Capabilities,
     ModelFacts,
     Options,
     Prompt,
+    ReasoningReplay,
     ToolCall,
     ToolSpec,
     UserMessage,
-    facts,
+    find_model_facts,
 )
 from loopline.models.tokens import cost
 from loopline.timeline import Decision, RangeSummary, RoundStart, SystemMessage, Thinking
@@ -32,7 +32,7 @@ from tests.wires.flat_request import wired
 
 SUMMARIZED = {"type": "adaptive", "display": "summarized"}
 COUNT = Call("w__count", '{"number": 7}', "toolu_1")
-OPUS = facts("anthropic:claude-opus-5-5")
+OPUS = find_model_facts("anthropic:claude-opus-5-5")
 
 
 async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_texts_and_ids_untouched() -> (
@@ -44,7 +44,7 @@ async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_tex
         more=(ant.Thinking("", "bW9yZQ=="), COUNT),
     )
     async with anthropic_like(first, ant.Says("It is 7.")) as peer:
-        model = wired("messages", peer.url, Abilities(tail=OPUS.tail), OPUS, "claude-opus-5-5")
+        model = wired("messages", peer.url, Capabilities(tail=OPUS.tail), OPUS, "claude-opus-5-5")
         async with at_work(model) as talk:
             await talk.say("go")
             (thought,) = await bodies(talk, Thinking)
@@ -63,10 +63,12 @@ async def test_row_35_signed_blocks_of_anthropic_go_back_in_their_order_with_tex
 
 
 async def test_reasoning_of_openai_goes_back_encrypted_and_the_tail_lies_in_the_result() -> None:
-    known = facts("openai:gpt-5.5")
+    known = find_model_facts("openai:gpt-5.5")
     looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
     async with openai_like(looked, oai.Says("It is 7.")) as peer:
-        model = wired("responses", f"{peer.url}/v1", Abilities(tail=known.tail), known, "gpt-5.5")
+        model = wired(
+            "responses", f"{peer.url}/v1", Capabilities(tail=known.tail), known, "gpt-5.5"
+        )
         async with at_work(model) as talk:
             await talk.say("go")
     body: Any = peer.requests[1].body
@@ -97,7 +99,7 @@ async def test_reasoning_that_only_its_server_could_read_is_not_sent_back() -> N
 
 @pytest.mark.parametrize("family", ["deepseek:deepseek-v4-pro", "groq:openai/gpt-oss-20b"])
 async def test_row_35_plain_thinking_goes_back_only_to_servers_that_take_it(family: str) -> None:
-    known = facts(family)
+    known = find_model_facts(family)
     looked = oai.Says("I look.", (COUNT,), reasoning="Hm.")
     async with openai_like(looked, oai.Says("It is 7.")) as peer:
         model = wired("chat", f"{peer.url}/v1", facts=known)
@@ -109,7 +111,7 @@ async def test_row_35_plain_thinking_goes_back_only_to_servers_that_take_it(fami
 
 
 async def test_plain_thinking_outlives_an_epoch_for_it_is_bound_to_nothing() -> None:
-    known = facts("deepseek:deepseek-v4-pro")
+    known = find_model_facts("deepseek:deepseek-v4-pro")
     said: list[Behaviour[oai.Says]] = [
         oai.Says("I look.", (COUNT,), reasoning="Hm."),
         oai.Says(
@@ -133,8 +135,8 @@ async def test_the_first_that_goes_to_make_room_is_thinking() -> None:
         ant.Says("", (Call("w__count", '{"number": 1}', f"toolu_{n}"),), (deep,)) for n in range(9)
     ]
     async with anthropic_like(*said, ant.Says("Done.")) as peer:
-        abilities = Abilities(tail=OPUS.tail, window=12_000, output_limit=1_000)
-        async with at_work(wired("messages", peer.url, abilities, OPUS)) as talk:
+        capabilities = Capabilities(tail=OPUS.tail, window=12_000, output_limit=1_000)
+        async with at_work(wired("messages", peer.url, capabilities, OPUS)) as talk:
             result = await talk.say("go")
             told = await bodies(talk, SystemMessage)
             summed = await bodies(talk, RangeSummary)
@@ -145,22 +147,25 @@ async def test_the_first_that_goes_to_make_room_is_thinking() -> None:
 
 def test_a_reply_that_goes_back_as_it_came_is_counted_once() -> None:
     text = "What it said. " * 50
-    echo = Echo(wire="anthropic", parts=({"type": "text", "text": text},))
+    echo = ReasoningReplay(wire="anthropic", parts=({"type": "text", "text": text},))
     plain, echoed = AssistantMessage(text=text), AssistantMessage(text=text, echo=echo)
     assert cost(echoed) == pytest.approx(cost(plain), rel=0.1)
 
 
 def test_text_beside_thinking_that_goes_back_is_counted_too() -> None:
     text = "What it said. " * 50
-    echo = Echo(wire="openai", parts=({"reasoning_content": "Hm."},), bound=False)
+    echo = ReasoningReplay(wire="openai", parts=({"reasoning_content": "Hm."},), bound=False)
     plain, echoed = AssistantMessage(text=text), AssistantMessage(text=text, echo=echo)
     assert cost(echoed) > 0.9 * cost(plain)
 
 
 def test_plain_thinking_of_one_model_is_not_for_another_that_takes_none() -> None:
-    echo = Echo(wire="openai", parts=({"reasoning_content": "Hm."},), bound=False)
+    echo = ReasoningReplay(wire="openai", parts=({"reasoning_content": "Hm."},), bound=False)
     prompt = Prompt(system="", messages=(AssistantMessage(text="Yes?", echo=echo),))
-    for known, thought in [(facts("deepseek:deepseek-v4-pro"), "Hm."), (ModelFacts(), None)]:
+    for known, thought in [
+        (find_model_facts("deepseek:deepseek-v4-pro"), "Hm."),
+        (ModelFacts(), None),
+    ]:
         (said,) = json.loads(wired("chat", facts=known).body(prompt))["messages"]
         assert said.get("reasoning_content") == thought
 
@@ -173,7 +178,7 @@ def test_a_call_without_thinking_says_so_to_a_server_that_refuses_its_absence(ta
         messages=(UserMessage(text="go"), AssistantMessage(text="Yes?"), called),
         tail_kind=tail,
     )
-    for known, field in [(facts("deepseek:deepseek-v4-pro"), ""), (ModelFacts(), None)]:
+    for known, field in [(find_model_facts("deepseek:deepseek-v4-pro"), ""), (ModelFacts(), None)]:
         body = json.loads(wired("chat", facts=known).body(prompt))
         _, said, asked = body["messages"]
         assert (said.get("reasoning_content"), asked.get("reasoning_content")) == (None, field)
@@ -191,7 +196,9 @@ def test_deepseek_takes_efforts_and_has_another_word_for_none(effort: str, sent:
     prompt = Prompt(
         system="", messages=(UserMessage(text="go"),), options=Options(reasoning_effort=effort)
     )
-    body = json.loads(wired("chat", facts=facts("deepseek:deepseek-v4-pro")).body(prompt))
+    body = json.loads(
+        wired("chat", facts=find_model_facts("deepseek:deepseek-v4-pro")).body(prompt)
+    )
     assert (body.get("thinking"), body.get("reasoning_effort")) == sent
 
 
@@ -200,7 +207,7 @@ async def test_thinking_of_a_reply_that_was_cut_off_has_no_signature_and_stays_h
         "", thinking=(ant.Thinking("Hm", ""),), more=(ant.Text("Half"),), stop="max_tokens"
     )
     async with anthropic_like(cut, ant.Says(" an answer.")) as peer:
-        model = wired("messages", peer.url, Abilities(tail=OPUS.tail), OPUS)
+        model = wired("messages", peer.url, Capabilities(tail=OPUS.tail), OPUS)
         async with at_work(model) as talk:
             result = await talk.say("go")
             (thought,) = await bodies(talk, Thinking)
@@ -216,7 +223,7 @@ async def test_an_epoch_drops_the_thinking_before_it() -> None:
         ant.Says("Again."),
     ]
     async with anthropic_like(*said) as peer:
-        model = wired("messages", peer.url, Abilities(tail=OPUS.tail), OPUS)
+        model = wired("messages", peer.url, Capabilities(tail=OPUS.tail), OPUS)
         async with at_work(model, workbench()) as talk:
             await talk.say("go")
             await talk.say("and then?")
@@ -243,7 +250,7 @@ def test_an_effort_is_asked_for_as_the_model_takes_it(
 ) -> None:
     options = Options(reasoning_effort=effort, output_limit=20_000)
     prompt = Prompt(system="", messages=(UserMessage(text="Tea?"),), options=options)
-    model = wired("messages", facts=facts(f"anthropic:{family}"))
+    model = wired("messages", facts=find_model_facts(f"anthropic:{family}"))
     body = json.loads(model.body(prompt))
     assert (body.get("thinking"), body.get("output_config")) == (thinking, output)
 
@@ -263,7 +270,7 @@ def test_a_forced_call_is_made_without_thinking_where_the_two_exclude_each_other
     options = Options(reasoning_effort="high", output_limit=20_000, force_tool="w.count")
     spec = ToolSpec(name="w.count", description="Counts.", parameters={"type": "object"})
     prompt = Prompt(system="", tools=(spec,), messages=(UserMessage(text="go"),), options=options)
-    body = json.loads(wired("messages", facts=facts(f"anthropic:{family}")).body(prompt))
+    body = json.loads(wired("messages", facts=find_model_facts(f"anthropic:{family}")).body(prompt))
     assert body["tool_choice"] == {"type": "tool", "name": "w__count"}
     assert body["thinking"] == thinking
 

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from pydantic import BaseModel
 
-from loopline.models import Abilities, Json, JsonObject, facts
+from loopline.models import Capabilities, Json, JsonObject, find_model_facts
 from tests.support.peers import anthropic_replies as ant
 from tests.support.peers import openai_replies as oai
 from tests.support.peers.anthropic_like import anthropic_like
@@ -29,7 +29,7 @@ class Advice(BaseModel):
 
 TEXT = '{"kind": "green", "minutes": 3}'
 ADVICE = Advice(kind="green", minutes=3)
-SCHEMA = Abilities(json_schema=True, schema_beside_tools=True)
+SCHEMA = Capabilities(json_schema=True, schema_beside_tools=True)
 WIRES = ["chat", "responses", "messages"]
 Spoken = tuple[str, Sequence[Call]]
 
@@ -112,5 +112,5 @@ def test_only_models_whose_makers_say_so_are_held_to_a_schema_beside_tools() -> 
         "openai:unheard",
         "deepseek:deepseek-v4-pro",
     ]
-    assert all(facts(name).schema_beside_tools for name in held)
-    assert not any(facts(name).schema_beside_tools for name in not_held)
+    assert all(find_model_facts(name).schema_beside_tools for name in held)
+    assert not any(find_model_facts(name).schema_beside_tools for name in not_held)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.errors import ModelTimedOut
 from loopline.models import Timeouts
 from tests.support.peers.http_server import Pause, Peer, Send, Step
@@ -50,7 +50,7 @@ async def test_whoever_stops_waiting_closes_the_connection(phase: str) -> None:
         await given_up(model, peer)
 
 
-async def given_up(model: WireModel, peer: Peer) -> None:
+async def given_up(model: HttpModel, peer: Peer) -> None:
     """Ask, stop waiting, and see the connection go."""
     waiting = asyncio.ensure_future(asked(model))
     await peer.until(lambda it: it.connections.opened == 1)

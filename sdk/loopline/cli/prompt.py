@@ -25,7 +25,7 @@ from loopline.models import (
     Usage,
     UserMessage,
     dumps,
-    facts,
+    find_model_facts,
 )
 from loopline.prompt import (
     Divergence,
@@ -242,7 +242,7 @@ def play(name: CacheName, model: str | None, asked: Sequence[ModelRequest]) -> P
     return Played(
         asked=asked,
         report=simulate((request.as_sent for request in asked), rules),
-        prices=[facts(model or request.round_start.model).price for request in asked],
+        prices=[find_model_facts(model or request.round_start.model).price for request in asked],
     )
 
 

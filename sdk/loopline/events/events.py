@@ -9,7 +9,7 @@ from typing import Generic, Literal, Protocol, cast
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.models import Json, OutputType, Unfit
+from loopline.models import Json, OutputType, SchemaMismatch
 from loopline.timeline import Block, Completion, ConversationKey
 
 
@@ -130,7 +130,7 @@ class PartialOutput(Generic[T_co]):
         if not self._text:  # it was not heard while it was written
             self._text = [answer.text]
         if self._type is not None:
-            with suppress(Unfit):
+            with suppress(SchemaMismatch):
                 self.output = self._type.read(answer.text)
         return self._parse() or self.output is not None
 

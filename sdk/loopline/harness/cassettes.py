@@ -17,7 +17,7 @@ from loopline.models import VENDORS, Chain, Model, ModelRegistry
 from loopline.models.safe_text import without_secrets
 
 if TYPE_CHECKING:
-    from loopline.adapters.providers.cassettes import Recording, Replay
+    from loopline.adapters.providers.cassettes import CassettePlayer, CassetteRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Inserted:
 
     choose: Callable[[], ModelRegistry]
     clock: Clock
-    _tape: Recording | Replay
+    _tape: CassetteRecorder | CassettePlayer
 
     async def begin(self) -> None:
         """The harness is open: what is asked from here on is recorded, or replayed.
@@ -71,19 +71,19 @@ async def inserted(cassette: Cassette, model: ModelChoice, clock: Clock | None) 
 
 
 def _recording(file: Path, model: ModelChoice, clock: Clock) -> Inserted:
-    from loopline.adapters.providers.cassettes import Recording
+    from loopline.adapters.providers.cassettes import CassetteRecorder
     from loopline.adapters.providers.http import pooled
 
     named = names(model)
-    tape = Recording(file, clock, named, _settings(named, os.environ))
+    tape = CassetteRecorder(file, clock, named, _settings(named, os.environ))
     wires = Wires(os.environ, lambda: tape.client(pooled()))
     return Inserted(_taped(model, wires), tape.clock, tape)
 
 
 def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> Inserted:
-    from loopline.adapters.providers.cassettes import Replay
+    from loopline.adapters.providers.cassettes import CassettePlayer
 
-    tape = Replay(file)
+    tape = CassettePlayer(file)
     bases = {vendor.url_variable for vendor in VENDORS.values()}
     others = {name: value for name, value in os.environ.items() if name not in bases}
     wires = Wires({**others, **tape.settings}, tape.client, needs_keys=False)

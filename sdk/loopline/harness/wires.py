@@ -11,20 +11,20 @@ from loopline.errors import ModelAccessError, ModelError
 from loopline.models import (
     ATTACHMENTS,
     OFFLINE,
-    Abilities,
+    Capabilities,
     Model,
     ModelFacts,
     ReplyLimits,
     Timeouts,
     Vendor,
-    facts,
-    vendor_of,
+    find_model_facts,
+    find_vendor,
 )
 from loopline.models.model_catalog import FAMILIES
 from loopline.models.safe_text import is_address, secrets_in
 
 if TYPE_CHECKING:
-    from loopline.adapters.providers.http import Http, MakeClient
+    from loopline.adapters.providers.http import HttpTransport, MakeClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Wires:
         self._environment = environment
         self._make = make
         self._needs_keys = needs_keys
-        self._http: Http | None = None
+        self._http: HttpTransport | None = None
         self._made: list[Model] = []
 
     def has_made(self, model: Model) -> bool:
@@ -66,7 +66,7 @@ class Wires:
             ModelError: there is no such provider, or its key is not set.
         """
         said = said or Given()
-        made = _offline(said) if name == OFFLINE else self._wired(name, vendor_of(name), said)
+        made = _offline(said) if name == OFFLINE else self._wired(name, find_vendor(name), said)
         self._made.append(made)
         return made
 
@@ -75,27 +75,27 @@ class Wires:
         needs_key = self._needs_keys and not given
         variable, key = _key(name, vendor, self._environment, said, required=needs_key)
         known = said.facts or _facts(name, vendor, is_elsewhere=bool(given))
-        if (known.api == "messages") != (vendor.wire == "anthropic"):
+        if (known.api == "messages") != (vendor.api_vendor == "anthropic"):
             raise ModelError(f"{name} is not asked by way of {known.api}: change api in its facts")
         from loopline.adapters.providers import model_of
-        from loopline.adapters.providers.failures import Account
-        from loopline.adapters.providers.http import Http
+        from loopline.adapters.providers.failures import Credentials
+        from loopline.adapters.providers.http import HttpTransport
 
-        self._http = self._http or Http(self._make)
+        self._http = self._http or HttpTransport(self._make)
         return model_of(
             name,
             model=name.partition(":")[2],
             url=given or vendor.base_url,
-            account=Account(
+            account=Credentials(
                 name,
                 variable,
                 key,
-                vendor.wire,
+                vendor.api_vendor,
                 secrets=secrets_in(given),
                 url_variable="base_url" if said.base_url else vendor.url_variable,
             ),
             facts=known,
-            abilities=_abilities(known, vendor),
+            capabilities=_capabilities(known, vendor),
             http=self._http,
             timeouts=said.timeouts,
             reply_limits=said.reply_limits,
@@ -170,14 +170,14 @@ def _key(
 
 def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
     """What is known of it; of an unknown model elsewhere, that it speaks what most servers do."""
-    known = facts(name)
-    if is_elsewhere and vendor.wire == "openai" and known is FAMILIES.get(f"{vendor.name}:"):
+    known = find_model_facts(name)
+    if is_elsewhere and vendor.api_vendor == "openai" and known is FAMILIES.get(f"{vendor.name}:"):
         return ModelFacts(window=known.window, output_limit=known.output_limit)
     return known
 
 
-def _abilities(known: ModelFacts, vendor: Vendor) -> Abilities:
-    return Abilities(
+def _capabilities(known: ModelFacts, vendor: Vendor) -> Capabilities:
+    return Capabilities(
         tool_call=known.tool_call,
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
@@ -191,5 +191,7 @@ def _abilities(known: ModelFacts, vendor: Vendor) -> Abilities:
         output_limit=known.output_limit,
         price=known.price,
         # What others take who speak OpenAI's wire nobody says: the stricter limits are safe.
-        attachments=ATTACHMENTS[vendor.wire if vendor.name == vendor.wire else "anthropic"],
+        attachments=ATTACHMENTS[
+            vendor.api_vendor if vendor.name == vendor.api_vendor else "anthropic"
+        ],
     )

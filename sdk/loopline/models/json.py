@@ -21,7 +21,7 @@ MOST_TRIES = 1_000
 LONGEST_INTEGER = 4_000
 """Digits beyond which a whole number is read as infinity: reading them costs their square."""
 
-MOST_VALUES = 50_000
+MAX_VALUES = 50_000
 """Values of one text beyond which it is not read: the interpreter does nothing else meanwhile, in no thread."""
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
@@ -81,7 +81,7 @@ def extract_value(text: str) -> tuple[Json, bool] | BrokenJson:
     list that begins at the first bracket.
     """
     if has_many_values(text):
-        return BrokenJson("", f"it has more than {MOST_VALUES:,} values")
+        return BrokenJson("", f"it has more than {MAX_VALUES:,} values")
     whole = _whole_value(text)
     if not isinstance(whole, BrokenJson):
         return whole[0], True
@@ -113,7 +113,7 @@ def _whole_value(text: str) -> tuple[Json, int] | BrokenJson:
     )
 
 
-def object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
+def parse_object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
     """The object that begins at this place, and where it ends; as tolerant as `scan_json`."""
     try:
         value, end = _raw(text, at)
@@ -130,14 +130,14 @@ def object_at(text: str, at: int) -> tuple[JsonObject, int] | BrokenJson:
     return (value, end) if isinstance(value, dict) else _broken(text, at, None)
 
 
-def whole_object(text: str) -> JsonObject | BrokenJson:
+def parse_object(text: str) -> JsonObject | BrokenJson:
     """The object that a text is, with nothing beside it; a text of nothing is an empty object."""
     written = text.strip()
     if not written:
         return {}
     if has_many_values(written):
-        return BrokenJson("", f"it has more than {MOST_VALUES:,} values")
-    found = object_at(written, 0)
+        return BrokenJson("", f"it has more than {MAX_VALUES:,} values")
+    found = parse_object_at(written, 0)
     if isinstance(found, BrokenJson):
         return found
     value, end = found
@@ -146,16 +146,16 @@ def whole_object(text: str) -> JsonObject | BrokenJson:
 
 
 def has_many_values(text: str) -> bool:
-    """Whether a text of JSON has about `MOST_VALUES` values or more; told without reading them all."""
-    if text.count(",") < MOST_VALUES:
+    """Whether a text of JSON has about `MAX_VALUES` values or more; told without reading them all."""
+    if text.count(",") < MAX_VALUES:
         return False
     values, at = 0, 0
     for string in _TEXT.finditer(text):
         values += text.count(",", at, string.start()) + 1
         at = string.end()
-        if values > MOST_VALUES:
+        if values > MAX_VALUES:
             return True
-    return values + text.count(",", at) > MOST_VALUES
+    return values + text.count(",", at) > MAX_VALUES
 
 
 def well_formed(text: str) -> str:

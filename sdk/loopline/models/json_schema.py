@@ -19,11 +19,11 @@ _COMPLAINTS = 3
 _LONGEST_COMPLAINT = 200
 
 
-class Unfit(LooplineError):
+class SchemaMismatch(LooplineError):
     """An object is not what was asked for; the message names each field that is wrong."""
 
 
-class Shape(Generic[T]):
+class ObjectType(Generic[T]):
     """A JSON Schema together with what makes a value of an object that fits it."""
 
     def __init__(self, schema: JsonObject, read: Callable[[JsonObject], T]) -> None:
@@ -34,36 +34,36 @@ class Shape(Generic[T]):
         """The value that the object stands for.
 
         Raises:
-            Unfit: it does not fit; the message says why.
+            SchemaMismatch: it does not fit; the message says why.
         """
         try:
             return self._read(raw)
-        except Unfit:
+        except SchemaMismatch:
             raise
         except Exception as error:
-            raise Unfit(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+            raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
-    def then(self, made: Callable[[JsonObject], Any]) -> Shape[Any]:
+    def then(self, made: Callable[[JsonObject], Any]) -> ObjectType[Any]:
         """The same shape, whose values are made by this function once the object fits."""
 
         def read(raw: JsonObject) -> object:
             self.read(raw)
             value: object = made(raw)
             if value is None:
-                raise Unfit("nothing could be made of it")
+                raise SchemaMismatch("nothing could be made of it")
             return value
 
-        return Shape(self.schema, read)
+        return ObjectType(self.schema, read)
 
 
-def shape_of_type(kind: type[T] | TypeAdapter[T]) -> Shape[T]:
+def shape_of_type(kind: type[T] | TypeAdapter[T]) -> ObjectType[T]:
     """The shape of a dataclass, TypedDict or model.
 
     Raises:
         LooplineError: it has no JSON form, or one that is no object.
     """
     adapter, schema = adapter_of(kind)
-    return Shape(_of_object(schema), validator_of_adapter(adapter))
+    return ObjectType(_of_object(schema), validator_of_adapter(adapter))
 
 
 def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObject]:
@@ -82,7 +82,7 @@ def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObje
 
 
 def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
-    """Return what makes a value of a JSON value, and raises `Unfit` where it does not fit."""
+    """Return what makes a value of a JSON value, and raises `SchemaMismatch` where it does not fit."""
     from pydantic import ValidationError
 
     def read(raw: Json) -> T:
@@ -91,12 +91,12 @@ def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
             wrong = [_at(".".join(map(str, one["loc"])), one["msg"]) for one in details]
-            raise Unfit(_complaint(wrong)) from error
+            raise SchemaMismatch(_complaint(wrong)) from error
 
     return read
 
 
-def shape_of_schema(schema: JsonObject) -> Shape[JsonObject]:
+def shape_of_schema(schema: JsonObject) -> ObjectType[JsonObject]:
     """The shape that a JSON Schema says. No reference in it is ever fetched.
 
     Raises:
@@ -108,11 +108,11 @@ def shape_of_schema(schema: JsonObject) -> Shape[JsonObject]:
         validate(raw)
         return raw
 
-    return Shape(_of_object(schema), read)
+    return ObjectType(_of_object(schema), read)
 
 
 def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
-    """Return what lets a JSON value pass that fits the schema, and else raises `Unfit`.
+    """Return what lets a JSON value pass that fits the schema, and else raises `SchemaMismatch`.
 
     Raises:
         LooplineError: it is no JSON Schema.
@@ -134,7 +134,7 @@ def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
             _at(error.json_path.removeprefix("$").lstrip("."), error.message) for error in errors
         ]
         if wrong:
-            raise Unfit(_complaint(wrong))
+            raise SchemaMismatch(_complaint(wrong))
         return raw
 
     return read
@@ -194,7 +194,7 @@ class _Loose(Exception):
     """The schema leaves something open that no strict one can say."""
 
 
-def form(name: str, schema: JsonObject) -> JsonForm:
+def json_form(name: str, schema: JsonObject) -> JsonForm:
     """The form of that schema: strict where each object can name all that it holds, else as it is.
 
     A strict one asks for every property, also for those that may be left out: a model gives them all. Bounds of

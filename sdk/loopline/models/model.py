@@ -9,7 +9,12 @@ from typing import Protocol, runtime_checkable
 from loopline.clock import Clock
 from loopline.errors import ModelError
 from loopline.models.prompt import Prompt, Reply, TailKind, TextDelta, Usage
-from loopline.models.request_limits import ATTACHMENTS, AttachmentLimits, Carrying, carrying
+from loopline.models.request_limits import (
+    ATTACHMENTS,
+    AttachmentLimits,
+    AttachmentSupport,
+    attachment_support,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ class LongPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Abilities:
+class Capabilities:
     """Facts about a model. `tool_choice`: it can be made to call a tool. Sizes are in tokens.
 
     `json_mode`: its text can be held to some JSON object, `json_schema`: to one of a given form;
@@ -75,9 +80,9 @@ class Abilities:
     attachments: AttachmentLimits = ATTACHMENTS["anthropic"]
 
     @property
-    def carrying(self) -> Carrying:
+    def attachment_support(self) -> AttachmentSupport:
         """What files a request to it may carry."""
-        return carrying(
+        return attachment_support(
             self.attachments,
             vision=self.vision,
             pdf=self.pdf,
@@ -100,7 +105,7 @@ class Model(Protocol):
         ...
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> Capabilities:
         """What it can do."""
         ...
 

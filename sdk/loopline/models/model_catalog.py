@@ -1,4 +1,4 @@
-"""What may be known of a model: sizes, abilities, prices, and how its API wants to be asked."""
+"""What may be known of a model: sizes, capabilities, prices, and how its API wants to be asked."""
 
 from __future__ import annotations
 
@@ -463,7 +463,7 @@ else OpenAI has."""
 _OPENAI_PREFIX, _TUNED_PREFIX, _CHAT_PREFIX = "openai:", "openai:ft:", "openai-chat:"
 
 
-def facts(name: str) -> ModelFacts:
+def find_model_facts(name: str) -> ModelFacts:
     """What is known of a model by its model string, such as `anthropic:claude-opus-5-5`.
 
     The longest family that the name begins with is found, so that a dated id is known by its
@@ -472,7 +472,7 @@ def facts(name: str) -> ModelFacts:
     over with `dataclasses.replace`.
     """
     if name.startswith(_CHAT_PREFIX):
-        known = facts(_OPENAI_PREFIX + name.removeprefix(_CHAT_PREFIX))
+        known = find_model_facts(_OPENAI_PREFIX + name.removeprefix(_CHAT_PREFIX))
         is_known = known is not FAMILIES[_OPENAI_PREFIX]
         return _by_chat(known) if is_known else FAMILIES[_CHAT_PREFIX]
     tuned = name.removeprefix(_TUNED_PREFIX)

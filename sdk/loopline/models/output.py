@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.models.json import (
-    MOST_VALUES,
+    MAX_VALUES,
     NO_JSON,
     BrokenJson,
     Json,
@@ -24,9 +24,9 @@ from loopline.models.json import (
     well_formed_json,
 )
 from loopline.models.json_schema import (
-    Unfit,
+    SchemaMismatch,
     adapter_of,
-    form,
+    json_form,
     resolved,
     validator_of_adapter,
     validator_of_schema,
@@ -63,7 +63,7 @@ class OutputSchema:
     @property
     def form(self) -> JsonForm:
         """What a provider is given to hold an answer to."""
-        return form("answer", self.as_object)
+        return json_form("answer", self.as_object)
 
     @property
     def as_object(self) -> JsonObject:
@@ -135,21 +135,21 @@ class OutputType(Generic[T_co]):
         """Return the value that a stored answer stands for.
 
         Raises:
-            Unfit: the text is no JSON, or its value does not fit; the message names the fields.
+            SchemaMismatch: the text is no JSON, or its value does not fit; the message names the fields.
         """
         if has_many_values(text):
-            raise Unfit(f"it has more than {MOST_VALUES:,} values")
+            raise SchemaMismatch(f"it has more than {MAX_VALUES:,} values")
         try:
             value = cast("Json", json.loads(text))
         except (ValueError, RecursionError) as error:
-            raise Unfit(f"it is no JSON: {error}") from error
+            raise SchemaMismatch(f"it is no JSON: {error}") from error
         return self._made(value)
 
     def reads(self, text: str) -> bool:
         """Tell whether a stored answer is a value of the type."""
         try:
             self.read(text)
-        except Unfit:
+        except SchemaMismatch:
             return False
         return True
 
@@ -159,19 +159,19 @@ class OutputType(Generic[T_co]):
         A value that is no object may stand in one, as its field `value`.
 
         Raises:
-            Unfit: there is none that fits; the message names the fields.
+            SchemaMismatch: there is none that fits; the message names the fields.
         """
         found = extract_value(reply)
         if found is NO_JSON and reply.strip() and self._reads(reply.strip()):
             return dumps(reply.strip()), True  # a text without quotes
         if isinstance(found, BrokenJson):
-            raise Unfit(found.problem if reply.strip() else "it is empty")
+            raise SchemaMismatch(found.problem if reply.strip() else "it is empty")
         value, is_all = found
         match value:
             case {"value": inner, **others} if self.schema.is_wrapped and not others:
                 try:
                     return self._text(inner), is_all
-                except Unfit:
+                except SchemaMismatch:
                     if not self._reads(value):
                         raise
             case _:
@@ -182,7 +182,7 @@ class OutputType(Generic[T_co]):
         """Return the compact JSON of a value of the type.
 
         Raises:
-            Unfit: it is none.
+            SchemaMismatch: it is none.
         """
         if self._adapter is None:
             return self._text(cast("Json", value))
@@ -190,7 +190,7 @@ class OutputType(Generic[T_co]):
             checked = self._adapter.validate_python(value)
             text = self._adapter.dump_json(checked, by_alias=True).decode()
         except Exception as error:
-            raise Unfit(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+            raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
         return self._text(cast("Json", json.loads(text)))
 
     def _text(self, value: Json) -> str:
@@ -201,17 +201,17 @@ class OutputType(Generic[T_co]):
     def _reads(self, value: Json) -> bool:
         try:
             self._made(value)
-        except Unfit:
+        except SchemaMismatch:
             return False
         return True
 
     def _made(self, value: Json) -> T_co:
         try:
             return self._validate(value)
-        except Unfit:
+        except SchemaMismatch:
             raise
         except Exception as error:  # what the type's own code says of it
-            raise Unfit(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+            raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
 
 def output_type_of(kind: object) -> OutputType[Any] | None:

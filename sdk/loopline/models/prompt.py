@@ -98,7 +98,7 @@ class UserMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Echo:
+class ReasoningReplay:
     """A reply with thinking as its provider wrote it, which wants it back unchanged.
 
     `wire` is the way it came, and the only one it goes back. `parts` are content blocks or items in
@@ -123,7 +123,7 @@ class AssistantMessage:
 
     text: str
     calls: tuple[ToolCall, ...] = ()
-    echo: Echo | None = field(default=None, repr=False)
+    echo: ReasoningReplay | None = field(default=None, repr=False)
     wire: dict[str, bytes] = field(
         init=False, repr=False, compare=False, default_factory=dict[str, bytes]
     )
@@ -205,7 +205,7 @@ class Prompt:
     cache_key: str = ""
 
     @property
-    def last_said(self) -> AssistantMessage | None:
+    def last_assistant_message(self) -> AssistantMessage | None:
         """What the model said last."""
         said = (one for one in reversed(self.messages) if isinstance(one, AssistantMessage))
         return next(said, None)
@@ -256,7 +256,7 @@ class Reply:
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     thinking: str = ""
-    echo: Echo | None = None
+    echo: ReasoningReplay | None = None
     problem: str = ""
     stop_reason: StopReason = "stop"
     usage: Usage = field(default_factory=Usage)
@@ -281,12 +281,12 @@ def is_of_family(wire: str, family: str) -> bool:
     return family == wire or family.startswith(f"{wire}:")
 
 
-def is_beside(echo: Echo) -> bool:
+def is_beside(echo: ReasoningReplay) -> bool:
     """Return whether it goes back beside the text, as fields of a chat message, and not for the text."""
     return is_of_family("openai", echo.wire)
 
 
-def names_calls(echo: Echo, calls: Sequence[ToolCall]) -> int:
+def count_named_calls(echo: ReasoningReplay, calls: Sequence[ToolCall]) -> int:
     """Return how many of these calls have a part of the reply by the provider's id."""
     return sum(any(call.provider_id in part.values() for part in echo.parts) for call in calls)
 
@@ -297,7 +297,7 @@ def sent_id(of: ToolCall | ToolMessage, family: str) -> str:
     return of.provider_id if is_echoed else of.call_id
 
 
-def echo_for(message: AssistantMessage, family: str) -> Echo | None:
+def echo_for(message: AssistantMessage, family: str) -> ReasoningReplay | None:
     """Return the reply as it goes back to this family; None where text and calls stand for it.
 
     It stands for all of its calls or for none: plain thinking goes beside calls that it does not name.
@@ -307,10 +307,10 @@ def echo_for(message: AssistantMessage, family: str) -> Echo | None:
         return None
     if all(call.echoed_on for call in calls):
         return echo
-    return None if echo.bound or names_calls(echo, calls) else echo
+    return None if echo.bound or count_named_calls(echo, calls) else echo
 
 
 def breaks_off(prompt: Prompt, family: str) -> bool:
     """Return whether this family would have to go on with calls whose thinking it cannot see."""
-    said = prompt.last_said
+    said = prompt.last_assistant_message
     return said is not None and bool(said.calls) and echo_for(said, family) is None

@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from loopline.models.vendors import Wire
+from loopline.models.vendors import ApiVendor
 
-Meaning = Literal[
+ErrorMeaning = Literal[
     "request",
     "key",
     "money",
@@ -54,26 +54,26 @@ holds the prompt or the reply back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class DocumentedError:
     """An error as a vendor documents it.
 
     `name` is the `error.type` of Anthropic, the `error.code` or `error.type` of OpenAI, empty
     where the status alone says it. `again` says that the same request may do better later.
     """
 
-    wire: Wire
+    wire: ApiVendor
     status: int
     name: str
-    meaning: Meaning
+    meaning: ErrorMeaning
     again: bool
 
 
-def _refusal(wire: Wire, status: int, name: str, meaning: Meaning) -> Refusal:
+def _refusal(wire: ApiVendor, status: int, name: str, meaning: ErrorMeaning) -> DocumentedError:
     again = meaning in {"rate", "busy", "server"}
-    return Refusal(wire=wire, status=status, name=name, meaning=meaning, again=again)
+    return DocumentedError(wire=wire, status=status, name=name, meaning=meaning, again=again)
 
 
-REFUSALS = (
+DOCUMENTED_ERRORS = (
     _refusal("anthropic", 400, "invalid_request_error", "request"),
     _refusal("anthropic", 401, "authentication_error", "key"),
     _refusal("anthropic", 402, "billing_error", "money"),
@@ -109,13 +109,15 @@ REFUSALS = (
 who speak the wire answer."""
 
 
-def refusal_of(wire: Wire, status: int | None, *names: str) -> Refusal | None:
+def find_documented_error(
+    wire: ApiVendor, status: int | None, *names: str
+) -> DocumentedError | None:
     """What an error means: by its name where that is known, else by its status, else None.
 
     An error may have two names, a code and a type. One that says no more than that the request is
     wrong yields to the status, and one that is documented with this very status comes first.
     """
-    ours = [refusal for refusal in REFUSALS if refusal.wire == wire]
+    ours = [refusal for refusal in DOCUMENTED_ERRORS if refusal.wire == wire]
     named = [refusal for name in names if name for refusal in ours if refusal.name == name]
     exact = [refusal for refusal in named if refusal.status == status]
     telling = [refusal for refusal in named if refusal.meaning != "request"]
@@ -244,7 +246,7 @@ _WORDINGS = tuple(
 )
 
 
-def overflow(status: int | None, message: str) -> Overflow | None:
+def find_overflow(status: int | None, message: str) -> Overflow | None:
     """Whether an error says that the prompt was too long, and for what.
 
     `status` is None for an error within a stream; `message` may be the whole body.

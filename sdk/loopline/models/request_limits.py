@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from loopline.models.vendors import Wire
+from loopline.models.vendors import ApiVendor
 
 _MB = 1_000_000
 
@@ -49,7 +49,7 @@ class AttachmentLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carrying:
+class AttachmentSupport:
     """What files the requests to a model may carry: none, unless it says so.
 
     `images` and `pages` are how many of them a request may have in all; `image_bytes`, `pdf_bytes` and
@@ -77,16 +77,16 @@ FILES_SHARE = 0.75
 UNLIMITED = 1 << 53
 
 
-def carrying(
+def attachment_support(
     limits: AttachmentLimits, *, vision: bool, pdf: bool, window: int, output_limit: int
-) -> Carrying:
+) -> AttachmentSupport:
     """What the requests to a model of that window may carry; sizes of a window are in tokens."""
     if not vision and not pdf:
-        return Carrying()
+        return AttachmentSupport()
     small = window <= SMALL_WINDOW
     most = int(limits.request_bytes * FILES_SHARE)
     pages = limits.pdf_pages_small if small else limits.pdf_pages
-    still = Carrying(
+    still = AttachmentSupport(
         request_bytes=most,
         pdf_bytes=min(limits.pdf_bytes, most),
         pages=(UNLIMITED if pages is None else pages) if pdf else 0,
@@ -110,7 +110,7 @@ def carrying(
 
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 
-ATTACHMENTS: Mapping[Wire, AttachmentLimits] = MappingProxyType(
+ATTACHMENTS: Mapping[ApiVendor, AttachmentLimits] = MappingProxyType(
     {
         "anthropic": AttachmentLimits(
             request_bytes=32 * _MB,

@@ -21,8 +21,14 @@ from loopline.models.json import (
     well_formed,
     well_formed_object,
 )
-from loopline.models.json_schema import Shape, Unfit, form, shape_of_schema, shape_of_type
-from loopline.models.model import Abilities, Model
+from loopline.models.json_schema import (
+    ObjectType,
+    SchemaMismatch,
+    json_form,
+    shape_of_schema,
+    shape_of_type,
+)
+from loopline.models.model import Capabilities, Model
 from loopline.models.prompt import (
     AssistantMessage,
     Message,
@@ -159,7 +165,7 @@ async def structured_llm_call(
     Raises:
         LooplineError: the schema is none, or its JSON form is no object.
     """
-    shape: Shape[Any] = (
+    shape: ObjectType[Any] = (
         shape_of_schema(schema) if isinstance(schema, dict) else shape_of_type(schema)
     )
     asking = _Asking(
@@ -193,7 +199,7 @@ class _Asking(Generic[T]):
 
     model: Model
     prompt: Prompt
-    shape: Shape[T]
+    shape: ObjectType[T]
     spec: ToolSpec
     regex_fallback: RegexFallback | None
     timeout_seconds: float | None
@@ -201,7 +207,7 @@ class _Asking(Generic[T]):
     async def asked(self) -> tuple[list[Attempt], _Fit[T] | None]:
         """Every request that was made, and what fitted at last."""
         attempts = list[Attempt]()
-        for level, tries in _levels(self.model.abilities):
+        for level, tries in _levels(self.model.capabilities):
             last: Attempt | None = None
             for _ in range(tries):
                 last, fit = await self._attempt(level, last)
@@ -226,7 +232,7 @@ class _Asking(Generic[T]):
         try:
             raw = self._object(level, text)
             fit = _Fit(self.shape.read(raw), raw)
-        except Unfit as unfit:
+        except SchemaMismatch as unfit:
             cut = "; it was cut off at the output limit" if reply.stop_reason == "length" else ""
             problem = f"{unfit}{cut}"
             return Attempt(level=level, text=text, problem=problem, usage=reply.usage), None
@@ -237,12 +243,12 @@ class _Asking(Generic[T]):
         if found is None and level == "plain_text" and self.regex_fallback is not None:
             found = _read_off(text, self.regex_fallback)
         if found is None:
-            raise Unfit(_without_json(text))
+            raise SchemaMismatch(_without_json(text))
         return well_formed_object(found)
 
     def _request(self, level: Level, last: Attempt | None) -> Prompt:
         asked, forced, wants = self.prompt, level == "native", level == "json_mode"
-        formed = wants and self.model.abilities.json_schema
+        formed = wants and self.model.capabilities.json_schema
         manual = "" if forced else _MANUAL + dumps(self.spec.parameters)
         return replace(
             asked,
@@ -256,7 +262,7 @@ class _Asking(Generic[T]):
                 protocol="native",
                 force_tool=self.spec.name if forced else "",
                 json_object=wants and not formed,
-                json_form=form(self.spec.name, self.spec.parameters) if formed else None,
+                json_form=json_form(self.spec.name, self.spec.parameters) if formed else None,
             ),
         )
 
@@ -264,12 +270,12 @@ class _Asking(Generic[T]):
 _MANUAL = "Reply with one JSON object and nothing else. It must fit this JSON Schema:\n"
 
 
-def _levels(abilities: Abilities) -> list[tuple[Level, int]]:
+def _levels(capabilities: Capabilities) -> list[tuple[Level, int]]:
     """The levels a model has, and the requests that each is worth."""
     found: list[tuple[Level, int]] = []
-    if abilities.tool_call and abilities.tool_choice:
+    if capabilities.tool_call and capabilities.tool_choice:
         found.append(("native", 1))
-    if abilities.json_mode or abilities.json_schema:
+    if capabilities.json_mode or capabilities.json_schema:
         found.append(("json_mode", 2))
     return [*found, ("plain_text", 2)]
 
@@ -296,7 +302,7 @@ def _read_off(text: str, fallback: RegexFallback) -> JsonObject | None:
     try:
         return fallback(text)
     except Exception as error:
-        raise Unfit(f"the fallback failed: {type(error).__name__}: {error}") from error
+        raise SchemaMismatch(f"the fallback failed: {type(error).__name__}: {error}") from error
 
 
 async def _reply(model: Model, prompt: Prompt, timeout_seconds: float | None) -> Reply:

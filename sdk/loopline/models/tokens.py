@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from loopline.models.json import Json, dumps
-from loopline.models.prompt import AssistantMessage, Echo, Message, Prompt, UserMessage, is_beside
+from loopline.models.prompt import (
+    AssistantMessage,
+    Message,
+    Prompt,
+    ReasoningReplay,
+    UserMessage,
+    is_beside,
+)
 
 _PLAIN = (string.ascii_letters + " ").encode()
 
@@ -39,7 +46,7 @@ def cost(message: Message, written: str = "") -> int:
     match message:
         case UserMessage(passing=True):
             return 0  # the provider has forgotten it
-        case AssistantMessage(text=text, calls=calls, echo=Echo() as echo):
+        case AssistantMessage(text=text, calls=calls, echo=ReasoningReplay() as echo):
             beside = estimate(text) if is_beside(echo) else 0
             return beside + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
         case _:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from loopline.errors import ModelError
 
-Wire = Literal["openai", "anthropic"]
+ApiVendor = Literal["openai", "anthropic"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Vendor:
     base_url: str
     key_variable: str
     url_variable: str
-    wire: Wire = "openai"
+    api_vendor: ApiVendor = "openai"
 
 
 _ALL = (
@@ -51,7 +51,7 @@ _ALL = (
         base_url="https://api.anthropic.com",
         key_variable="ANTHROPIC_API_KEY",
         url_variable="ANTHROPIC_BASE_URL",
-        wire="anthropic",
+        api_vendor="anthropic",
     ),
     Vendor(
         name="groq",
@@ -95,7 +95,7 @@ def public_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if url else ""
 
 
-def vendor_of(name: str) -> Vendor:
+def find_vendor(name: str) -> Vendor:
     """The provider of a model string such as `groq:openai/gpt-oss-20b`.
 
     Raises:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loopline.models import Attached, Carrying, one_line
+from loopline.models import Attached, AttachmentSupport, one_line
 from loopline.models.tokens import estimate
 from loopline.prompt import truncation
 from loopline.prompt.truncation import escape_frame
@@ -52,7 +52,7 @@ def is_image_or_pdf(file: UserAttachment) -> bool:
     return attachments.is_image(file) or file.pages > 0
 
 
-def tokens_of(file: UserAttachment, allowed: Carrying) -> int:
+def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
     """What an image or a PDF costs the model that is given it."""
     if attachments.is_image(file):
         patches = -(-file.width // _PATCH) * -(-file.height // _PATCH)
@@ -131,7 +131,7 @@ _Against = list[tuple[bool, str]]
 """What may speak against giving a file, and whether it does."""
 
 
-def _against_image(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _Against:
+def _against_image(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> _Against:
     with_it = load.plus(file)
     side = allowed.crowd_pixels if with_it.images > allowed.crowd else allowed.pixels
     return [
@@ -149,7 +149,7 @@ def _against_image(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _
     ]
 
 
-def _against_pdf(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _Against:
+def _against_pdf(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> _Against:
     return [
         (not allowed.pages, "this model is given no PDFs"),
         (
@@ -160,7 +160,7 @@ def _against_pdf(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _Ag
     ]
 
 
-def _against_any(file: UserAttachment, allowed: Carrying, load: FileLoad) -> _Against:
+def _against_any(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> _Against:
     tokens = tokens_of(file, allowed)
     return [
         (

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Literal, TypeAlias
 
 from loopline.errors import LooplineError
-from loopline.models import AssistantMessage, Echo, Message, ToolSpec, UserMessage, dumps
+from loopline.models import AssistantMessage, Message, ReasoningReplay, ToolSpec, UserMessage, dumps
 from loopline.models.tokens import cost, estimate
 from loopline.prompt.announce import announce, unseen_sources
 from loopline.prompt.cache_points import message_counts
@@ -200,7 +200,7 @@ def _inexact(begun: RoundStart, digest: str, *, kept: bool) -> str:
 
 def _parts(message: Message, ref: str) -> list[Part]:
     match message:
-        case AssistantMessage(echo=Echo(parts=parts)):
+        case AssistantMessage(echo=ReasoningReplay(parts=parts)):
             return [_part("message", repr(part), ref) for part in parts]
         case AssistantMessage(text=text, calls=calls):
             texts = [text] if text else []

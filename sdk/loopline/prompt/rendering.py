@@ -14,14 +14,14 @@ from hashlib import sha256
 from loopline.models import (
     AssistantMessage,
     Attached,
-    Echo,
     JsonObject,
     Message,
+    ReasoningReplay,
     ToolCall,
     ToolMessage,
     UserMessage,
 )
-from loopline.models.prompt import names_calls
+from loopline.models.prompt import count_named_calls
 from loopline.models.tokens import cost, cost_of_files
 from loopline.prompt import attached_files, truncation
 from loopline.prompt.protocols import DecisionProtocol
@@ -112,7 +112,7 @@ class Rendering:
         self._state = state
         self._round: _Round | None = None
         self._round_start: Block | None = None
-        self._echo: Echo | None = None
+        self._echo: ReasoningReplay | None = None
         self._provider_ids = set[str]()
         self._answered = False
         self._load = attached_files.FileLoad()
@@ -344,7 +344,7 @@ class Rendering:
         lacks a call, or in which no result could be told from another.
         """
         echo = self._echo
-        named = 0 if echo is None else names_calls(echo, calls)
+        named = 0 if echo is None else count_named_calls(echo, calls)
         if echo is None or (not named and not echo.bound):
             return calls
         ids = [call.provider_id for call in calls]
@@ -487,7 +487,7 @@ class Rendering:
 def digest_text(message: Message) -> str:
     """All that a message says, as a digest takes it."""
     match message:
-        case AssistantMessage(echo=Echo() as echo):
+        case AssistantMessage(echo=ReasoningReplay() as echo):
             return f"{message!r}{echo}"
         case _:
             return repr(message)
@@ -496,7 +496,7 @@ def digest_text(message: Message) -> str:
 def parts_of_message(message: Message) -> int:
     """How many parts a message has, as providers count them: a text, a call, a result, a file."""
     match message:
-        case AssistantMessage(echo=Echo(parts=parts)):
+        case AssistantMessage(echo=ReasoningReplay(parts=parts)):
             return len(parts)
         case AssistantMessage(text=text, calls=calls):
             return bool(text) + len(calls)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from loopline.models import Carrying, Message, UserMessage
+from loopline.models import AttachmentSupport, Message, UserMessage
 from loopline.models.tokens import cost
 from loopline.prompt import attached_files
 from loopline.prompt.truncation import escape_frame, short_arguments
@@ -47,13 +47,13 @@ def trace(blocks: Iterable[Block], window: Window) -> list[Message]:
     return list(_messages(blocks, window))
 
 
-def trace_window(blocks: Sequence[Block], room: int, carrying: Carrying) -> Window:
+def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport) -> Window:
     """What a trace can show in so many tokens: at most 2,000 characters of each result, and what files fit."""
     window = Window(result_limit=TRACE_LIMIT, carrying=carrying)
     while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
         window = replace(window, result_limit=window.result_limit // 2)
     if carrying.tokens and _exceeds(blocks, window, room):
-        return trace_window(blocks, room, Carrying())
+        return trace_window(blocks, room, AttachmentSupport())
     return window
 
 

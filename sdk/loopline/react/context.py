@@ -128,7 +128,7 @@ class Context:
         self._typed: TypedAnswer | None = None
         if self.output is not None and not self._policies.synthesizes:
             name = self.protocol.name
-            self._typed = TypedAnswer.of_decisions(self.output, model.abilities, name)
+            self._typed = TypedAnswer.of_decisions(self.output, model.capabilities, name)
             self.protocol = protocol(name, values=True)
         encodes = protocol(self.protocol.name)
         self._offers = Offers(
@@ -147,7 +147,7 @@ class Context:
             return self._typed
         if self.output is None:
             return None
-        return TypedAnswer.of_trace(self.output, self.model.abilities)
+        return TypedAnswer.of_trace(self.output, self.model.capabilities)
 
     @property
     def tools(self) -> ToolSet:
@@ -188,7 +188,7 @@ class Context:
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
-        return self.model.abilities.cost(usage)
+        return self.model.capabilities.cost(usage)
 
     def decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
         """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
@@ -254,17 +254,18 @@ class Context:
     @property
     def _window(self) -> int:
         """The model's window in tokens, as far as anybody knows."""
-        abilities = self.model.abilities
+        capabilities = self.model.capabilities
         return min(
-            abilities.window, self._recorder.timeline.windows.get(self.model.name, abilities.window)
+            capabilities.window,
+            self._recorder.timeline.windows.get(self.model.name, capabilities.window),
         )
 
     @property
     def _output(self) -> int:
         """The tokens that are kept for the reply: a quarter at most of a window far smaller than was thought."""
-        abilities = self.model.abilities
-        beyond = self._window - (abilities.window - abilities.output_limit)
-        return max(min(abilities.output_limit, self._window // 4), beyond)
+        capabilities = self.model.capabilities
+        beyond = self._window - (capabilities.window - capabilities.output_limit)
+        return max(min(capabilities.output_limit, self._window // 4), beyond)
 
     @property
     def _room(self) -> int:
@@ -273,7 +274,7 @@ class Context:
 
     def _window_with(self, room: int) -> int:
         """The window, overflowed, that has this room for a request."""
-        return room + min(self.model.abilities.output_limit, room // 3)
+        return room + min(self.model.capabilities.output_limit, room // 3)
 
     async def _open_trace(self, iteration: Iteration) -> None:
         """Begin the request that writes the answer, which sees the turn in another way."""
@@ -284,7 +285,7 @@ class Context:
         affordable = self.quota.room(self.model)
         most = self._room if affordable is None else min(self._room, affordable)
         room = int(most / factor) - fixed
-        window = trace_window(blocks, room, self.model.abilities.carrying)
+        window = trace_window(blocks, room, self.model.capabilities.attachment_support)
         self._traced = trace(blocks, window)
         tokens = sum(map(cost, self._traced)) + fixed
         self.tokens = ceil(tokens * factor)
@@ -339,7 +340,7 @@ class Context:
         return prompt
 
     def _options(self, *, calls: bool, longer: int = 0) -> Options:
-        abilities = self.model.abilities
+        capabilities = self.model.capabilities
         limit = min(self._output << longer, max(self._window // 2, 1))
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._traced is None else NATIVE
@@ -348,9 +349,9 @@ class Context:
         return Options(
             allow_calls=calls,
             protocol=spoken,
-            force_tool=ANSWER_TOOL if by_tool and not calls and abilities.tool_choice else "",
+            force_tool=ANSWER_TOOL if by_tool and not calls and capabilities.tool_choice else "",
             json_form=typed.form if typed else None,
-            json_object=spoken == "json" and abilities.json_mode,
+            json_object=spoken == "json" and capabilities.json_mode,
             output_limit=max(limit, self._output),
             reasoning_effort=self._policies.reasoning_effort or "",
             stop=self.protocol.stop if self._traced is None else (),
@@ -425,7 +426,7 @@ class Context:
             tools_sha256=self._offer.tools_sha256,
             stable_sha256=now.sha256,
             tail=tail(now),
-            tail_kind=self.model.abilities.tail,
+            tail_kind=self.model.capabilities.tail,
             tail_room=tail_room,
             limit=iteration.limit,
             purpose=iteration.purpose,
@@ -476,7 +477,7 @@ class Context:
 
     def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
         """What changes from round to round; nothing where the last one that was kept says the same."""
-        timeline, stays = self._recorder.timeline, self.model.abilities.tail == "kept"
+        timeline, stays = self._recorder.timeline, self.model.capabilities.tail == "kept"
         said = announce(
             iteration=0 if stays and not iteration.has_few_left else iteration.number,
             limit=iteration.limit,

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from loopline.models import (
     ADDRESS_CHARACTERS,
-    Echo,
     JsonObject,
     OutputType,
+    ReasoningReplay,
     Reply,
     dumps,
     one_line,
@@ -140,7 +140,7 @@ async def acknowledged(timeline: Timeline, notes: str, moment: Moment) -> list[B
     return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
 
 
-def sound(echo: Echo | None) -> Echo | None:
+def sound(echo: ReasoningReplay | None) -> ReasoningReplay | None:
     """The echo, as a log can hold it."""
     return echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts)))
 

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from loopline.errors import LooplineError
 from loopline.events import DialectName
-from loopline.models import Abilities, Model
+from loopline.models import Capabilities, Model
 from loopline.prompt import (
     KEEP_INTACT_TURNS,
     KEEP_TURNS,
@@ -370,17 +370,17 @@ GROUPS: Mapping[str, Iterable[str]] = {
 
 def chosen_protocol(policies: LoopOptions, model: Model) -> DecisionProtocol:
     """The protocol that is asked for, unless the model cannot keep it; "auto" is the best it can."""
-    abilities = model.abilities
+    capabilities = model.capabilities
     match policies.protocol:
-        case "json" | "tagged" | "thought_action" as name if abilities.write_decisions:
+        case "json" | "tagged" | "thought_action" as name if capabilities.write_decisions:
             return protocol(name)
         case _:
-            return protocol(_best(abilities, policies.text_protocol))
+            return protocol(_best(capabilities, policies.text_protocol))
 
 
-def _best(abilities: Abilities, text: TextProtocol) -> ProtocolName:
-    if abilities.tool_call:
+def _best(capabilities: Capabilities, text: TextProtocol) -> ProtocolName:
+    if capabilities.tool_call:
         return "native"
     if text != "auto":
         return text
-    return "json" if abilities.json_mode else "tagged"
+    return "json" if capabilities.json_mode else "tagged"

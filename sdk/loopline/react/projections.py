@@ -126,7 +126,7 @@ class Windows:
         elif causes:
             window = self._aged(window)
         if causes:
-            window = replace(window, carrying=self.model.abilities.carrying)
+            window = replace(window, carrying=self.model.capabilities.attachment_support)
         hidden = self.view.state.last_hide
         if hidden > window.hides:
             window, causes = replace(window, hides=hidden), [*causes, "hide"]
@@ -167,7 +167,7 @@ class Windows:
 
     def _carries_otherwise(self) -> bool:
         """Whether the model takes other files than it did."""
-        known, now = self.view.window.carrying, self.model.abilities.carrying
+        known, now = self.view.window.carrying, self.model.capabilities.attachment_support
         return replace(known, tokens=now.tokens) != now
 
     def _aged(self, window: Window) -> Window:
@@ -319,18 +319,18 @@ class Windows:
         """
         if messages is None:
             return SummaryReply(why="what is to be summed up is longer than the model's window")
-        abilities = self.model.abilities
-        longest = SUMMARY_OUTPUT_LIMIT + (THINKING_ROOM if abilities.thinking else 0)
+        capabilities = self.model.capabilities
+        longest = SUMMARY_OUTPUT_LIMIT + (THINKING_ROOM if capabilities.thinking else 0)
         prompt = Prompt(
             system=self.offer.system,
             tools=self.offer.specs,
             messages=tuple(messages),
             tail=asked,
-            tail_kind="inside" if abilities.tail == "inside" else "dropped",
+            tail_kind="inside" if capabilities.tail == "inside" else "dropped",
             options=Options(
                 allow_calls=False,
                 reasoning_effort=self.policies.reasoning_effort or "",
-                output_limit=min(longest, abilities.output_limit),
+                output_limit=min(longest, capabilities.output_limit),
             ),
             purpose="summary",
         )
@@ -352,7 +352,7 @@ class Windows:
             text=text,
             elapsed_ms=elapsed_ms(self.clock, start),
             usage=reply.usage,
-            cost=abilities.cost(reply.usage),
+            cost=capabilities.cost(reply.usage),
             why="" if text else "the model wrote no summary",
         )
 

@@ -20,7 +20,7 @@ from loopline.errors import (
     ModelRequestError,
     ModelUnreachable,
 )
-from loopline.models import Abilities, Model, Price, Prompt, Reply, TextDelta, Usage
+from loopline.models import Capabilities, Model, Price, Prompt, Reply, TextDelta, Usage
 from loopline.models.tokens import cost_of_prompt, estimate
 from loopline.react.loop_options import LoopOptions
 from loopline.timeline import Recorder, Turn, parent_name
@@ -69,12 +69,12 @@ class Need:
     is_answer: bool
 
     @classmethod
-    def of(cls, prompt: Prompt, tokens: int, abilities: Abilities) -> Need:
+    def of(cls, prompt: Prompt, tokens: int, capabilities: Capabilities) -> Need:
         """Return the need of a prompt with so many input tokens, at the highest price they can have."""
-        dearest, output_price = _prices(abilities.price, tokens)
+        dearest, output_price = _prices(capabilities.price, tokens)
         return cls(
             input=tokens,
-            output=prompt.options.output_limit or abilities.output_limit,
+            output=prompt.options.output_limit or capabilities.output_limit,
             input_price=dearest,
             output_price=output_price,
             is_answer=prompt.purpose == "answer",
@@ -188,7 +188,7 @@ class Quota:
 
     def room(self, model: Model) -> int | None:
         """Return the input tokens that a forced answer may have; None where nothing limits them."""
-        input_price, output_price = _prices(model.abilities.price, 0)
+        input_price, output_price = _prices(model.capabilities.price, 0)
         rooms = list[int]()
         for one in self._lineage():
             left = one._left(is_own_answer=one is self)
@@ -322,7 +322,7 @@ def check_prices(policies: LoopOptions, models: Iterable[Model]) -> None:
     if policies.max_cost is None:
         return
     for model in models:
-        if model.abilities.price is None:
+        if model.capabilities.price is None:
             raise LooplineError(
                 f"max_cost={policies.max_cost:g} cannot be held: the price of {model.name!r} is not known. "
                 "Limit max_tokens instead, or use a model whose price is known"
@@ -357,9 +357,9 @@ class MeteredModel:
         return self.model.name
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> Capabilities:
         """What the model can do."""
-        return self.model.abilities
+        return self.model.capabilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
         """Stream the reply, with the output capped to what is left.
@@ -399,7 +399,7 @@ class MeteredModel:
         tokens = self.tokens
         if tokens is None:
             tokens = int(cost_of_prompt(prompt) * self.factor) + 1
-        return Need.of(prompt, tokens, self.abilities)
+        return Need.of(prompt, tokens, self.capabilities)
 
     def _settle(self, need: Need, reply: Reply) -> None:
         usage = reply.usage
@@ -407,13 +407,13 @@ class MeteredModel:
             said = [reply.text, reply.thinking, *map(repr, reply.calls)]
             self._settle_estimated(need, sum(map(estimate, said)))
             return
-        cost = self.abilities.cost(usage) or 0.0
+        cost = self.capabilities.cost(usage) or 0.0
         self.quota.settle(Amount(usage.input_tokens + usage.output_tokens, cost))
 
     def _settle_estimated(self, need: Need, output: int) -> None:
         """Settle a request of which nobody says what it used: an attempt given up, or a reply without usage."""
         usage = Usage(input_tokens=need.input, output_tokens=output)
-        cost = self.abilities.cost(usage) or 0.0
+        cost = self.capabilities.cost(usage) or 0.0
         self.quota.settle(Amount(need.input + output, cost))
         self.quota.estimate(usage, cost)
 

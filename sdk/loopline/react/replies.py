@@ -11,16 +11,16 @@ from typing import Any, Literal
 from loopline.errors import ModelUnavailable, ToolError
 from loopline.events import Delta, Event, EventSink
 from loopline.models import (
-    Abilities,
     AnswerWay,
+    Capabilities,
     JsonForm,
     OutputType,
     ProtocolName,
     Reply,
+    SchemaMismatch,
     TextDelta,
     ToolCall,
     ToolSpec,
-    Unfit,
     dumps,
     well_formed,
 )
@@ -58,20 +58,20 @@ class TypedAnswer:
 
     @classmethod
     def of_decisions(
-        cls, type: OutputType[Any], abilities: Abilities, protocol: ProtocolName
+        cls, type: OutputType[Any], capabilities: Capabilities, protocol: ProtocolName
     ) -> TypedAnswer:
         """Return how the answer of a decision is asked for, which may call tools instead."""
         way: AnswerWay = "words"
-        if protocol == NATIVE and abilities.schema_beside_tools and type.form.strict:
+        if protocol == NATIVE and capabilities.schema_beside_tools and type.form.strict:
             way = "schema"
-        elif protocol == NATIVE and abilities.tool_call:
+        elif protocol == NATIVE and capabilities.tool_call:
             way = "tool"
         return cls(type=type, way=way, protocol=protocol)
 
     @classmethod
-    def of_trace(cls, type: OutputType[Any], abilities: Abilities) -> TypedAnswer:
+    def of_trace(cls, type: OutputType[Any], capabilities: Capabilities) -> TypedAnswer:
         """Return how an answer is asked for that is written without tools."""
-        way: AnswerWay = "schema" if abilities.json_schema and type.form.strict else "words"
+        way: AnswerWay = "schema" if capabilities.json_schema and type.form.strict else "words"
         return cls(type=type, way=way, protocol=NATIVE)
 
     @property
@@ -134,7 +134,7 @@ class TypedAnswer:
     def _read_answer(self, answer: Answer) -> Answer | Malformed:
         try:
             text, is_all = self._find(answer.text)
-        except Unfit as error:
+        except SchemaMismatch as error:
             return Malformed(answer.text, self._problem(str(error)), is_text=False)
         said = answer.discarded or ("" if is_all else answer.text)
         return replace(answer, text=text, discarded=said)
@@ -153,7 +153,7 @@ class TypedAnswer:
         if self.protocol != NATIVE and not ('"action"' in raw and self.protocol == "json"):
             try:
                 text, is_all = self.type.find(raw)
-            except Unfit:
+            except SchemaMismatch:
                 is_all = False
             else:
                 if is_all:
@@ -182,7 +182,7 @@ def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
     if type is not None:
         try:
             return type.dump(value)
-        except Unfit as error:
+        except SchemaMismatch as error:
             raise ToolError(f"the answer it gave is no {type.schema.name}: {error}") from error
     if isinstance(value, str):
         return well_formed(value)

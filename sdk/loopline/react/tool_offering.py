@@ -123,7 +123,7 @@ class Offers:
             model=model.name,
             elapsed_ms=elapsed_ms(clock, start),
             usage=chosen.usage,
-            cost=model.abilities.cost(chosen.usage),
+            cost=model.capabilities.cost(chosen.usage),
         )
         await self._recorder.record(body)
 

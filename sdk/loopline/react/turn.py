@@ -10,7 +10,7 @@ from typing import Any
 
 from loopline.errors import LooplineError
 from loopline.files import Attachment
-from loopline.models import OutputType, Unfit
+from loopline.models import OutputType, SchemaMismatch
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -88,7 +88,7 @@ def _value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> ob
             ) from error
     try:
         return output.read(answer.text)
-    except Unfit as error:
+    except SchemaMismatch as error:
         asked = turn.header.output if turn.header else None
         raise LooplineError(
             f"the answer of {turn_id(turn.number)} is {asked.name if asked else 'of another type'} (schema "

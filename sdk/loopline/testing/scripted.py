@@ -10,9 +10,9 @@ from typing import TypedDict, Unpack, cast
 from loopline.clock import Clock, SystemClock
 from loopline.errors import LooplineError, ModelError
 from loopline.models import (
-    Abilities,
     AttachmentLimits,
     BrokenJson,
+    Capabilities,
     JsonObject,
     Price,
     Prompt,
@@ -22,7 +22,7 @@ from loopline.models import (
     TextDelta,
     ToolCall,
     Usage,
-    whole_object,
+    parse_object,
 )
 from loopline.prompt import DecisionProtocol, protocol
 from loopline.react import ANSWER_TOOL
@@ -93,7 +93,7 @@ Line = Say | ToolCall | Raw | Refuse | Fail | Wait | str
 Entry = Line | Callable[[Prompt], Line]
 
 
-class AbilityChoices(TypedDict, total=False):
+class CapabilityChoices(TypedDict, total=False):
     """What the model is to be able to do; sizes are in tokens."""
 
     tool_call: bool
@@ -125,10 +125,10 @@ class ScriptedModel:
         strict: bool = True,
         clock: Clock | None = None,
         name: str = "scripted",
-        **abilities: Unpack[AbilityChoices],
+        **capabilities: Unpack[CapabilityChoices],
     ) -> None:
         self.name: str = name
-        self.abilities: Abilities = replace(Abilities(window=WINDOW), **abilities)
+        self.capabilities: Capabilities = replace(Capabilities(window=WINDOW), **capabilities)
         self.requests: list[Prompt] = []
         self._script = list(script)
         self._aux = {purpose: list(entries) for purpose, entries in (aux or {}).items()}
@@ -208,7 +208,7 @@ def _by_tool(say: Say, prompt: Prompt) -> Say:
     """What is said, its text as a call of the tool that takes the answer, if there is one and it fits in that."""
     if say.calls or not any(tool.name == ANSWER_TOOL for tool in prompt.tools):
         return say
-    arguments = whole_object(say.text)
+    arguments = parse_object(say.text)
     if isinstance(arguments, BrokenJson) or not say.text.strip():
         return say
     call = ToolCall(name=ANSWER_TOOL, arguments=arguments)

@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar, get_args
 
 from typing_extensions import TypeIs
 
-from loopline.models import Echo, Json, JsonObject, OutputSchema, Usage
+from loopline.models import Json, JsonObject, OutputSchema, ReasoningReplay, Usage
 from loopline.refs import (
     ArtifactRef,
     BlockRef,
@@ -186,7 +186,7 @@ class Decision:
     cost: float | None = None
     purpose: Literal["decision", "answer"] = "decision"
     attempt: int = 1
-    echo: Echo | None = None
+    echo: ReasoningReplay | None = None
     estimated: Usage = field(default_factory=Usage)
     discarded: str = ""
     type: Literal["react.decision"] = "react.decision"

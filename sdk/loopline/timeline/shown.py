@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loopline.models import AnswerWay, Carrying, TailKind, Usage
+from loopline.models import AnswerWay, AttachmentSupport, TailKind, Usage
 
 
 def turn_id(turn: int) -> str:
@@ -54,7 +54,7 @@ class Window:
     hides: int = 0
     feedback: int = 0
     unbound: int = 0
-    carrying: Carrying = field(default_factory=Carrying)
+    carrying: AttachmentSupport = field(default_factory=AttachmentSupport)
     files_cleared: int = 0
 
 

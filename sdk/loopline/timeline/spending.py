@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from loopline.models import Usage, facts
+from loopline.models import Usage, find_model_facts
 from loopline.timeline.blocks import (
     Block,
     BodyUnion,
@@ -94,7 +94,7 @@ def spent(block: Block) -> Spent | None:
 
 
 def _priced(block: Block, purpose: SpentOn, model: str, usage: Usage, cost: float | None) -> Spent:
-    price = facts(model).price if cost is None else None
+    price = find_model_facts(model).price if cost is None else None
     return Spent(
         block=block,
         purpose=purpose,

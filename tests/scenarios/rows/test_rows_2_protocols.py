@@ -6,7 +6,7 @@ import pytest
 
 from loopline.models import ProtocolName, extract_json
 from loopline.testing import Call, Raw, Say, ScriptedModel
-from loopline.testing.scripted import AbilityChoices
+from loopline.testing.scripted import CapabilityChoices
 from loopline.timeline import Completion, Notes, Notice, Thinking, ToolCalled
 from tests.support.workbench import Desk, at_work, bodies, in_json, results, shown, workbench
 
@@ -51,17 +51,17 @@ async def test_row_24_tagged_calls_may_be_several_in_one_reply() -> None:
 
 
 @pytest.mark.parametrize(
-    ("abilities", "name"),
+    ("capabilities", "name"),
     [
-        (AbilityChoices(), "native"),
-        (AbilityChoices(tool_call=False, json_mode=True), "json"),
-        (AbilityChoices(tool_call=False), "tagged"),
+        (CapabilityChoices(), "native"),
+        (CapabilityChoices(tool_call=False, json_mode=True), "json"),
+        (CapabilityChoices(tool_call=False), "tagged"),
     ],
 )
 async def test_row_25_the_protocol_goes_by_what_the_model_can_do(
-    abilities: AbilityChoices, name: ProtocolName
+    capabilities: CapabilityChoices, name: ProtocolName
 ) -> None:
-    model = ScriptedModel(["Done."], **abilities)
+    model = ScriptedModel(["Done."], **capabilities)
     async with at_work(model) as talk:
         assert (await talk.say("go")).ok
     assert model.requests[0].options.protocol == name

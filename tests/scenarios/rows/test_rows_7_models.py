@@ -8,7 +8,7 @@ from loopline.errors import ModelTimedOut
 from loopline.models import JsonObject, Prompt, StructuredCallError, structured_llm_call
 from loopline.react import Limits
 from loopline.testing import Call, Fail, Raw, Refuse, ScriptedModel
-from loopline.testing.scripted import AbilityChoices
+from loopline.testing.scripted import CapabilityChoices
 from tests.support.workbench import at_work, workbench
 
 SCHEMA: JsonObject = {
@@ -53,18 +53,18 @@ async def test_row_121_an_effort_is_passed_on_and_one_of_the_turn_wins(
 
 
 @pytest.mark.parametrize(
-    ("abilities", "requests"),
+    ("capabilities", "requests"),
     [
-        (AbilityChoices(tool_call=True, json_mode=True), 5),
-        (AbilityChoices(tool_call=False, json_mode=True), 4),
-        (AbilityChoices(tool_call=True), 3),
-        (AbilityChoices(tool_call=False), 2),
+        (CapabilityChoices(tool_call=True, json_mode=True), 5),
+        (CapabilityChoices(tool_call=False, json_mode=True), 4),
+        (CapabilityChoices(tool_call=True), 3),
+        (CapabilityChoices(tool_call=False), 2),
     ],
 )
 async def test_row_122_each_kind_of_model_is_asked_for_data_so_often(
-    abilities: AbilityChoices, requests: int
+    capabilities: CapabilityChoices, requests: int
 ) -> None:
-    model = ScriptedModel([], aux={"title": [Raw("no data")] * 5}, **abilities)
+    model = ScriptedModel([], aux={"title": [Raw("no data")] * 5}, **capabilities)
     assert not (await structured_llm_call(model, PROMPT, SCHEMA)).ok
     assert len(model.requests) == requests
 

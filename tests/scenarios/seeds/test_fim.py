@@ -14,7 +14,7 @@ from loopline.models import (
 )
 from loopline.react import Allow, Deny, GuardedCall, Nudged, ReactStateV2, Reminder, Verdict
 from loopline.testing import Call, Fail, FakeClock, Raw, Say, ScriptedModel
-from loopline.testing.scripted import AbilityChoices, Entry
+from loopline.testing.scripted import CapabilityChoices, Entry
 from loopline.timeline import (
     Completion,
     MemoryLog,
@@ -228,19 +228,19 @@ async def test_f20_the_choice_is_heard_before_the_first_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("abilities", "requests"),
+    ("capabilities", "requests"),
     [
-        (AbilityChoices(tool_call=True, json_mode=True), 5),
-        (AbilityChoices(tool_call=False, json_mode=True), 4),
-        (AbilityChoices(tool_call=False), 2),
-        (AbilityChoices(tool_call=True), 3),
+        (CapabilityChoices(tool_call=True, json_mode=True), 5),
+        (CapabilityChoices(tool_call=False, json_mode=True), 4),
+        (CapabilityChoices(tool_call=False), 2),
+        (CapabilityChoices(tool_call=True), 3),
     ],
 )
 async def test_f21_data_is_asked_for_so_often_and_its_usage_added(
-    abilities: AbilityChoices, requests: int
+    capabilities: CapabilityChoices, requests: int
 ) -> None:
     bad = Say("none", usage=Usage(input_tokens=10, output_tokens=5))
-    model = ScriptedModel([], aux={"title": [bad] * requests}, **abilities)
+    model = ScriptedModel([], aux={"title": [bad] * requests}, **capabilities)
     result = await structured_llm_call(
         model, Prompt(system="", purpose="title"), SCHEMA, default_value={"answer": "?"}
     )

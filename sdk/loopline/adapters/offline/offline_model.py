@@ -14,7 +14,7 @@ from loopline.adapters.offline.queries import again, forms, key_terms
 from loopline.adapters.offline.question import Question, follow
 from loopline.errors import ModelError
 from loopline.models import (
-    Abilities,
+    Capabilities,
     Json,
     Price,
     Prompt,
@@ -49,9 +49,9 @@ class OfflineModel:
         return "offline"
 
     @property
-    def abilities(self) -> Abilities:
+    def capabilities(self) -> Capabilities:
         """Tool calls, and a window that fits whatever there is to read; it costs nothing."""
-        return Abilities(
+        return Capabilities(
             tool_call=True,
             write_decisions=False,
             window=1_000_000,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from loopline.adapters.providers.anthropic_messages import AnthropicMessages
-from loopline.adapters.providers.failures import Account
-from loopline.adapters.providers.http import Http
-from loopline.adapters.providers.http_model import WireModel
+from loopline.adapters.providers.failures import Credentials
+from loopline.adapters.providers.http import HttpTransport
+from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.openai_chat import OpenAiChat
 from loopline.adapters.providers.openai_responses import OpenAiResponses
-from loopline.models import Abilities, ModelFacts, ReplyLimits, Timeouts
+from loopline.models import Capabilities, ModelFacts, ReplyLimits, Timeouts
 
-_KINDS: Mapping[str, Callable[..., WireModel]] = {
+_KINDS: Mapping[str, Callable[..., HttpModel]] = {
     "chat": OpenAiChat,
     "responses": OpenAiResponses,
     "messages": AnthropicMessages,
@@ -24,20 +24,20 @@ def model_of(
     *,
     model: str,
     url: str,
-    account: Account,
+    account: Credentials,
     facts: ModelFacts,
-    abilities: Abilities,
-    http: Http,
+    capabilities: Capabilities,
+    http: HttpTransport,
     timeouts: Timeouts | None,
     reply_limits: ReplyLimits | None = None,
-) -> WireModel:
+) -> HttpModel:
     """The model as its facts say that it wants to be asked."""
     return _KINDS[facts.api](
         name,
         model=model,
         url=url,
         account=account,
-        abilities=abilities,
+        capabilities=capabilities,
         http=http,
         facts=facts,
         timeouts=timeouts,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from loopline.adapters.providers.failures import Account, failed_midway, piece
-from loopline.adapters.providers.http_model import WireModel
-from loopline.adapters.providers.reply_parser import Coming
+from loopline.adapters.providers.failures import Credentials, failed_midway, piece
+from loopline.adapters.providers.http_model import HttpModel
+from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.adapters.providers.request_bytes import (
-    Growing,
+    PartialObject,
     a_count,
     a_list,
     a_text,
@@ -27,18 +27,18 @@ from loopline.models import (
     AssistantMessage,
     Attached,
     BrokenJson,
-    Echo,
     Json,
     JsonObject,
     Message,
     Prompt,
+    ReasoningReplay,
     StopReason,
     TextDelta,
     ToolMessage,
     ToolSpec,
     Usage,
     UserMessage,
-    whole_object,
+    parse_object,
 )
 from loopline.models.prompt import breaks_off, echo_for, sent_id
 
@@ -56,7 +56,7 @@ _DROPPED: JsonObject = {"prefix_mismatch_behavior": "drop_block"}
 _MARK = b',"cache_control":{"type":"ephemeral"}}'
 
 
-class AnthropicMessages(WireModel):
+class AnthropicMessages(HttpModel):
     """A model behind `/v1/messages`."""
 
     path = "/v1/messages"
@@ -77,9 +77,9 @@ class AnthropicMessages(WireModel):
         """Whether its thinking is bound to all that stands before it."""
         return self.facts.tail == "cleared"
 
-    def coming(self, offered: tuple[str, ...]) -> Coming:
+    def coming(self, offered: tuple[str, ...]) -> ReplyParser:
         """What reads the next reply."""
-        return ComingMessage(offered, self.account)
+        return AnthropicReplyParser(offered, self.account)
 
     def tool(self, spec: ToolSpec) -> bytes:
         """A tool as it travels."""
@@ -87,7 +87,7 @@ class AnthropicMessages(WireModel):
 
     def body(self, prompt: Prompt) -> bytes:
         """The request as it travels."""
-        most = prompt.options.output_limit or self.abilities.output_limit
+        most = prompt.options.output_limit or self.capabilities.output_limit
         fields = [
             ("model", encoded(self.model)),
             ("max_tokens", encoded(most)),
@@ -270,13 +270,13 @@ _INPUT = " input"
 """Where the pieces of such a call's input are kept; no field is called so."""
 
 
-class ComingMessage(Coming):
+class AnthropicReplyParser(ReplyParser):
     """A reply on its way."""
 
-    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+    def __init__(self, offered: tuple[str, ...], account: Credentials) -> None:
         super().__init__(offered, account)
         self._stop = ""
-        self._blocks: dict[int, Growing] = {}
+        self._blocks: dict[int, PartialObject] = {}
 
     def take(self, data: str) -> Sequence[TextDelta]:
         """What an event adds."""
@@ -318,17 +318,17 @@ class ComingMessage(Coming):
         return _STOPS.get(self._stop, "stop") if self._stop else None
 
     @property
-    def echo(self) -> Echo | None:
+    def echo(self) -> ReasoningReplay | None:
         """The blocks, where thinking that was finished is among them."""
         whole = [_with_input(block.whole) for block in self._blocks.values()]
         blocks = [block for block in whole if _is_whole(block)]
         thinks = any(a_text(block.get("type")) in THOUGHTS for block in blocks)
-        return Echo(wire=WIRE, parts=tuple(blocks)) if thinks else None
+        return ReasoningReplay(wire=WIRE, parts=tuple(blocks)) if thinks else None
 
     def _begun(self, index: Json, block: JsonObject) -> Sequence[TextDelta]:
         said = {"name", "input"} if block.get("type") == "tool_use" else set[str]()
         kept = {name: value for name, value in block.items() if name not in said}
-        self._blocks[a_count(index)] = Growing(kept)
+        self._blocks[a_count(index)] = PartialObject(kept)
         match block.get("type"):
             case "tool_use":
                 self.calls.add(
@@ -362,7 +362,7 @@ class ComingMessage(Coming):
 
     def _take_input(self, index: int, written: str) -> None:
         """The next piece of an input: of a call, or of one that the server makes itself."""
-        block = self._blocks.setdefault(index, Growing())
+        block = self._blocks.setdefault(index, PartialObject())
         if a_text(block.fields.get("type")) in _SERVED:
             block.add(_INPUT, written)
             self._grow(len(written))
@@ -372,7 +372,7 @@ class ComingMessage(Coming):
     def _kept(self, index: Json, name: str, delta: JsonObject) -> str:
         """A piece of a block, which goes on."""
         said = a_text(delta.get(name))
-        self._blocks.setdefault(a_count(index), Growing()).add(name, said)
+        self._blocks.setdefault(a_count(index), PartialObject()).add(name, said)
         return said
 
     def _count(self, said: JsonObject) -> None:
@@ -398,7 +398,7 @@ def _with_input(block: JsonObject) -> JsonObject:
     """The block with the input whose pieces came; one that is no object is that of no call."""
     if _INPUT not in block:
         return block
-    given = whole_object(a_text(block[_INPUT]))
+    given = parse_object(a_text(block[_INPUT]))
     rest = {name: value for name, value in block.items() if name != _INPUT}
     return rest if isinstance(given, BrokenJson) else {**rest, "input": given}
 

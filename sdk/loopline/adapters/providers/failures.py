@@ -20,17 +20,17 @@ from loopline.errors import (
     ModelTimedOut,
 )
 from loopline.models import (
-    MOST_VALUES,
+    MAX_VALUES,
+    ApiVendor,
+    ErrorMeaning,
     Json,
     JsonObject,
-    Meaning,
-    Wire,
     dumps,
     extract_json,
+    find_documented_error,
+    find_overflow,
     has_many_values,
-    overflow,
     public_url,
-    refusal_of,
     wait_seconds,
 )
 
@@ -39,9 +39,9 @@ _STATUS = re.compile(r"[45]\d\d", re.ASCII)
 _TELLING = 3
 """More letters of a key than that are too many."""
 _TIMED_OUT = frozenset({408, 504})
-_VAGUE = frozenset[Meaning]({"request", "missing", "busy", "server"})
+_VAGUE = frozenset[ErrorMeaning]({"request", "missing", "busy", "server"})
 """What may be meant by an error whose words speak of too long a prompt."""
-_ADVICE: Mapping[Meaning, str] = {
+_ADVICE: Mapping[ErrorMeaning, str] = {
     "key": "check",
     "money": "nothing is left to spend with",
     "rights": "that is not allowed with",
@@ -57,7 +57,7 @@ class AnsweredError(ModelError):
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Credentials:
     """Who asks: the model's name for people, what its key is set by, the key, and its server's wire.
 
     `url_variable` is what the base URL is set by. The key is never shown, and neither are the `secrets` of that
@@ -67,7 +67,7 @@ class Account:
     model: str
     variable: str
     key: str = field(repr=False)
-    wire: Wire
+    wire: ApiVendor
     secrets: tuple[str, ...] = field(default=(), repr=False)
     url_variable: str = "base_url"
 
@@ -86,7 +86,7 @@ class Account:
         return self.without_key(text)[:longest]
 
 
-def failure(status: int, headers: Mapping[str, str], body: str, account: Account) -> ModelError:
+def failure(status: int, headers: Mapping[str, str], body: str, account: Credentials) -> ModelError:
     """What a response means that is none.
 
     `body` is what the server said, JSON or not; of long ones only the beginning is told.
@@ -98,7 +98,7 @@ def failure(status: int, headers: Mapping[str, str], body: str, account: Account
 
 
 def no_events(
-    url: str, status: int, headers: Mapping[str, str], body: str, account: Account
+    url: str, status: int, headers: Mapping[str, str], body: str, account: Credentials
 ) -> ModelError:
     """What a response means that is no stream of events."""
     if status >= 400 or is_error(body):
@@ -117,13 +117,13 @@ def is_error(body: str) -> bool:
     return document is not None and bool(document.get("error"))
 
 
-def failed_midway(event: JsonObject, account: Account) -> ModelError:
+def failed_midway(event: JsonObject, account: Credentials) -> ModelError:
     """What an error means that came where a piece of the reply was to come; `event` is all of it."""
     said = _said(event)
     return _meant(said, said.status, dumps(event.get("error") or event), account)
 
 
-def piece(data: str, account: Account) -> JsonObject:
+def piece(data: str, account: Credentials) -> JsonObject:
     """A piece of a reply, read.
 
     Raises:
@@ -131,7 +131,7 @@ def piece(data: str, account: Account) -> JsonObject:
     """
     if has_many_values(data):
         raise ModelStreamBroken(
-            f"{account.model}: a piece has more than {MOST_VALUES:,} values: ask for less at once"
+            f"{account.model}: a piece has more than {MAX_VALUES:,} values: ask for less at once"
         )
     try:
         read: Json = json.loads(data)
@@ -180,13 +180,13 @@ def _status(error: JsonObject, *names: str) -> int | None:
 
 
 def _meant(
-    said: _Said, status: int | None, text: str, account: Account, wait: float | None = None
+    said: _Said, status: int | None, text: str, account: Credentials, wait: float | None = None
 ) -> ModelError:
     """The error that it is; `text` is all that was said."""
     words = _words(said, status, account)
-    refusal = refusal_of(account.wire, status, *said.names)
+    refusal = find_documented_error(account.wire, status, *said.names)
     meaning = refusal.meaning if refusal else _by_status(status)
-    too_long = overflow(status, text)
+    too_long = find_overflow(status, text)
     match "size" if too_long and meaning in _VAGUE else meaning:
         case "key" | "money" | "rights":
             return ModelAccessError(f"{words}: {_ADVICE[meaning]} {account.variable}")
@@ -206,12 +206,12 @@ def _meant(
             return AnsweredError(words)
 
 
-def _words(said: _Said, status: int | None, account: Account) -> str:
+def _words(said: _Said, status: int | None, account: Credentials) -> str:
     part = f" (in {account.told(said.part)})" if said.part else ""
     number = f" ({status})" if status else ""
     return f"{account.model}: {account.told(said.words) or 'no reason given'}{part}{number}"
 
 
-def _by_status(status: int | None) -> Meaning:
+def _by_status(status: int | None) -> ErrorMeaning:
     """What an undocumented error means; where nothing but a reply could come, it may pass."""
     return "request" if status and status < 500 else "server"

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from loopline.adapters.providers.failures import Account, is_error, no_events
+from loopline.adapters.providers.failures import Credentials, is_error, no_events
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
 from loopline.models import Timeouts, public_url
 
@@ -81,7 +81,7 @@ class _Pool:
             await (await self.client).aclose()
 
 
-class Http:
+class HttpTransport:
     """One client for each event loop, made when it is first used; any number of models share it.
 
     It heeds the usual variables for proxies and certificates, and speaks HTTP/2 where that is offered.
@@ -98,7 +98,7 @@ class Http:
         body: bytes,
         headers: Mapping[str, str],
         *,
-        account: Account,
+        account: Credentials,
         timeouts: Timeouts,
     ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
         """The events of a reply. Leaving the iteration closes the connection.
@@ -146,7 +146,7 @@ class Http:
 
     @asynccontextmanager
     async def _client(
-        self, account: Account, asking: _Asking
+        self, account: Credentials, asking: _Asking
     ) -> AsyncGenerator[httpx2.AsyncClient, None]:
         """The client, which stays open as long as it is needed here.
 
@@ -168,7 +168,7 @@ class Http:
             elif pool.is_over:
                 await pool.close()
 
-    async def _open(self, pool: _Pool, account: Account) -> httpx2.AsyncClient:
+    async def _open(self, pool: _Pool, account: Credentials) -> httpx2.AsyncClient:
         try:
             return await asyncio.shield(pool.client)
         except OSError as error:  # such as a file of certificates that is none
@@ -222,7 +222,7 @@ async def _beginning(response: httpx2.Response, late: float, *, is_document: boo
 
 
 @contextmanager
-def _told(account: Account, timeouts: Timeouts, url: str) -> Generator[None, None, None]:
+def _told(account: Credentials, timeouts: Timeouts, url: str) -> Generator[None, None, None]:
     """What goes wrong on the way, as one of our errors."""
     place = f"{account.told(public_url(url))}, which {account.url_variable} sets"
     try:

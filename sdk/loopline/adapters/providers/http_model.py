@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
-from loopline.adapters.providers.failures import Account, AnsweredError
-from loopline.adapters.providers.http import DOCUMENT, Http
-from loopline.adapters.providers.reply_parser import Coming
+from loopline.adapters.providers.failures import AnsweredError, Credentials
+from loopline.adapters.providers.http import DOCUMENT, HttpTransport
+from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.errors import ModelError
 from loopline.models import (
-    Abilities,
+    Capabilities,
     ModelFacts,
     Prompt,
     Reply,
@@ -32,7 +32,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How hard a model may be to think, from the least."""
 
 
-class WireModel(ABC):
+class HttpModel(ABC):
     """A model at a server that streams its replies as server-sent events."""
 
     path: ClassVar[str]
@@ -44,16 +44,16 @@ class WireModel(ABC):
         *,
         model: str,
         url: str,
-        account: Account,
-        abilities: Abilities,
-        http: Http,
+        account: Credentials,
+        capabilities: Capabilities,
+        http: HttpTransport,
         facts: ModelFacts | None = None,
         timeouts: Timeouts | None = None,
         reply_limits: ReplyLimits | None = None,
     ) -> None:
         """`name` is what it is called here, `model` what its server calls it; `url` is the base."""
         self.name = name
-        self.abilities = abilities
+        self.capabilities = capabilities
         self.model = model
         self.account = account
         self.facts: ModelFacts = facts or ModelFacts()
@@ -76,7 +76,7 @@ class WireModel(ABC):
         """The request as it travels."""
 
     @abstractmethod
-    def coming(self, offered: tuple[str, ...]) -> Coming:
+    def coming(self, offered: tuple[str, ...]) -> ReplyParser:
         """What reads the next reply."""
 
     @abstractmethod

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from loopline.adapters.providers.http_model import WireModel
-from loopline.adapters.providers.openai_chunks import DETAILS, WIRE, ComingCompletion
-from loopline.adapters.providers.reply_parser import Coming
+from loopline.adapters.providers.http_model import HttpModel
+from loopline.adapters.providers.openai_chunks import DETAILS, WIRE, ChatReplyParser
+from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.adapters.providers.request_bytes import (
     bearing,
     data_url,
@@ -21,11 +21,11 @@ from loopline.adapters.providers.request_bytes import (
 from loopline.models import (
     AssistantMessage,
     Attached,
-    Echo,
     Json,
     JsonObject,
     Message,
     Prompt,
+    ReasoningReplay,
     ToolCall,
     ToolMessage,
     ToolSpec,
@@ -37,7 +37,7 @@ from loopline.models.prompt import echo_for, sent_id
 WIRE_INSIDE = "openai.inside"
 
 
-class OpenAiChat(WireModel):
+class OpenAiChat(HttpModel):
     """A model behind `/chat/completions`."""
 
     path = "/chat/completions"
@@ -52,9 +52,9 @@ class OpenAiChat(WireModel):
         """Whose sealed replies go back to it: its own, for a seal is one model's."""
         return f"{WIRE}:{self.name}"
 
-    def coming(self, offered: tuple[str, ...]) -> Coming:
+    def coming(self, offered: tuple[str, ...]) -> ReplyParser:
         """What reads the next reply."""
-        return ComingCompletion(offered, self.account, self.facts.thinking_field, self.family)
+        return ChatReplyParser(offered, self.account, self.facts.thinking_field, self.family)
 
     def tool(self, spec: ToolSpec) -> bytes:
         """A tool as it travels."""
@@ -153,7 +153,7 @@ class _Writer:
         return {"id": call_id, "type": "function", "function": function, **extra}
 
 
-def _split(echo: Echo) -> tuple[JsonObject, dict[str, JsonObject]]:
+def _split(echo: ReasoningReplay) -> tuple[JsonObject, dict[str, JsonObject]]:
     """The fields of a message, and those of its calls by their ids."""
     fields, *calls = echo.parts
     return fields, {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from loopline.adapters.providers.failures import Account, failed_midway, piece
-from loopline.adapters.providers.reply_parser import Coming
+from loopline.adapters.providers.failures import Credentials, failed_midway, piece
+from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.adapters.providers.request_bytes import (
-    Growing,
+    PartialObject,
     a_count,
     a_list,
     a_text,
@@ -15,7 +15,7 @@ from loopline.adapters.providers.request_bytes import (
     tool_name,
 )
 from loopline.errors import ModelOverloaded, ModelRequestError
-from loopline.models import Echo, Json, JsonObject, Reply, StopReason, TextDelta, Usage
+from loopline.models import Json, JsonObject, ReasoningReplay, Reply, StopReason, TextDelta, Usage
 
 WIRE = "openai"
 DETAILS = "reasoning_details"
@@ -25,17 +25,17 @@ EXTRA = "extra_content"
 _DONE = "[DONE]"
 
 
-class ComingCompletion(Coming):
+class ChatReplyParser(ReplyParser):
     """A reply on its way; `family` is whose sealed replies go back to the model."""
 
     def __init__(
-        self, offered: tuple[str, ...], account: Account, thinking_field: str, family: str
+        self, offered: tuple[str, ...], account: Credentials, thinking_field: str, family: str
     ) -> None:
         super().__init__(offered, account)
         self._thinking_field = thinking_field
         self._family = family
-        self._details = Details()
-        self._tags = ThinkTags()
+        self._details = ReasoningDetails()
+        self._tags = ThinkTagParser()
         self._finish = ""
         self._refused = False
 
@@ -59,7 +59,7 @@ class ComingCompletion(Coming):
         yield from self._told(self._tags.close())
 
     @property
-    def echo(self) -> Echo | None:
+    def echo(self) -> ReasoningReplay | None:
         """The thinking, where the server wants it back: sealed, signed, or plain in a field of its own."""
         calls = [
             {"id": provider_id, **extra}
@@ -70,8 +70,10 @@ class ComingCompletion(Coming):
             details = self._details.parts
             fields: JsonObject = {DETAILS: details} if details else self._plain
             bound = any(an_object(detail).get("signature") for detail in details)
-            return Echo(wire=self._family, parts=(fields, *calls), bound=bound)
-        return Echo(wire=WIRE, parts=(self._plain,), bound=False) if self._plain else None
+            return ReasoningReplay(wire=self._family, parts=(fields, *calls), bound=bound)
+        return (
+            ReasoningReplay(wire=WIRE, parts=(self._plain,), bound=False) if self._plain else None
+        )
 
     @property
     def _plain(self) -> JsonObject:
@@ -177,7 +179,7 @@ def _usage(said: JsonObject) -> Usage:
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
-class ThinkTags:
+class ThinkTagParser:
     """Tells thoughts from text: only a tag that begins the reply opens them, and they end once."""
 
     def __init__(self) -> None:
@@ -238,7 +240,7 @@ class ThinkTags:
 _TEXTS = ("text", "summary")
 
 
-class Details:
+class ReasoningDetails:
     """The details of one reply: pieces go in, and come out as they would in a reply of one piece.
 
     Form: "Reasoning tokens", openrouter.ai/docs. Neighbours of one type and index are pieces of one detail,
@@ -246,7 +248,7 @@ class Details:
     """
 
     def __init__(self) -> None:
-        self._parts: list[Growing] = []
+        self._parts: list[PartialObject] = []
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -268,7 +270,7 @@ class Details:
         }
         last = self._parts[-1].fields if self._parts else {}
         if not self._parts or not _goes_on(last, piece):
-            self._parts.append(Growing())
+            self._parts.append(PartialObject())
         part = self._parts[-1]
         part.fields.update(rest)
         for name, text in texts.items():

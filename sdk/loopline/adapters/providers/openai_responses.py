@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from loopline.adapters.providers.failures import Account, failed_midway, piece
-from loopline.adapters.providers.http_model import WireModel
-from loopline.adapters.providers.reply_parser import Coming
+from loopline.adapters.providers.failures import Credentials, failed_midway, piece
+from loopline.adapters.providers.http_model import HttpModel
+from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.adapters.providers.request_bytes import (
     a_count,
     a_list,
@@ -28,11 +28,11 @@ from loopline.errors import ModelRequestError
 from loopline.models import (
     AssistantMessage,
     Attached,
-    Echo,
     Json,
     JsonObject,
     Message,
     Prompt,
+    ReasoningReplay,
     StopReason,
     TextDelta,
     ToolMessage,
@@ -47,7 +47,7 @@ REASONING = "reasoning.encrypted_content"
 """What has to be asked for where nothing is stored, so that thinking can go back."""
 
 
-class OpenAiResponses(WireModel):
+class OpenAiResponses(HttpModel):
     """A model behind `/responses`; nothing is stored there."""
 
     path = "/responses"
@@ -57,9 +57,9 @@ class OpenAiResponses(WireModel):
         """The key as a bearer's, if there is one."""
         return bearing(self.account)
 
-    def coming(self, offered: tuple[str, ...]) -> Coming:
+    def coming(self, offered: tuple[str, ...]) -> ReplyParser:
         """What reads the next reply."""
-        return ComingResponse(offered, self.account)
+        return ResponsesReplyParser(offered, self.account)
 
     def tool(self, spec: ToolSpec) -> bytes:
         """A tool as it travels."""
@@ -191,10 +191,10 @@ WIRE = "responses"
 THOUGHTS = frozenset({"reasoning"})
 
 
-class ComingResponse(Coming):
+class ResponsesReplyParser(ReplyParser):
     """A reply on its way."""
 
-    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+    def __init__(self, offered: tuple[str, ...], account: Credentials) -> None:
         super().__init__(offered, account)
         self._status = self._why = ""
         self._refused = False
@@ -258,10 +258,10 @@ class ComingResponse(Coming):
         return "tool_use" if self.calls else "stop"
 
     @property
-    def echo(self) -> Echo | None:
+    def echo(self) -> ReasoningReplay | None:
         """The items, where thinking is among them."""
         thinks = any(one.get("type") == "reasoning" for one in self.parts)
-        return Echo(wire=WIRE, parts=tuple(self.parts)) if thinks else None
+        return ReasoningReplay(wire=WIRE, parts=tuple(self.parts)) if thinks else None
 
     def _begun(self, index: Json, item: JsonObject) -> None:
         if item.get("type") == "function_call":

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from loopline.adapters.providers.failures import Account, AnsweredError
+from loopline.adapters.providers.failures import AnsweredError, Credentials
 from loopline.errors import ModelReplyTooLarge, ModelStreamBroken
 from loopline.models import (
     BrokenJson,
-    Echo,
     Json,
     JsonObject,
+    ReasoningReplay,
     Reply,
     ReplyLimits,
     StopReason,
@@ -22,7 +22,7 @@ from loopline.models import (
     Usage,
     dumps,
     has_many_values,
-    whole_object,
+    parse_object,
 )
 
 
@@ -50,7 +50,7 @@ class _Coming:
             return False
 
 
-class Calls:
+class ToolCallParser:
     """The calls of one reply: pieces go in, and come out as calls once the reply is over."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class Calls:
         if cut and came and not came[-1].written.strip():
             came = came[:-1]
         for coming in came:
-            arguments = whole_object(coming.written)
+            arguments = parse_object(coming.written)
             if isinstance(arguments, BrokenJson) or not coming.name:
                 fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"
                 problem = (
@@ -132,13 +132,13 @@ def _is_another(known: _Coming, provider_id: str, name: str) -> bool:
     return bool(name) and bool(known.name) and known.is_whole
 
 
-class Coming(ABC):
+class ReplyParser(ABC):
     """A reply on its way; `offered` are the names of the tools that it may call."""
 
-    def __init__(self, offered: tuple[str, ...], account: Account) -> None:
+    def __init__(self, offered: tuple[str, ...], account: Credentials) -> None:
         self.offered = offered
         self.account = account
-        self.calls: Calls = Calls()
+        self.calls: ToolCallParser = ToolCallParser()
         self.usage: Usage | None = None
         self.is_over: bool = False
         self.parts: list[JsonObject] = []
@@ -180,7 +180,7 @@ class Coming(ABC):
         """Why it ended; None while nothing has said so."""
 
     @property
-    def echo(self) -> Echo | None:
+    def echo(self) -> ReasoningReplay | None:
         """The reply as it is to go back, where its thinking does."""
         return None
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from loopline.adapters.providers.failures import Account
-from loopline.models import Attached, Echo, Json, JsonForm, JsonObject, Message, dumps
+from loopline.adapters.providers.failures import Credentials
+from loopline.models import Attached, Json, JsonForm, JsonObject, Message, ReasoningReplay, dumps
 from loopline.tools import provider_names
 
 
@@ -57,7 +57,9 @@ def tool_name(wire: str, offered: tuple[str, ...]) -> str:
 
 
 def given_back(
-    echo: Echo | None, thoughts: frozenset[str], call_of: Callable[[JsonObject], JsonObject | None]
+    echo: ReasoningReplay | None,
+    thoughts: frozenset[str],
+    call_of: Callable[[JsonObject], JsonObject | None],
 ) -> list[JsonObject]:
     """The parts of a reply as its provider wants them back; nothing is left of one that only thought.
 
@@ -73,7 +75,7 @@ def given_back(
 
 
 @dataclass(slots=True)
-class Growing:
+class PartialObject:
     """An object on its way, whose texts come in pieces."""
 
     fields: JsonObject = field(default_factory=JsonObject)
@@ -116,7 +118,7 @@ def schema_of(form: JsonForm) -> JsonObject:
     return {"name": form.name, "schema": form.schema, "strict": form.strict}
 
 
-def bearing(account: Account) -> Mapping[str, str]:
+def bearing(account: Credentials) -> Mapping[str, str]:
     """The headers of a request whose key, if there is one, is a bearer's."""
     key = {"Authorization": f"Bearer {account.key}"} if account.key else {}
     return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}

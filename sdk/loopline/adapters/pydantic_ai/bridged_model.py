@@ -12,7 +12,7 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.settings import merge_model_settings
 
 from loopline.adapters.pydantic_ai.capabilities import (
-    abilities_of,
+    capabilities_of,
     facts_of,
     keeping_of,
     marks_of,
@@ -28,12 +28,18 @@ from loopline.adapters.pydantic_ai.request import (
     parameters_of,
     settings_of,
 )
-from loopline.adapters.pydantic_ai.response import FAULTS, Asker, Hearing, failure, problem_of
+from loopline.adapters.pydantic_ai.response import (
+    FAULTS,
+    BridgedReplyParser,
+    ErrorContext,
+    failure,
+    problem_of,
+)
 from loopline.errors import ModelError
 from loopline.models import (
     BRIDGED,
     VENDORS,
-    Abilities,
+    Capabilities,
     ModelFacts,
     Prompt,
     Reply,
@@ -48,7 +54,7 @@ TOTAL_SECONDS = 1_800.0
 """How long a whole reply may take."""
 
 
-class Usual(ModelSettings, total=False):
+class DefaultSettings(ModelSettings, total=False):
     """Settings where neither the model nor the request has others."""
 
     openai_store: bool
@@ -61,11 +67,11 @@ class BridgedModel:
         """`name` is what it is called here; the secrets are what no error may show."""
         self.name = name
         self.facts: ModelFacts = facts_of(model)
-        self.abilities: Abilities = abilities_of(model, self.facts)
+        self.capabilities: Capabilities = capabilities_of(model, self.facts)
         self._model = model
         self._marks: CacheMarks = marks_of(model)
         self._keeping = keeping_of(model)
-        self._asker = Asker(
+        self._asker = ErrorContext(
             name, _key_of(model), (*secrets, *_keys(model)), public_url(model.base_url or "")
         )
         self._thinking_fields = thinking_fields_of(model)
@@ -82,7 +88,7 @@ class BridgedModel:
             ModelError: it could not be asked, or broke off.
         """
         names = names_in(prompt)
-        hearing = Hearing(self.name, names, self._thinking_fields, self._family)
+        hearing = BridgedReplyParser(self.name, names, self._thinking_fields, self._family)
         try:
             await self._enter()
             async with model_request_stream(
@@ -124,10 +130,10 @@ class BridgedModel:
             kept, settings_of(prompt, names, self._family, by_budget=by_budget, most=most)
         )
 
-    def _usual(self) -> Usual:
+    def _usual(self) -> DefaultSettings:
         """It is asked once, not for ever, and nothing of it is stored."""
         unsupported = self._model.unsupported_settings
-        usual = Usual(request_timeout=TOTAL_SECONDS)
+        usual = DefaultSettings(request_timeout=TOTAL_SECONDS)
         if stores_unasked(self._model):
             usual["openai_store"] = False
         if "max_retries" not in unsupported:
@@ -169,7 +175,7 @@ def model_of(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
     except Exception as error:  # each provider's own library raises in its own way
         if str(error).startswith(_UNKNOWN):
             raise ModelError(_unknown(name, str(error))) from None
-        raise failure(error, Asker(name, "the key", secrets)) from error
+        raise failure(error, ErrorContext(name, "the key", secrets)) from error
     return BridgedModel(name, model, secrets)
 
 

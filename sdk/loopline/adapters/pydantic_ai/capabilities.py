@@ -10,7 +10,14 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.profiles import ModelProfile
 
 from loopline.adapters.pydantic_ai.request import CacheMarks
-from loopline.models import ATTACHMENTS, FAMILIES, UNKNOWN, Abilities, ModelFacts, facts
+from loopline.models import (
+    ATTACHMENTS,
+    FAMILIES,
+    UNKNOWN,
+    Capabilities,
+    ModelFacts,
+    find_model_facts,
+)
 
 
 def profile_of(model: Model) -> ModelProfile:
@@ -26,7 +33,7 @@ def facts_of(model: Model) -> ModelFacts:
 
     Whether it takes files a profile does not say for sure: it assumes so of any model.
     """
-    known = facts(model.model_id)
+    known = find_model_facts(model.model_id)
     if known is not UNKNOWN and known is not FAMILIES.get(f"{model.system}:"):
         return known
     profile = profile_of(model)
@@ -42,13 +49,13 @@ def facts_of(model: Model) -> ModelFacts:
     )
 
 
-def abilities_of(model: Model, known: ModelFacts) -> Abilities:
+def capabilities_of(model: Model, known: ModelFacts) -> Capabilities:
     """What the loop may count on.
 
     There is no way here to say that a tail is cleared, nor to have it inside a result.
     """
     takes_schema = profile_of(model).get("supports_json_schema_output", False)
-    return Abilities(
+    return Capabilities(
         tool_call=known.tool_call,
         tool_choice=known.tool_choice,
         json_mode=known.json_mode,
@@ -71,7 +78,7 @@ def _is_bound(model: Model) -> bool:
         return any(map(_is_bound, model.models))
     said: Mapping[str, object] = profile_of(model)
     binds = bool(said.get("anthropic_binds_thinking_blocks"))
-    return binds or facts(model.model_id).tail in ("kept", "cleared")
+    return binds or find_model_facts(model.model_id).tail in ("kept", "cleared")
 
 
 _REASONING = frozenset({"reasoning", "reasoning_content"})
@@ -115,7 +122,7 @@ def stores_unasked(model: Model) -> bool:
     return responses and not _NEEDS_STORED & set(model.settings or ())
 
 
-class Keeping(ModelSettings, total=False):
+class CacheSettings(ModelSettings, total=False):
     """Settings of single providers by which the system text is kept in their caches."""
 
     anthropic_cache_instructions: bool
@@ -125,16 +132,16 @@ class Keeping(ModelSettings, total=False):
     openrouter_cache_instructions: bool
 
 
-_OPENAI = Keeping(
+_OPENAI = CacheSettings(
     openai_cache_instructions=True,
     openai_prompt_cache_options={"mode": "explicit"},  # else the tail is kept too
 )
-_KEEPING: Mapping[str, Keeping] = {
-    "anthropic": Keeping(anthropic_cache_instructions=True),
+_KEEPING: Mapping[str, CacheSettings] = {
+    "anthropic": CacheSettings(anthropic_cache_instructions=True),
     "azure": _OPENAI,
-    "bedrock": Keeping(bedrock_cache_instructions=True),
+    "bedrock": CacheSettings(bedrock_cache_instructions=True),
     "openai": _OPENAI,
-    "openrouter": Keeping(openrouter_cache_instructions=True),
+    "openrouter": CacheSettings(openrouter_cache_instructions=True),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_ai import ModelResponse, ModelResponsePart, TextPart, ThinkingPart
 
-from loopline.models import AssistantMessage, Echo, JsonObject, dumps
+from loopline.models import AssistantMessage, JsonObject, ReasoningReplay, dumps
 from loopline.tools import ProviderNames
 
 WIRE = "pydantic-ai"
@@ -18,7 +18,9 @@ _PARTS: TypeAdapter[list[ModelResponsePart]] = TypeAdapter(
 )
 
 
-def echo_of(response: ModelResponse, thinking_fields: frozenset[str], family: str) -> Echo | None:
+def echo_of(
+    response: ModelResponse, thinking_fields: frozenset[str], family: str
+) -> ReasoningReplay | None:
     """The parts of a reply in their order, where its provider wants something of them back.
 
     Calls are left out but for their ids. `thinking_fields` are those in which plain thinking came that
@@ -31,11 +33,11 @@ def echo_of(response: ModelResponse, thinking_fields: frozenset[str], family: st
         [*_whole(response, wanted)], mode="json", exclude_none=True
     )
     bound = any(isinstance(part, ThinkingPart) and part.signature for part in wanted)
-    return Echo(wire=family, parts=tuple(map(_without_call, written)), bound=bound)
+    return ReasoningReplay(wire=family, parts=tuple(map(_without_call, written)), bound=bound)
 
 
 def parts_of(
-    echo: Echo, message: AssistantMessage, names: ProviderNames
+    echo: ReasoningReplay, message: AssistantMessage, names: ProviderNames
 ) -> list[ModelResponsePart]:
     """The parts as they came, but for calls that were never made; none of a reply that only thought."""
     written = [_with_call(part, message, names) for part in echo.parts]

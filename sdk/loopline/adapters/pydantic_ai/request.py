@@ -117,7 +117,7 @@ def _tool_part(message: ToolMessage, names: ProviderNames, family: str) -> ToolR
     )
 
 
-class Conversation:
+class RequestBuilder:
     """Messages on the way to pydantic-ai: neighbours on the user's side are one request.
 
     A cache point stands within what the user said. Behind anything else it opens what the user says
@@ -191,7 +191,7 @@ def messages_of(
     `family` are those whose replies go back as they came.
     """
     points = set[int]() if marks == "none" else set(prompt.cache_points)
-    conversation = Conversation(names, marks, family)
+    conversation = RequestBuilder(names, marks, family)
     for number, message in enumerate(prompt.messages, start=1):
         conversation.take(message, point=number in points)
     conversation.hear([prompt.tail] if prompt.tail else [])

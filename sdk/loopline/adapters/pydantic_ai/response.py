@@ -58,9 +58,9 @@ from loopline.models import (
     TextDelta,
     ToolCall,
     Usage,
-    overflow,
+    find_overflow,
+    parse_object,
     wait_seconds,
-    whole_object,
 )
 from loopline.tools import ProviderNames
 
@@ -68,7 +68,7 @@ LIMITS = ReplyLimits()
 """How much of a reply by way of pydantic-ai is read."""
 
 
-class Hearing:
+class BridgedReplyParser:
     """A reply on its way; what was told on the way is what the reply has."""
 
     def __init__(
@@ -180,7 +180,7 @@ def _arguments(part: ToolCallPart) -> JsonObject | BrokenJson:
         case dict() as arguments:
             return arguments
         case str(written):
-            return whole_object(written)
+            return parse_object(written)
         case None:
             return {}
 
@@ -225,7 +225,7 @@ _LATE = (408, 504)
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ErrorContext:
     """Who asks: the model's name for people, what its key is called, and what is never shown.
 
     `url` is where its server is, without what may be secret; empty where its library does not say.
@@ -245,7 +245,7 @@ class Asker:
         return text
 
 
-def failure(error: BaseException, asker: Asker) -> ModelError:
+def failure(error: BaseException, asker: ErrorContext) -> ModelError:
     """What an error means that came instead of a reply, or of a model."""
     match error:
         case FallbackExceptionGroup(exceptions=[*_, last]):
@@ -262,7 +262,7 @@ def failure(error: BaseException, asker: Asker) -> ModelError:
             return ModelError(asker.says(f"{error}"))
 
 
-def problem_of(error: BaseException, asker: Asker) -> str:
+def problem_of(error: BaseException, asker: ErrorContext) -> str:
     """What is wrong with a call that its server could not read; empty where that is not the error."""
     match error:
         case FallbackExceptionGroup(exceptions=[*_, last]):
@@ -286,11 +286,11 @@ def _written(body: object) -> str:
             return ""
 
 
-def _refused(error: ModelAPIError, asker: Asker) -> ModelError:
+def _refused(error: ModelAPIError, asker: ErrorContext) -> ModelError:
     """The more telling kinds come first: most are kinds of what is below them."""
     words = asker.says(_words(error))
     status = error.status_code if isinstance(error, ModelHTTPError) else None
-    too_long = overflow(status, f"{error.body or error}")
+    too_long = find_overflow(status, f"{error.body or error}")
     if too_long or status == 413 or isinstance(error, ModelContextWindowExceededError):
         return ModelOverflow(words, window=too_long.window if too_long else None)
     match error:

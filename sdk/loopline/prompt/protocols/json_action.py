@@ -17,7 +17,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
     dumps,
-    object_at,
+    parse_object_at,
     scan_json,
     well_formed,
     well_formed_object,
@@ -159,7 +159,7 @@ def _is_all(raw: str, actions: Sequence[JsonObject]) -> bool:
         return False
     at, found = _between(raw, 0), 0
     while at < len(raw):
-        one = object_at(raw, at)
+        one = parse_object_at(raw, at)
         if isinstance(one, BrokenJson):
             return False
         at, found = _between(raw, one[1]), found + 1

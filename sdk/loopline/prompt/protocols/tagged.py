@@ -21,7 +21,7 @@ from loopline.models import (
     UserMessage,
     dumps,
     json_objects,
-    object_at,
+    parse_object_at,
     well_formed,
     well_formed_object,
 )
@@ -313,9 +313,9 @@ def _arguments(given: str) -> JsonObject | str:
     """The object that is written here and nothing else, or what is wrong with it."""
     if given in ("", "null"):
         return {}
-    found = object_at(given, 0)
+    found = parse_object_at(given, 0)
     if isinstance(found, BrokenJson) and '\\"' in given:
-        found = object_at(given.replace('\\"', '"'), 0)
+        found = parse_object_at(given.replace('\\"', '"'), 0)
         given = given.replace('\\"', '"')
     if isinstance(found, BrokenJson):
         return f"are no whole JSON object: {found.problem}"

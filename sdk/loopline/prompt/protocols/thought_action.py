@@ -17,7 +17,7 @@ from loopline.models import (
     ToolSpec,
     UserMessage,
     dumps,
-    object_at,
+    parse_object_at,
     well_formed,
     well_formed_object,
 )
@@ -177,7 +177,7 @@ class _LineDecoder:
         begun = before.end() if before else at
         arguments: JsonObject = {}
         if not _NO_INPUT.match(self._raw, begun):
-            found = object_at(self._raw, begun)
+            found = parse_object_at(self._raw, begun)
             if isinstance(found, BrokenJson):
                 self._problem = f"The Action Input is no whole JSON object: {found.problem}."
                 return

@@ -19,7 +19,7 @@ WHOLE, LEFT = "whole", "left"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class ClockTimes:
     """What a clock said between two requests: on the event loop, and in other threads.
 
     `elapsed` are the seconds on its monotonic side, since the beginning; on the event loop alone.
@@ -31,7 +31,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class CassetteHeader:
     """The first line: when the run began, the model strings of its chain, and their base URLs.
 
     `settings` has those by the variable that gave them.
@@ -44,14 +44,14 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class RecordedRequest:
     """A request as it was sent, without what is secret; `times` are those since the one before."""
 
     url: str
     headers: Mapping[str, str]
     content: bytes
     number: int = 0
-    times: Times = field(default_factory=Times)
+    times: ClockTimes = field(default_factory=ClockTimes)
 
     @property
     def body(self) -> Json:
@@ -64,7 +64,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
+class RecordedResponse:
     """What came of the request of that number, in the pieces it came in; status 0 where nothing did."""
 
     number: int
@@ -76,21 +76,21 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Close:
+class CassetteEnd:
     """The last line, with the times since the last request."""
 
-    times: Times
+    times: ClockTimes
 
 
-Line: TypeAlias = Request | Response | Close
+Line: TypeAlias = RecordedRequest | RecordedResponse | CassetteEnd
 
 
-def written(line: Head | Line) -> bytes:
+def written(line: CassetteHeader | Line) -> bytes:
     """The line, with its end. Bytes that are no UTF-8 are lone surrogates, escaped."""
     return f"{dumps(_document(line))}\n".encode("utf-8", "backslashreplace")
 
 
-def read(file: Path) -> tuple[Head, list[Line]]:
+def read(file: Path) -> tuple[CassetteHeader, list[Line]]:
     """The lines of a cassette; a last one that was cut off in the middle is left out.
 
     Raises:
@@ -115,9 +115,9 @@ def _parsed(file: Path, number: int, line: bytes, parse: Callable[[Json], T]) ->
         raise CassetteError(f"{file}, line {number}: {error}") from error
 
 
-def _document(line: Head | Line) -> JsonObject:
+def _document(line: CassetteHeader | Line) -> JsonObject:
     match line:
-        case Head():
+        case CassetteHeader():
             return {
                 "type": "cassette",
                 "version": VERSION,
@@ -126,7 +126,7 @@ def _document(line: Head | Line) -> JsonObject:
                 "models": list[Json](line.models),
                 "settings": dict(line.settings),
             }
-        case Request():
+        case RecordedRequest():
             return {
                 "type": "request",
                 "number": line.number,
@@ -135,7 +135,7 @@ def _document(line: Head | Line) -> JsonObject:
                 "clock": _clock(line.times),
                 **_body(line),
             }
-        case Response():
+        case RecordedResponse():
             return {
                 "type": "response",
                 "number": line.number,
@@ -145,18 +145,18 @@ def _document(line: Head | Line) -> JsonObject:
                 "end": line.end,
                 "said": line.said,
             }
-        case Close():
+        case CassetteEnd():
             return {"type": "close", "clock": _clock(line.times)}
 
 
-def _body(request: Request) -> JsonObject:
+def _body(request: RecordedRequest) -> JsonObject:
     """The JSON of a request where that gives the same bytes again, else its text."""
     body = request.body
     same = dumps(body).encode("utf-8", "surrogatepass") == request.content
     return {"body": body} if same else {"text": _text(request.content)}
 
 
-def _clock(times: Times) -> JsonObject:
+def _clock(times: ClockTimes) -> JsonObject:
     return {
         "loop": [one.isoformat() for one in times.loop],
         "threads": [one.isoformat() for one in times.threads],
@@ -164,7 +164,7 @@ def _clock(times: Times) -> JsonObject:
     }
 
 
-def _head(document: Json) -> Head:
+def _head(document: Json) -> CassetteHeader:
     match document:
         case {"type": "cassette", "version": int(version)} if version != VERSION:
             raise ValueError(f"a cassette of version {version}, and this loopline reads {VERSION}")
@@ -175,7 +175,7 @@ def _head(document: Json) -> Head:
             "models": list(models),
             "settings": dict(settings),
         }:
-            return Head(
+            return CassetteHeader(
                 at=datetime.fromisoformat(at),
                 loopline=loopline,
                 models=tuple(map(_string, models)),
@@ -194,7 +194,7 @@ def _line(document: Json) -> Line:
             "headers": dict(headers),
             "clock": dict(clock),
         }:
-            return Request(
+            return RecordedRequest(
                 number=number,
                 url=url,
                 headers=_strings(headers),
@@ -210,7 +210,7 @@ def _line(document: Json) -> Line:
             "end": str(end),
             "said": str(said),
         }:
-            return Response(
+            return RecordedResponse(
                 number=number,
                 status=status,
                 headers=_strings(headers),
@@ -219,7 +219,7 @@ def _line(document: Json) -> Line:
                 said=said,
             )
         case {"type": "close", "clock": dict(clock)}:
-            return Close(times=_times(clock))
+            return CassetteEnd(times=_times(clock))
         case _:
             raise ValueError("this is no line of a cassette")
 
@@ -230,12 +230,12 @@ def _content(request: JsonObject) -> bytes:
     return dumps(request["body"]).encode("utf-8", "surrogatepass")
 
 
-def _times(clock: Mapping[str, Json]) -> Times:
+def _times(clock: Mapping[str, Json]) -> ClockTimes:
     def lane(found: Json) -> tuple[datetime, ...]:
         return tuple(datetime.fromisoformat(_string(one)) for one in _list(found))
 
     elapsed = tuple(_number(one) for one in _list(clock["elapsed"]))
-    return Times(loop=lane(clock["loop"]), threads=lane(clock["threads"]), elapsed=elapsed)
+    return ClockTimes(loop=lane(clock["loop"]), threads=lane(clock["threads"]), elapsed=elapsed)
 
 
 def _strings(found: Mapping[str, Json]) -> dict[str, str]:

@@ -18,10 +18,10 @@ import httpx2
 from loopline.adapters.providers.cassettes.cassette_file import (
     LEFT,
     WHOLE,
-    Close,
-    Request,
-    Response,
-    Times,
+    CassetteEnd,
+    ClockTimes,
+    RecordedRequest,
+    RecordedResponse,
     read,
 )
 from loopline.adapters.providers.cassettes.cassette_recorder import Secrets, asked, is_on_event_loop
@@ -48,7 +48,7 @@ _CACHE_KEY = re.compile(rb',"prompt_cache_key":"[0-9a-f]*"')
 ERRORS: Final[Mapping[str, type[httpx2.TransportError]]] = {one.__name__: one for one in _KINDS}
 
 
-class Replay:
+class CassettePlayer:
     """A cassette that is read: each recorded response is served once, in the order of recording."""
 
     def __init__(self, file: Path) -> None:
@@ -59,22 +59,22 @@ class Replay:
         """
         self._file = file
         self._head, lines = read(file)
-        self._requests: list[Request] = []
-        self._left: defaultdict[_Key, deque[Request]] = defaultdict(deque)
-        self._responses: dict[int, Response] = {}
-        times = dict[int, Times]()
+        self._requests: list[RecordedRequest] = []
+        self._left: defaultdict[_Key, deque[RecordedRequest]] = defaultdict(deque)
+        self._responses: dict[int, RecordedResponse] = {}
+        times = dict[int, ClockTimes]()
         for line in lines:
             match line:
-                case Request():
+                case RecordedRequest():
                     recorded = _comparable(line)
                     self._requests.append(recorded)
                     self._left[_key(recorded)].append(recorded)
                     times[line.number - 1] = line.times
-                case Response():
+                case RecordedResponse():
                     self._responses[line.number] = line
-                case Close():
+                case CassetteEnd():
                     times[len(self._requests)] = line.times
-        self.clock: RepeatingClock = RepeatingClock(self._head.at, times)
+        self.clock: ReplayClock = ReplayClock(self._head.at, times)
 
     @property
     def models(self) -> Sequence[str]:
@@ -97,7 +97,7 @@ class Replay:
     async def close(self) -> None:
         """Nothing is open."""
 
-    def response(self, request: Request) -> Response:
+    def response(self, request: RecordedRequest) -> RecordedResponse:
         """What came of that request, the next time it was made.
 
         Raises:
@@ -119,7 +119,7 @@ class Replay:
             )
         return self._responses[found.number]
 
-    def _missed(self, request: Request) -> str:
+    def _missed(self, request: RecordedRequest) -> str:
         if not self._requests:
             return f"{self._file} holds no request at all"
         near = nearest(self._requests, request)
@@ -132,11 +132,11 @@ class Replay:
 _Key = tuple[str, tuple[tuple[str, str], ...], bytes]
 
 
-def _key(request: Request) -> _Key:
+def _key(request: RecordedRequest) -> _Key:
     return request.url, tuple(sorted(request.headers.items())), request.content
 
 
-def _comparable(request: Request) -> Request:
+def _comparable(request: RecordedRequest) -> RecordedRequest:
     """The request without the key of its cache, which follows from the conversation's name."""
     return replace(request, content=_CACHE_KEY.sub(b"", request.content))
 
@@ -144,7 +144,7 @@ def _comparable(request: Request) -> Request:
 class _Replayed(httpx2.AsyncBaseTransport):
     """Answers from a cassette."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: CassettePlayer) -> None:
         self._replay = replay
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -157,7 +157,7 @@ class _Replayed(httpx2.AsyncBaseTransport):
 class _Played(httpx2.AsyncByteStream):
     """A recorded body, piece by piece, up to how it ended."""
 
-    def __init__(self, came: Response) -> None:
+    def __init__(self, came: RecordedResponse) -> None:
         self._came = came
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
@@ -167,7 +167,7 @@ class _Played(httpx2.AsyncByteStream):
             raise _error(self._came)
 
 
-def _error(came: Response) -> httpx2.TransportError:
+def _error(came: RecordedResponse) -> httpx2.TransportError:
     if came.end == LEFT:
         return httpx2.ReadTimeout("in the recorded run nobody read on")
     return ERRORS.get(came.end, httpx2.RemoteProtocolError)(came.said)
@@ -190,12 +190,12 @@ class Difference:
         return f"{self.path}: recorded {self.recorded}, now {self.now}"
 
 
-def nearest(recorded: Sequence[Request], now: Request) -> Request:
+def nearest(recorded: Sequence[RecordedRequest], now: RecordedRequest) -> RecordedRequest:
     """The one that shares most leading messages with it, then most leading bytes."""
     return max(recorded, key=lambda one: _alike(one, now))
 
 
-def difference(recorded: Request, now: Request) -> Difference:
+def difference(recorded: RecordedRequest, now: RecordedRequest) -> Difference:
     """The first difference of two requests that differ: URL, headers, then body."""
     if recorded.url != now.url:
         return _texts("url", recorded.url, now.url)
@@ -204,7 +204,7 @@ def difference(recorded: Request, now: Request) -> Difference:
     return found or _texts("body", repr(recorded.content), repr(now.content))
 
 
-def _alike(one: Request, other: Request) -> tuple[int, int]:
+def _alike(one: RecordedRequest, other: RecordedRequest) -> tuple[int, int]:
     pairs = zip(_messages(one), _messages(other), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return same, _shared(one.content, other.content)
@@ -216,7 +216,7 @@ def _shared(one: AnyStr, other: AnyStr) -> int:
     return bisect_left(lengths, True, key=lambda n: one[: n + 1] != other[: n + 1])
 
 
-def _messages(request: Request) -> list[Json]:
+def _messages(request: RecordedRequest) -> list[Json]:
     body = an_object(request.body)
     return a_list(body.get("messages", body.get("input")))
 
@@ -262,14 +262,14 @@ def _shortened(text: str, at: int = 0) -> str:
     return dumps(f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}")
 
 
-class RepeatingClock:
+class ReplayClock:
     """A clock that tells recorded times, those between two requests between the same two.
 
     Who asks more often than was recorded is told the last one again, and before `go_on` when the
     recording began. Sleeping takes no real time; alarms ring, and ids are new, as ever.
     """
 
-    def __init__(self, began: datetime, times: Mapping[int, Times]) -> None:
+    def __init__(self, began: datetime, times: Mapping[int, ClockTimes]) -> None:
         """`times` are those after so many requests, up to the next."""
         self._times = times
         self._now, self._passed = began, 0.0
@@ -278,7 +278,7 @@ class RepeatingClock:
 
     def go_on(self, requests: int) -> None:
         """So many requests have been made."""
-        times = self._times.get(requests, Times())
+        times = self._times.get(requests, ClockTimes())
         self._loop, self._threads = iter(times.loop), iter(times.threads)
         self._elapsed = iter(times.elapsed)
 

@@ -20,12 +20,12 @@ import httpx2
 from loopline.adapters.providers.cassettes.cassette_file import (
     LEFT,
     WHOLE,
-    Close,
-    Head,
+    CassetteEnd,
+    CassetteHeader,
+    ClockTimes,
     Line,
-    Request,
-    Response,
-    Times,
+    RecordedRequest,
+    RecordedResponse,
     written,
 )
 from loopline.clock import Alarm, Clock
@@ -33,14 +33,14 @@ from loopline.errors import CassetteError
 from loopline.models.safe_text import SHORTEST, secrets_in, without_secrets
 
 
-class Recording:
+class CassetteRecorder:
     """A cassette that is being written; `clock` keeps what it tells, for the replay."""
 
     def __init__(
         self, file: Path, clock: Clock, models: Sequence[str], settings: Mapping[str, str]
     ) -> None:
         """`models` are the chain's model strings, `settings` the variables of their base URLs."""
-        self.clock: KeepingClock = KeepingClock(clock)
+        self.clock: RecordingClock = RecordingClock(clock)
         self._file = file
         self._models, self._settings = tuple(models), settings
         self._requests = 0
@@ -53,7 +53,7 @@ class Recording:
         Raises:
             CassetteError: the file is there already, or cannot be written.
         """
-        head = Head(
+        head = CassetteHeader(
             at=self.clock.now(),
             loopline=version("loopline"),
             models=self._models,
@@ -67,14 +67,14 @@ class Recording:
         """A client that records what it sends by another one."""
         return httpx2.AsyncClient(transport=_Recorded(by, self))
 
-    async def asked(self, request: Request) -> int:
+    async def asked(self, request: RecordedRequest) -> int:
         """Keep a request; its number."""
         self._requests += 1
         line = replace(request, number=self._requests, times=self.clock.taken())
         await self.keep(line)
         return line.number
 
-    async def keep(self, line: Head | Line) -> None:
+    async def keep(self, line: CassetteHeader | Line) -> None:
         """Write a line; what comes when the recording is over has no part in it.
 
         Raises:
@@ -84,7 +84,7 @@ class Recording:
 
     async def close(self) -> None:
         """End the file."""
-        await self.keep(Close(times=self.clock.taken()))
+        await self.keep(CassetteEnd(times=self.clock.taken()))
         made, self._open = self._open, None
         if made is not None:
             made.close()
@@ -99,7 +99,7 @@ class Recording:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _write(self, line: Head | Line) -> None:
+    def _write(self, line: CassetteHeader | Line) -> None:
         left = memoryview(written(line))
         try:
             with self._writing:
@@ -112,10 +112,10 @@ class Recording:
         return CassetteError(f"{self._file} cannot be written: {error.strerror}")
 
 
-def asked(request: httpx2.Request, keys: Secrets) -> Request:
+def asked(request: httpx2.Request, keys: Secrets) -> RecordedRequest:
     """A request as a cassette has it."""
     (content,) = keys.hidden_in((request.content,))
-    return Request(
+    return RecordedRequest(
         url=keys.hidden(without_secrets(str(request.url))),
         headers=sent(request.headers),
         content=content,
@@ -125,7 +125,7 @@ def asked(request: httpx2.Request, keys: Secrets) -> Request:
 class _Recorded(httpx2.AsyncBaseTransport):
     """Sends by a client, which has the proxies and certificates of any other, and records."""
 
-    def __init__(self, client: httpx2.AsyncClient, recording: Recording) -> None:
+    def __init__(self, client: httpx2.AsyncClient, recording: CassetteRecorder) -> None:
         self._client = client
         self._recording = recording
 
@@ -133,7 +133,7 @@ class _Recorded(httpx2.AsyncBaseTransport):
         keys = Secrets.of(request.headers, str(request.url))
         request.headers["accept-encoding"] = "identity"  # so that the cassette can be read
         number = await self._recording.asked(asked(request, keys))
-        came = _Coming(self._recording, Response(number=number, end=LEFT), keys)
+        came = _Coming(self._recording, RecordedResponse(number=number, end=LEFT), keys)
         try:
             response = await self._client.send(request, stream=True)
         except httpx2.TransportError as error:
@@ -159,8 +159,8 @@ class _Recorded(httpx2.AsyncBaseTransport):
 class _Coming:
     """A response on its way into a cassette; its line is written when it is over."""
 
-    recording: Recording
-    response: Response
+    recording: CassetteRecorder
+    response: RecordedResponse
     keys: Secrets
     pieces: list[bytes] = field(default_factory=list[bytes])
 
@@ -212,7 +212,7 @@ FINEST = 6
 """The decimals of a second that are kept."""
 
 
-class KeepingClock:
+class RecordingClock:
     """A clock that keeps each time it tells, until they are taken."""
 
     def __init__(self, clock: Clock) -> None:
@@ -247,9 +247,9 @@ class KeepingClock:
         """A name nobody had before."""
         return self._clock.new_id()
 
-    def taken(self) -> Times:
+    def taken(self) -> ClockTimes:
         """What was told since this was last asked."""
-        times = Times(
+        times = ClockTimes(
             loop=tuple(self._loop), threads=tuple(self._threads), elapsed=tuple(self._elapsed)
         )
         self._loop, self._threads, self._elapsed = [], [], []
