@@ -124,7 +124,7 @@ def test_nothing_is_collected_where_nothing_was_put(blobs: BlobStore, clock: Set
 
 @pytest.fixture
 def files(tmp_path: Path, clock: SetClock) -> FileBlobs:
-    return FileBlobs.beside(tmp_path / "talk.db", clock)
+    return FileBlobs.for_store(tmp_path / "talk.db", clock)
 
 
 def test_a_blob_lies_beside_its_store_by_its_name(tmp_path: Path, files: FileBlobs) -> None:

@@ -33,7 +33,7 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[T
     opened: TimelineLog = MemoryLog()
     if request.param == "sqlite":
         store = tmp_path / "talk.db"
-        opened = await SqlLog.open(f"sqlite:///{store}", blobs=FileBlobs.beside(store))
+        opened = await SqlLog.open(f"sqlite:///{store}", blobs=FileBlobs.for_store(store))
     yield opened
     await opened.close()
 

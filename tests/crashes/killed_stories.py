@@ -37,7 +37,7 @@ SECRET = prompt("secret " * 10_000)
 
 
 async def opened(store: Path) -> SqlLog:
-    return await SqlLog.open(url(store), blobs=FileBlobs.beside(store))
+    return await SqlLog.open(url(store), blobs=FileBlobs.for_store(store))
 
 
 def store_of(folder: Path | str, point: int) -> Path:
@@ -65,7 +65,7 @@ async def tell_everything(folder: str, point: int) -> None:
         say(point, "forgotten")
         await log.collect()
         if not await asyncio.to_thread(copy_of(store).exists):
-            await log.backup(copy_of(store), FileBlobs.beside(copy_of(store)))
+            await log.backup(copy_of(store), FileBlobs.for_store(copy_of(store)))
         say(point, "copied")
 
 

@@ -151,7 +151,7 @@ async def hold_until_told(store: str, seconds: float) -> None:
 async def fill(store: str, limit_bytes: int, size: int) -> None:
     """Append until no file may grow any more, then go on when it may."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    async with await SqlLog.open(url(store), blobs=FileBlobs.beside(Path(store))) as log:
+    async with await SqlLog.open(url(store), blobs=FileBlobs.for_store(Path(store))) as log:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, most))
         kept = 0
         try:

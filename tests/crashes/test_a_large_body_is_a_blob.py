@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Path:
 
 
 async def opened(store: Path, clock: LaterClock | None = None) -> SqlLog:
-    return await SqlLog.open(url(store), blobs=FileBlobs.beside(store, clock), clock=clock)
+    return await SqlLog.open(url(store), blobs=FileBlobs.for_store(store, clock), clock=clock)
 
 
 def files(store: Path) -> list[Path]:
@@ -117,7 +117,7 @@ async def test_without_its_blobs_a_store_says_so(store: Path) -> None:
 async def test_only_what_no_row_names_is_collected_after_a_day(
     store: Path, clock: LaterClock
 ) -> None:
-    orphan = FileBlobs.beside(store, clock)
+    orphan = FileBlobs.for_store(store, clock)
     async with await opened(store, clock) as log:
         await log.append(HERE, [LARGE], seen=0)
         (kept,) = files(store)

@@ -150,7 +150,7 @@ async def test_nothing_beats_for_a_loop_that_hangs_until_it_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     beats = list[None]()
-    heartbeat = Heartbeat(lambda: beats.append(None), every=0.01, hang_seconds=0.2)
+    heartbeat = Heartbeat(lambda: beats.append(None), interval=0.01, hang_seconds=0.2)
     await asyncio.to_thread(wait_for, lambda: len(beats) > 2)
     before = -1
     while before != len(beats):  # this loop hangs: nothing is awaited here

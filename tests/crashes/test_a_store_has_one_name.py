@@ -28,7 +28,7 @@ LARGE = prompt("x" * 40_000)
 @pytest.fixture
 async def store(tmp_path: Path) -> Path:
     path = tmp_path / "one" / "talk.db"
-    async with await SqlLog.open(url(path), blobs=FileBlobs.beside(path)) as log:
+    async with await SqlLog.open(url(path), blobs=FileBlobs.for_store(path)) as log:
         await log.append(HERE, [LARGE], seen=0)
     return path
 
@@ -76,12 +76,12 @@ async def test_a_store_with_two_hard_names_is_refused(store: Path, read_only: bo
 
 async def test_a_backup_that_was_killed_once_it_was_whole_can_be_opened(store: Path) -> None:
     os.link(store, store.parent / "talk.db.unfinished")
-    async with await SqlLog.open(url(store), blobs=FileBlobs.beside(store)) as log:
+    async with await SqlLog.open(url(store), blobs=FileBlobs.for_store(store)) as log:
         assert len(await log.read(HERE)) == 1
 
 
 async def test_nothing_is_acknowledged_into_a_deleted_store(store: Path) -> None:
-    async with await SqlLog.open(url(store), blobs=FileBlobs.beside(store)) as log:
+    async with await SqlLog.open(url(store), blobs=FileBlobs.for_store(store)) as log:
         await log.append(HERE, [prompt("kept")], seen=1)
         await asyncio.to_thread(store.unlink)
         for _ in range(2):

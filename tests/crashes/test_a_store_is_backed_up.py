@@ -20,7 +20,7 @@ LARGE = prompt("é" * 30_000)
 
 
 async def opened(store: Path) -> SqlLog:
-    return await SqlLog.open(url(store), blobs=FileBlobs.beside(store))
+    return await SqlLog.open(url(store), blobs=FileBlobs.for_store(store))
 
 
 async def everything(store: Path) -> dict[ConversationKey, list[Block]]:
@@ -49,7 +49,7 @@ async def test_a_backup_holds_what_the_store_held(store: Path) -> None:
 async def test_a_backup_goes_on_by_itself(store: Path) -> None:
     target = store.parent / "copy.db"
     async with await opened(store) as log:
-        await log.backup(target, FileBlobs.beside(target))
+        await log.backup(target, FileBlobs.for_store(target))
         await log.append(HERE, [prompt("later")], seen=2)
     async with await opened(target) as copy:
         assert len(await copy.read(HERE)) == 2
@@ -93,9 +93,9 @@ async def test_what_is_forgotten_during_a_backup_is_not_in_it(store: Path) -> No
             asyncio.run_coroutine_threadsafe(forgetting, loop).result()
 
         await other.append(THERE, [prompt("ü" * 40_000)], seen=1)
-        blobs = Interrupting(FileBlobs.beside(store), forget)
+        blobs = Interrupting(FileBlobs.for_store(store), forget)
         async with await SqlLog.open(url(store), blobs=blobs) as log:
-            await log.backup(target, FileBlobs.beside(target))
+            await log.backup(target, FileBlobs.for_store(target))
     assert await everything(target) == await everything(store)
     assert len(blobs_of(target)) == 1
 
@@ -106,7 +106,7 @@ async def test_a_backup_that_fails_leaves_nothing(store: Path) -> None:
         blob.unlink()
     async with await opened(store) as log:
         with pytest.raises(StoreError, match="is missing"):
-            await log.backup(target, FileBlobs.beside(target))
+            await log.backup(target, FileBlobs.for_store(target))
     assert list(target.parent.iterdir()) == []
 
 
@@ -115,9 +115,9 @@ async def test_a_backup_replaces_nothing(store: Path) -> None:
     target.write_text("dear diary")
     async with await opened(store) as log:
         with pytest.raises(StoreError, match=r"copy\.db is there already"):
-            await log.backup(target, FileBlobs.beside(target))
+            await log.backup(target, FileBlobs.for_store(target))
         with pytest.raises(StoreError, match=r"talk\.db is there already"):
-            await log.backup(store, FileBlobs.beside(store))
+            await log.backup(store, FileBlobs.for_store(store))
     assert target.read_text() == "dear diary"
 
 
@@ -127,7 +127,7 @@ async def test_a_backup_that_lacks_a_blob_is_none(store: Path) -> None:
     target = store.parent / "copy.db"
     async with await opened(store) as log:
         with pytest.raises(StoreError, match=f"{blob} is missing"):
-            await log.backup(target, FileBlobs.beside(target))
+            await log.backup(target, FileBlobs.for_store(target))
     assert not target.exists()
 
 
@@ -141,7 +141,7 @@ async def test_a_backup_is_made_while_others_write(store: Path) -> None:
 
         writing = asyncio.create_task(write())
         await log.append(THERE, [prompt("more")], seen=1)
-        await log.backup(target, FileBlobs.beside(target))
+        await log.backup(target, FileBlobs.for_store(target))
         await writing
     copied = (await everything(target))[HERE]
     assert copied == (await everything(store))[HERE][: len(copied)]

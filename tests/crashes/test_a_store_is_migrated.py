@@ -61,7 +61,7 @@ async def test_an_old_store_is_read_as_it_is(old: Path, read_only: bool) -> None
 
 
 async def test_an_old_store_gains_what_is_new_with_its_first_write(old: Path) -> None:
-    async with await SqlLog.open(url(old), blobs=FileBlobs.beside(old)) as log:
+    async with await SqlLog.open(url(old), blobs=FileBlobs.for_store(old)) as log:
         before = await log.read(HERE)
         kept = await log.append(HERE, [LARGE], seen=3)
         assert [(block.seq, block.turn, block.n) for block in kept] == [(4, 3, 1)]
@@ -86,7 +86,7 @@ async def test_a_migrated_store_is_as_one_that_was_begun_now(old: Path, tmp_path
 
 
 async def test_who_has_an_old_store_open_notices_that_another_migrated_it(old: Path) -> None:
-    blobs = FileBlobs.beside(old)
+    blobs = FileBlobs.for_store(old)
     async with (
         await SqlLog.open(url(old), blobs=blobs) as one,
         await SqlLog.open(url(old), blobs=blobs) as other,

@@ -27,7 +27,7 @@ def everything(folder: Path) -> dict[str, bytes | None]:
 async def store(tmp_path: Path) -> Path:
     """A store with small and large blocks, closed."""
     path = tmp_path / "talk.db"
-    async with await SqlLog.open(url(path), blobs=FileBlobs.beside(path)) as log:
+    async with await SqlLog.open(url(path), blobs=FileBlobs.for_store(path)) as log:
         await log.append(HERE, [prompt("hello"), LARGE], seen=0)
     return path
 
@@ -83,7 +83,9 @@ async def test_what_a_killed_process_left_is_read_and_left_as_it_is(tmp_path: Pa
 
 
 async def test_a_writer_that_comes_and_goes_is_seen_by_who_reads(store: Path) -> None:
-    async with await SqlLog.open(url(store), read_only=True, blobs=FileBlobs.beside(store)) as log:
+    async with await SqlLog.open(
+        url(store), read_only=True, blobs=FileBlobs.for_store(store)
+    ) as log:
         assert len(await log.read(HERE)) == 2
         for number in range(3, 8):
             async with await SqlLog.open(url(store)) as writer:

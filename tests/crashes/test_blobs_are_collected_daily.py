@@ -27,7 +27,7 @@ def clock() -> LaterClock:
 async def store(tmp_path: Path, clock: LaterClock) -> Path:
     """A store with one blob that a block names."""
     path = tmp_path / "talk.db"
-    async with await SqlLog.open(url(path), blobs=FileBlobs.beside(path, clock)) as log:
+    async with await SqlLog.open(url(path), blobs=FileBlobs.for_store(path, clock)) as log:
         await log.append(HERE, [LARGE], seen=0)
     return path
 
@@ -42,7 +42,7 @@ async def opened(store: Path, clock: LaterClock, *, read_only: bool = False) -> 
 async def test_an_orphan_is_removed_when_the_store_is_opened_a_day_later(
     store: Path, clock: LaterClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    FileBlobs.beside(store, clock).put(b"nobody's")
+    FileBlobs.for_store(store, clock).put(b"nobody's")
     assert await opened(store, clock) == 2
     clock.days = 2
     assert await opened(store, clock, read_only=True) == 2
@@ -54,7 +54,7 @@ async def test_an_orphan_is_removed_when_the_store_is_opened_a_day_later(
 async def test_it_is_done_once_a_day_at_most(store: Path, clock: LaterClock) -> None:
     clock.days = 5
     assert await opened(store, clock) == 1
-    orphans = FileBlobs.beside(store, LaterClock())  # five days before
+    orphans = FileBlobs.for_store(store, LaterClock())  # five days before
     orphans.put(b"nobody's")
     assert await opened(store, clock) == 2
     clock.days = 6
@@ -67,7 +67,7 @@ async def test_a_clock_that_was_set_back_does_not_put_it_off(
     clock.days = 50
     assert await opened(store, clock) == 1
     clock.days = -50
-    FileBlobs.beside(store, clock).put(b"nobody's")
+    FileBlobs.for_store(store, clock).put(b"nobody's")
     clock.days = 10
     assert await opened(store, clock) == 1
 
@@ -105,7 +105,7 @@ async def test_a_store_that_is_held_by_another_is_used_and_the_failure_is_logged
 async def test_a_store_of_a_newer_loopline_is_left_alone(store: Path, clock: LaterClock) -> None:
     with closing(sqlite3.connect(store)) as database, database:
         database.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
-    FileBlobs.beside(store, clock).put(b"a newer one's")
+    FileBlobs.for_store(store, clock).put(b"a newer one's")
     clock.days = 2
     assert await opened(store, clock) == 2
 

@@ -83,7 +83,7 @@ def test_nothing_is_the_work_tree_that_holds_the_bundle(
     folder.commit({"bundles/guide/bundle.py": "x\n"})
     elsewhere = GitFolder(tmp_path / "elsewhere")
     monkeypatch.chdir(elsewhere.path)
-    opened = GitRepository.open("", beside=folder.path / "bundles/guide")
+    opened = GitRepository.open("", bundle_folder=folder.path / "bundles/guide")
     assert opened.location == str(folder.path)
 
 
@@ -92,7 +92,7 @@ def test_nothing_is_else_the_current_folders_repository(
 ) -> None:
     (tmp_path / "bundle").mkdir()
     monkeypatch.chdir(folder.path)
-    assert GitRepository.open("", beside=tmp_path / "bundle").location == str(folder.path)
+    assert GitRepository.open("", bundle_folder=tmp_path / "bundle").location == str(folder.path)
 
 
 def test_without_any_repository_both_folders_are_named(
@@ -102,7 +102,7 @@ def test_without_any_repository_both_folders_are_named(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(KnowledgeError, match=r"knowledge\.repo is empty.*bundle.*here"):
-        GitRepository.open("", beside=tmp_path / "bundle")
+        GitRepository.open("", bundle_folder=tmp_path / "bundle")
 
 
 def test_the_environment_of_a_git_hook_changes_nothing(

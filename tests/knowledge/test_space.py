@@ -20,7 +20,7 @@ from loopline.knowledge import (
     MemoryRepository,
     Passage,
 )
-from loopline.knowledge.tree import Root, repository_path, roots, space_path
+from loopline.knowledge.tree import Root, configured_roots, repository_path, space_path
 from loopline.refs import KnowledgeRef, Lines, parse
 
 from .conftest import GitFolder, Writer
@@ -347,16 +347,16 @@ async def test_a_setting_that_names_nothing_is_named(
 @pytest.mark.parametrize("root", ["../docs", "/docs", "a/../../b"])
 def test_a_root_may_not_leave_the_repository(root: str) -> None:
     with pytest.raises(KnowledgeError, match=r"knowledge\.tests_root"):
-        roots(KnowledgeConfig(tests_root=root))
+        configured_roots(KnowledgeConfig(tests_root=root))
 
 
 def test_roots_may_be_written_in_several_ways() -> None:
-    found = roots(KnowledgeConfig(docs_root="./docs/", src_root="a//b", deploy_root="."))
+    found = configured_roots(KnowledgeConfig(docs_root="./docs/", src_root="a//b", deploy_root="."))
     assert found == (Root("docs", "docs"), Root("src", "a/b"), Root("deploy", ""))
 
 
 def test_the_deepest_root_names_a_file() -> None:
-    both = roots(KnowledgeConfig(docs_root=".", src_root="src"))
+    both = configured_roots(KnowledgeConfig(docs_root=".", src_root="src"))
     assert space_path(both, "src/a.py") == "src/a.py"
     assert space_path(both, "b.md") == "docs/b.md"
     assert repository_path(both, "docs/src/a.py") == "src/a.py"
@@ -368,7 +368,7 @@ _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
 
 @given(_PATH, _PATH | st.just(""), _PATH | st.just("."))
 def test_a_path_of_the_space_leads_back_to_its_file(path: str, docs: str, src: str) -> None:
-    found = roots(KnowledgeConfig(docs_root=docs, src_root=src))
+    found = configured_roots(KnowledgeConfig(docs_root=docs, src_root=src))
     where = space_path(found, path)
     assert where is not None or "." not in (docs, src)
     if where is not None and len({root.folder for root in found}) == len(found):

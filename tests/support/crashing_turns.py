@@ -304,7 +304,7 @@ class Fate:
 async def live(fate: Fate, doom: Doom, logging: type[DyingLog] = DyingLog) -> str:
     """Begin the turn, or carry it on where it was cut off or waits; how it ended."""
     _doom.set(doom)
-    blobs = FileBlobs.beside(fate.path)
+    blobs = FileBlobs.for_store(fate.path)
     async with await SqlLog.open(f"sqlite:///{fate.path}", blobs=blobs) as log:
         model = Repeatable(fate.length, f"{fate.folder}/ledger", fate.summary)
         async with Harness.open(bundle, store=logging(log, doom), model=model) as harness:

@@ -30,7 +30,7 @@ class FileBlobs:
         self._clock = clock or SystemClock()
 
     @classmethod
-    def beside(cls, store: Path, clock: Clock | None = None) -> FileBlobs:
+    def for_store(cls, store: Path, clock: Clock | None = None) -> FileBlobs:
         """The blobs of the store in that file."""
         return cls(store.absolute().with_name(f"{store.name}{SUFFIX}"), clock)
 
@@ -39,10 +39,10 @@ class FileBlobs:
         name = sha256(data).hexdigest()
         path = self._path(name)
         try:
-            if not self._refreshed(path, data):
+            if not self._refresh(path, data):
                 self._write(path, data)
         except OSError as error:
-            raise _explained(path, error) from error
+            raise _store_error(path, error) from error
         return name
 
     def get(self, name: str) -> bytes:
@@ -53,7 +53,7 @@ class FileBlobs:
         except FileNotFoundError as error:
             raise StoreError(f"blob {path} is missing: put a backup in its place") from error
         except OSError as error:
-            raise _explained(path, error) from error
+            raise _store_error(path, error) from error
         if sha256(data).hexdigest() != name:
             raise StoreError(f"blob {path} is damaged: put a backup in its place")
         return data
@@ -61,19 +61,19 @@ class FileBlobs:
     def discard(self, names: Collection[str]) -> None:
         """Remove these."""
         for name in names:
-            with self._locked(fcntl.LOCK_EX):
+            with self._lock(fcntl.LOCK_EX):
                 self._path(name).unlink(missing_ok=True)
 
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
         """Remove what is not referenced and was put last before that moment."""
         moment = older_than.timestamp()
         old = [path for path in self._files() if _put_before(path, moment)]
-        kept = set(referenced()) if old else set[str]()
-        unreferenced = [path for path in old if f"{path.parent.name}{path.name}" not in kept]
-        return sum(self._removed(path, moment) for path in unreferenced)
+        retained = set(referenced()) if old else set[str]()
+        unreferenced = [path for path in old if f"{path.parent.name}{path.name}" not in retained]
+        return sum(self._remove(path, moment) for path in unreferenced)
 
-    def _removed(self, path: Path, moment: float) -> bool:
-        with self._locked(fcntl.LOCK_EX):
+    def _remove(self, path: Path, moment: float) -> bool:
+        with self._lock(fcntl.LOCK_EX):
             if not _put_before(path, moment):
                 return False
             path.unlink()
@@ -86,12 +86,12 @@ class FileBlobs:
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name[2:]
 
-    def _refreshed(self, path: Path, data: bytes) -> bool:
+    def _refresh(self, path: Path, data: bytes) -> bool:
         """Whether it is there, as if put now; a damaged one is not."""
         try:
             if path.read_bytes() != data:
                 return False
-            with self._locked(fcntl.LOCK_SH):
+            with self._lock(fcntl.LOCK_SH):
                 self._touch(path)
         except FileNotFoundError:
             return False
@@ -110,7 +110,7 @@ class FileBlobs:
                 file.flush()
                 self._touch(unfinished)
                 os.fsync(file.fileno())
-            with self._locked(fcntl.LOCK_SH):
+            with self._lock(fcntl.LOCK_SH):
                 unfinished.replace(path)
         except BaseException:
             unfinished.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ class FileBlobs:
             _sync(self._folder.parent)
 
     @contextmanager
-    def _locked(self, how: int) -> Generator[None, None, None]:
+    def _lock(self, how: int) -> Generator[None, None, None]:
         if not self._folder.is_dir():
             yield  # there is nothing that could be put or removed
             return
@@ -159,7 +159,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _explained(path: Path, error: OSError) -> StoreError:
+def _store_error(path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(f"blob {path} has no room ({error}): free some; nothing was kept")
     return StoreError(f"blob {path} could not be used ({error}): see to its folder")

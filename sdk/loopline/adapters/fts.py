@@ -18,7 +18,7 @@ from weakref import finalize
 
 from loopline.errors import KnowledgeError
 from loopline.knowledge import StoredIndex
-from loopline.search import Chunk, Hit, IndexDamaged, Kind, Term, best, name_parts, query_words
+from loopline.search import Chunk, Hit, IndexDamaged, Kind, QueryTerm, name_parts, query_terms, rank
 
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
 FORMAT = 1
@@ -68,9 +68,9 @@ _Batch = tuple[list[_Row], list[_Text]]
 class FtsIndex:
     """An index in one SQLite database. Searches take turns, so any thread may ask."""
 
-    def __init__(self, database: sqlite3.Connection, held: int | None = None) -> None:
+    def __init__(self, database: sqlite3.Connection, descriptor: int | None = None) -> None:
         self._database = database
-        self._released = finalize(self, _release, database, held)
+        self._released = finalize(self, _release, database, descriptor)
         self._lock = threading.Lock()
         self._ranges = cast("list[tuple[int, int, int]]", database.execute(_RANGES).fetchall())
         self._last = max((last for _, last, _ in self._ranges), default=0)
@@ -81,54 +81,54 @@ class FtsIndex:
         Raises:
             IndexDamaged: the file cannot be read.
         """
-        words = query_words(query.encode("utf-8", "replace").decode())
+        words = query_terms(query.encode("utf-8", "replace").decode())
         if not words or limit < 1:
             return []
         with self._lock:
             try:
                 terms = self._terms(words)
-                found = self._candidates(terms, max(CANDIDATES, limit))
+                candidates = self._candidates(terms, max(CANDIDATES, limit))
             except sqlite3.ProgrammingError:
                 raise
             except sqlite3.DatabaseError as error:
                 raise IndexDamaged(f"the search index cannot be read: {error}") from error
-        return best(query, terms, found, limit=limit)
+        return rank(query, terms, candidates, limit=limit)
 
     def close(self) -> None:
         """Close the file."""
         with self._lock:
             self._released()
 
-    def _terms(self, words: tuple[str, ...]) -> list[Term]:
+    def _terms(self, words: tuple[str, ...]) -> list[QueryTerm]:
         """The words that occur, with the share of chunks that have them, up to a ceiling."""
-        counted = [(word, self._count(f'"{word}"', 1, self._last)) for word in words]
-        return [Term(word, count / self._last) for word, count in counted if count]
+        counted = [(term, self._count(f'"{term}"', 1, self._last)) for term in words]
+        return [QueryTerm(term, count / self._last) for term, count in counted if count]
 
-    def _candidates(self, terms: list[Term], limit: int) -> list[Chunk]:
+    def _candidates(self, terms: list[QueryTerm], limit: int) -> list[Chunk]:
         """Chunks worth weighing: documents and source first, fewer of tests and all else."""
         if not terms:
             return []
         any_rare, *together = self._expressions(terms)
-        found: dict[int, Chunk] = {}
+        candidates: dict[int, Chunk] = {}
         for first, last, near in self._ranges:
             expressions = [any_rare, *(together if near else together[:1])]
-            most = limit if near else limit // 2
+            range_limit = limit if near else limit // 2
             for expression in expressions:
-                found |= self._matching(expression, first, last, most)
-        return list(found.values())
+                candidates |= self._matching(expression, first, last, range_limit)
+        return list(candidates.values())
 
-    def _expressions(self, terms: list[Term]) -> list[str]:
+    def _expressions(self, terms: list[QueryTerm]) -> list[str]:
         """Any of the rare words; then all words, all but one, and those that are common."""
-        rare, common = self._divided(terms)
+        rare, common = self._split_by_rarity(terms)
         words = rare + common
         together = [words]
         if len(words) > 2:
             together += [[w for w in words if w != left_out] for left_out in words[:MOST_LEFT_OUT]]
         together += [common, common[:2]]
-        joined = [" AND ".join(some) for some in together if len(some) > 1]
+        joined = [" AND ".join(group) for group in together if len(group) > 1]
         return list(dict.fromkeys([" OR ".join(rare), *joined]))
 
-    def _divided(self, terms: list[Term]) -> tuple[list[str], list[str]]:
+    def _split_by_rarity(self, terms: list[QueryTerm]) -> tuple[list[str], list[str]]:
         """The rare words, which find chunks by themselves, and those that do so together.
 
         Ranking is what a search costs, a microsecond for each chunk that matches.
@@ -138,7 +138,7 @@ class FtsIndex:
         rows = 0.0
         for term in sorted(terms, key=lambda term: term.share):
             rows += term.share * self._last
-            (common if rare and rows > MOST_ROWS else rare).append(f'"{term.word}"')
+            (common if rare and rows > MOST_ROWS else rare).append(f'"{term.text}"')
         return rare, common
 
     def _count(self, expression: str, first: int, last: int) -> int:
@@ -169,7 +169,7 @@ class FtsIndexes:
         """The index built under this signature, or None."""
         if self._directory is None:
             return self._in_memory.get(signature)
-        return _opened(self._directory / _file_name(signature), signature)
+        return _open_file(self._directory / _file_name(signature), signature)
 
     def build(
         self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
@@ -180,9 +180,9 @@ class FtsIndexes:
             KnowledgeError: the folder cannot be written to, or the disk is full.
         """
         if self._directory is None:
-            return self._built_in_memory(signature, chunks, notes)
+            return self._build_in_memory(signature, chunks, notes)
         try:
-            return self._built(self._directory, signature, chunks, notes)
+            return self._build_file(self._directory, signature, chunks, notes)
         except (OSError, sqlite3.Error) as error:
             raise KnowledgeError(
                 f"the search index cannot be written to {self._directory}: {error}"
@@ -194,18 +194,18 @@ class FtsIndexes:
             (self._directory / _file_name(signature)).unlink(missing_ok=True)
         self._in_memory.pop(signature, None)
 
-    def _built(
+    def _build_file(
         self, directory: Path, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / _file_name(signature)
         with _locked(directory / "build.lock"):
-            if (ready := _opened(path, signature)) is not None:
+            if (ready := _open_file(path, signature)) is not None:
                 return ready
             temporary = path.with_suffix(".new")
             # A process that was killed may have left some; nobody else is building now.
-            for left in directory.glob("*.new"):
-                left.unlink(missing_ok=True)
+            for leftover in directory.glob("*.new"):
+                leftover.unlink(missing_ok=True)
             try:
                 os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
                 with closing(sqlite3.connect(temporary, check_same_thread=False)) as database:
@@ -214,12 +214,12 @@ class FtsIndexes:
             finally:
                 temporary.unlink(missing_ok=True)
             _prune(directory, keep=path)
-            opened = _opened(path, signature)
+            opened = _open_file(path, signature)
         if opened is None:
             raise KnowledgeError(f"the search index in {path} was damaged while it was written")
         return opened
 
-    def _built_in_memory(
+    def _build_in_memory(
         self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
         if (ready := self.open(signature)) is not None:
@@ -235,10 +235,10 @@ class FtsIndexes:
         return self._in_memory[signature]
 
 
-def _release(database: sqlite3.Connection, held: int | None) -> None:
+def _release(database: sqlite3.Connection, descriptor: int | None) -> None:
     database.close()
-    if held is not None:
-        os.close(held)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def _chunk(row: _Row) -> Chunk:
@@ -309,10 +309,11 @@ def _batches(chunks: Iterable[Chunk]) -> Iterator[_Batch]:
     numbered = enumerate(chunks, start=1)
     while batch := list(islice(numbered, BATCH)):
         rows: list[_Row] = [
-            (place, one.path, one.title, one.text, *one.lines, one.kind) for place, one in batch
+            (number, chunk.path, chunk.title, chunk.text, *chunk.lines, chunk.kind)
+            for number, chunk in batch
         ]
         texts: list[_Text] = [
-            (place, one.title, one.path, one.text, _names(one)) for place, one in batch
+            (number, chunk.title, chunk.path, chunk.text, _names(chunk)) for number, chunk in batch
         ]
         yield rows, texts
 
@@ -325,13 +326,13 @@ def _file_name(signature: str) -> str:
     return f"{_ODD.sub('-', signature)}.v{FORMAT}.fts"
 
 
-def _opened(path: Path, signature: str) -> StoredIndex | None:
+def _open_file(path: Path, signature: str) -> StoredIndex | None:
     """The index in a file, held so that no other process removes it; None if it is not ours."""
     with ExitStack() as stack:
         try:
-            held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, held)
-            fcntl.flock(held, fcntl.LOCK_SH)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
             uri = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
             database = sqlite3.connect(uri, uri=True, check_same_thread=False)
             stack.callback(database.close)
@@ -339,7 +340,7 @@ def _opened(path: Path, signature: str) -> StoredIndex | None:
             if notes is None:
                 return None
             os.utime(path)
-            index = FtsIndex(database, held)
+            index = FtsIndex(database, descriptor)
         except (sqlite3.Error, OSError):
             return None
         stack.pop_all()

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from git import Git
 
 from loopline.errors import KnowledgeError
-from loopline.knowledge import Entry
+from loopline.knowledge import RepositoryFile
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
 # Of HTTP the name may be the token; of others it is `git`.
@@ -92,7 +92,7 @@ class GitRepository:
         repo: str = "",
         *,
         ref: str = "HEAD",
-        beside: Path | None = None,
+        bundle_folder: Path | None = None,
         mirrors: Path | None = None,
         timeout_seconds: float = FETCH_SECONDS,
     ) -> GitRepository:
@@ -105,21 +105,21 @@ class GitRepository:
         Raises:
             KnowledgeError: there is no such repository, or it cannot be had.
         """
-        wanted = repo.strip()
-        if not wanted.isprintable():
+        setting = repo.strip()
+        if not setting.isprintable():
             raise KnowledgeError(
-                f"knowledge.repo is {_without_password(wanted)!r}: no such name exists"
+                f"knowledge.repo is {_without_password(setting)!r}: no such name exists"
             )
-        if _REMOTE.match(wanted):
-            return _mirrored(wanted, ref, mirrors, timeout_seconds)
-        if "://" in wanted:
+        if _REMOTE.match(setting):
+            return _mirror(setting, ref, mirrors, timeout_seconds)
+        if "://" in setting:
             raise KnowledgeError(
-                f"knowledge.repo is {_without_password(wanted)!r}: a URL begins with "
+                f"knowledge.repo is {_without_password(setting)!r}: a URL begins with "
                 "https://, http://, ssh://, git:// or file://"
             )
-        if wanted:
-            return _local(_existing(wanted))
-        return _surrounding(beside)
+        if setting:
+            return _local_repository(_existing_folder(setting))
+        return _surrounding_repository(bundle_folder)
 
     def resolve(self, ref: str) -> str:
         """The full id of the commit that a ref names now."""
@@ -143,22 +143,22 @@ class GitRepository:
     def abbreviate(self, commit: str) -> str:
         """The first seven characters of a full id, or as many more as git needs."""
         if commit not in self._short:
-            out = self._asked("rev-parse", "--short=7", "--verify", self._object(commit))
+            out = self._git_output("rev-parse", "--short=7", "--verify", self._object(commit))
             self._short[commit] = out.decode().strip()
         return self._short[commit]
 
-    def entries(self, commit: str) -> Sequence[Entry]:
+    def entries(self, commit: str) -> Sequence[RepositoryFile]:
         """Every file; a path that is not UTF-8 comes with surrogate escapes."""
-        out = self._asked("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
+        out = self._git_output("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
         text = out.decode("utf-8", "surrogateescape")
-        found: list[Entry] = []
+        files: list[RepositoryFile] = []
         for line in text.split("\0"):
             head, _, path = line.partition("\t")
             # mode, type, id, size: links are mode 120000, submodules have the type commit.
             fields = head.split()
             if path and fields[1] == "blob" and fields[0] != "120000":
-                found.append(Entry(path, int(fields[3]), fields[2]))
-        return found
+                files.append(RepositoryFile(path, int(fields[3]), fields[2]))
+        return files
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
         """The bytes of many blobs from one `git cat-file`."""
@@ -184,7 +184,7 @@ class GitRepository:
         """The bytes of one file."""
         for mode, blob in self._at(commit, path):
             if mode.startswith("100"):
-                return self._asked("cat-file", "blob", blob)
+                return self._git_output("cat-file", "blob", blob)
         raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
 
     def uncommitted(self) -> int:
@@ -195,7 +195,7 @@ class GitRepository:
         """
         if self._bare:
             return 0
-        out = self._asked(
+        out = self._git_output(
             *self._no_filters(),
             "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all",
             "--ignore-submodules=all",
@@ -204,7 +204,7 @@ class GitRepository:
 
     def _no_filters(self) -> list[str]:
         """Return the options that leave every configured filter without a program."""
-        out = self._asked("config", "--list", "--name-only", "-z").decode(
+        out = self._git_output("config", "--list", "--name-only", "-z").decode(
             "utf-8", "surrogateescape"
         )
         named = {match[1] for name in out.split("\0") if (match := _FILTER_SETTING.fullmatch(name))}
@@ -228,12 +228,12 @@ class GitRepository:
     def _at(self, commit: str, path: str) -> Iterator[tuple[str, str]]:
         if not path or any(part in ("", ".", "..") for part in path.split("/")):
             return
-        out = self._asked(
+        out = self._git_output(
             "--literal-pathspecs", "ls-tree", "-z", "--full-tree", self._object(commit), "--", path
         )
         for line in out.split(b"\0"):
-            head, _, found = line.partition(b"\t")
-            if found == path.encode("utf-8", "surrogateescape"):
+            head, _, listed_path = line.partition(b"\t")
+            if listed_path == path.encode("utf-8", "surrogateescape"):
                 mode, _, blob = head.decode().split()
                 yield mode, blob
 
@@ -249,7 +249,7 @@ class GitRepository:
         stream.read(1)
         return data
 
-    def _asked(self, *arguments: str) -> bytes:
+    def _git_output(self, *arguments: str) -> bytes:
         status, out, error = _git(self._folder, *_NO_PROGRAMS, *arguments)
         if status != 0:
             raise KnowledgeError(f"git could not read {self.location}: {error.strip()}")
@@ -257,65 +257,65 @@ class GitRepository:
 
     def _unknown(self, ref: str, error: str) -> KnowledgeError:
         names = self._names()
-        if not names and not self._asked("rev-list", "--all", "--max-count=1").strip():
+        if not names and not self._git_output("rev-list", "--all", "--max-count=1").strip():
             return KnowledgeError(
                 f"{self.location} has no commit yet, and a knowledge space is read from one: "
                 "commit something, or set knowledge.repo to another repository"
             )
         near = get_close_matches(ref, names, n=5, cutoff=0.4) or names[:5]
         there_is = f"; there is {', '.join(near)}" if near else ""
-        said = f" ({error.strip()})" if error.strip() else ""
+        reason = f" ({error.strip()})" if error.strip() else ""
         return KnowledgeError(
-            f"knowledge.ref is {ref!r}, which names no commit of {self.location}{said}{there_is}"
+            f"knowledge.ref is {ref!r}, which names no commit of {self.location}{reason}{there_is}"
         )
 
     def _names(self) -> list[str]:
-        out = self._asked(
+        out = self._git_output(
             "for-each-ref", f"--count={MOST_REFS_LOOKED_AT}", "--format=%(refname:short)",
             "refs/heads", "refs/tags", "refs/remotes",
         )  # fmt: skip
         return out.decode("utf-8", "replace").split()
 
 
-def _existing(given: str) -> Path:
-    public = _without_password(given)
+def _existing_folder(setting: str) -> Path:
+    public = _without_password(setting)
     try:
-        folder = Path(given).expanduser().absolute()
+        folder = Path(setting).expanduser().absolute()
     except RuntimeError as error:
         raise KnowledgeError(f"knowledge.repo is {public!r}: {error}") from error
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
+        problem = "is a file" if folder.exists() else "does not exist"
         raise KnowledgeError(
-            f"knowledge.repo is {public!r}, but {_without_password(str(folder))} {what}"
+            f"knowledge.repo is {public!r}, but {_without_password(str(folder))} {problem}"
         )
     return folder
 
 
-def _local(folder: Path) -> GitRepository:
-    found = _discovered(folder)
-    if found is None:
+def _local_repository(folder: Path) -> GitRepository:
+    repository = _discover(folder)
+    if repository is None:
         raise KnowledgeError(
             f"knowledge.repo is {folder}, which is no git repository and is in none"
         )
-    return found
+    return repository
 
 
-def _surrounding(beside: Path | None) -> GitRepository:
+def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
     """The repository whose work tree holds the bundle, else the current folder."""
-    here = Path.cwd()
-    for folder in (beside, here):
-        found = _discovered(folder) if folder is not None and folder.is_dir() else None
-        if found is not None:
-            return found
-    bundle = f"the bundle's folder {beside} nor " if beside else ""
-    neither = "neither " if beside else ""
+    current_folder = Path.cwd()
+    for folder in (bundle_folder, current_folder):
+        repository = _discover(folder) if folder is not None and folder.is_dir() else None
+        if repository is not None:
+            return repository
+    bundle = f"the bundle's folder {bundle_folder} nor " if bundle_folder else ""
+    neither = "neither " if bundle_folder else ""
     raise KnowledgeError(
-        f"knowledge.repo is empty, and {neither}{bundle}the current folder {here} "
-        f"is{'' if beside else ' not'} in a git repository: set knowledge.repo to a folder or a URL"
+        f"knowledge.repo is empty, and {neither}{bundle}the current folder {current_folder} "
+        f"is{'' if bundle_folder else ' not'} in a git repository: set knowledge.repo to a folder or a URL"
     )
 
 
-def _discovered(folder: Path) -> GitRepository | None:
+def _discover(folder: Path) -> GitRepository | None:
     """The repository that a folder is, or is in.
 
     Raises:
@@ -330,20 +330,20 @@ def _discovered(folder: Path) -> GitRepository | None:
     match lines:
         # A bare repository has no top level: git says the first two and then fails.
         case ["true", git_folder, *_]:
-            place = Path(git_folder)
+            location = Path(git_folder)
             return GitRepository(
-                place, name=place.name.removesuffix(".git"), location=str(place), bare=True
+                location, name=location.name.removesuffix(".git"), location=str(location), bare=True
             )
         case ["false", _, top, *_] if status == 0 and top:
-            place = Path(top)
-            return GitRepository(place, name=place.name, location=str(place), bare=False)
+            location = Path(top)
+            return GitRepository(location, name=location.name, location=str(location), bare=False)
         case _:
             if "not a git repository" in error:
                 return None
-            raise _refused(folder, error)
+            raise _access_error(folder, error)
 
 
-def _refused(folder: Path, error: str) -> KnowledgeError:
+def _access_error(folder: Path, error: str) -> KnowledgeError:
     if "dubious ownership" in error:
         return KnowledgeError(
             f"git refuses to read the repository at {folder}, because another user owns it; "
@@ -353,7 +353,7 @@ def _refused(folder: Path, error: str) -> KnowledgeError:
     return KnowledgeError(f"knowledge.repo: git cannot read {folder}: {error.strip()}")
 
 
-def _mirrored(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) -> GitRepository:
+def _mirror(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) -> GitRepository:
     """The mirror of a remote repository, fetched now, or as it was when it cannot be."""
     public = _without_password(url)
     if mirrors is None:
@@ -363,28 +363,28 @@ def _mirrored(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) 
     folder = mirrors / f"{_ODD.sub('-', name)}-{digest}.git"
     mirrors.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(folder.with_suffix(".lock")):
-        said = _fetched(folder, url, timeout_seconds)
+        failure = _update_mirror(folder, url, timeout_seconds)
     mirror = GitRepository(
         folder,
         name=name,
         location=public,
         bare=True,
         head=_REMOTE_HEAD,
-        warnings=(f"{public} could not be fetched, so an older copy is used: {said}",)
-        if said
+        warnings=(f"{public} could not be fetched, so an older copy is used: {failure}",)
+        if failure
         else (),
     )
-    if said:
+    if failure:
         try:
             mirror.resolve(ref)
         except KnowledgeError as error:
             raise KnowledgeError(
-                f"knowledge.repo is {public}, which could not be fetched; git said: {said}"
+                f"knowledge.repo is {public}, which could not be fetched; git said: {failure}"
             ) from error
     return mirror
 
 
-def _fetched(folder: Path, url: str, timeout_seconds: float) -> str:
+def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
     """Bring the mirror up to date; what git said if it could not."""
     if not (folder / "HEAD").exists():
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -395,8 +395,8 @@ def _fetched(folder: Path, url: str, timeout_seconds: float) -> str:
     if status != 0 and "remote ref HEAD" in error:
         # The remote's HEAD names a branch that has no commit; its other branches may do.
         status, error = _fetch(folder, url, _REFSPECS, timeout_seconds)
-    said = " ".join(_without_password(error).split())
-    return (said or f"nothing (status {status})") if status != 0 else ""
+    message = " ".join(_without_password(error).split())
+    return (message or f"nothing (status {status})") if status != 0 else ""
 
 
 def _fetch(

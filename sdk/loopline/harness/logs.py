@@ -81,7 +81,7 @@ async def open_log(
     resolved = await asyncio.to_thread(where.beside.resolve)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
-    beside = blobs.beside(resolved, clock)
+    beside = blobs.for_store(resolved, clock)
     opened = await log.open(
         where.url, clock=clock, read_only=read_only, blobs=beside, limits=limits
     )
@@ -99,7 +99,7 @@ async def back_up(log: TimelineLog, target: Path) -> None:
     kept, blobs = await asyncio.to_thread(_on_disk)
     if not isinstance(log, kept):
         raise StoreError("what is in memory alone has no backup: name a store that is a file")
-    await log.backup(target, blobs.beside(target))
+    await log.backup(target, blobs.for_store(target))
 
 
 async def audited(

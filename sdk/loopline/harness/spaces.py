@@ -46,7 +46,7 @@ def open_space(
     from loopline.adapters.git import GitRepository
 
     repository = GitRepository.open(
-        config.repo, ref=config.ref, beside=folder, mirrors=_mirrors(beside)
+        config.repo, ref=config.ref, bundle_folder=folder, mirrors=_mirrors(beside)
     )
     indexes = FtsIndexes(None if beside is None else beside.with_name(f"{beside.name}-indexes"))
     return KnowledgeSpace(repository, indexes, config, clock=clock)

@@ -2,12 +2,11 @@
 
 from loopline.knowledge.index_build import IndexStore, MemoryIndexes, Progress, Skipped, StoredIndex
 from loopline.knowledge.passage import Passage, read_passage
-from loopline.knowledge.repository import Entry, MemoryRepository, Repository
+from loopline.knowledge.repository import MemoryRepository, Repository, RepositoryFile
 from loopline.knowledge.space import KnowledgeSpace, KnowledgeState
 from loopline.knowledge.tree import KnowledgeConfig
 
 __all__ = [
-    "Entry",
     "IndexStore",
     "KnowledgeConfig",
     "KnowledgeSpace",
@@ -17,6 +16,7 @@ __all__ = [
     "Passage",
     "Progress",
     "Repository",
+    "RepositoryFile",
     "Skipped",
     "StoredIndex",
     "read_passage",

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal, Protocol, TypedDict, cast
 
 from loopline.errors import KnowledgeError
-from loopline.knowledge.links import broken
-from loopline.knowledge.repository import Entry, Repository
+from loopline.knowledge.links import broken_links
+from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import Tree
 from loopline.search import KINDS, Chunk, Index, MemoryIndex, chunk, kind_of
 
@@ -48,24 +48,24 @@ class MemoryIndexes:
     """Indexes for as long as the process lives."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, StoredIndex] = {}
+        self._stored: dict[str, StoredIndex] = {}
 
     def open(self, signature: str) -> StoredIndex | None:
         """The index built under this signature, or None."""
-        return self._kept.get(signature)
+        return self._stored.get(signature)
 
     def build(
         self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
         """The index of these chunks, unless it is already there."""
-        if signature not in self._kept:
+        if signature not in self._stored:
             index = MemoryIndex(chunks)
-            self._kept[signature] = StoredIndex(index, notes())
-        return self._kept[signature]
+            self._stored[signature] = StoredIndex(index, notes())
+        return self._stored[signature]
 
     def discard(self, signature: str) -> None:
         """Forget it."""
-        self._kept.pop(signature, None)
+        self._stored.pop(signature, None)
 
 
 Reason = Literal["binary", "too large", "name is not UTF-8"]
@@ -80,7 +80,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class BuildReport:
     """The outcome of a build; it is kept with the index, so that a later start can tell it again."""
 
     files: int
@@ -89,32 +89,32 @@ class Report:
     warnings: tuple[str, ...]
 
 
-class _Written(TypedDict):
+class _StoredReport(TypedDict):
     files: int
     passages: int
-    skipped: list[_WrittenSkipped]
+    skipped: list[_StoredSkipped]
     warnings: list[str]
 
 
-class _WrittenSkipped(TypedDict):
+class _StoredSkipped(TypedDict):
     path: str
     reason: Reason
 
 
-def dump(report: Report) -> str:
+def dump_report(report: BuildReport) -> str:
     """The report as JSON."""
     return json.dumps(asdict(report))
 
 
-def load(text: str) -> Report:
+def load_report(text: str) -> BuildReport:
     """The report that `dump` wrote.
 
     Raises:
         KnowledgeError: it is something else.
     """
     try:
-        written = cast(_Written, json.loads(text))
-        return Report(
+        written = cast(_StoredReport, json.loads(text))
+        return BuildReport(
             files=written["files"],
             passages=written["passages"],
             skipped=tuple(Skipped(row["path"], row["reason"]) for row in written["skipped"]),
@@ -131,7 +131,7 @@ MOST_WARNINGS = 200
 PROGRESS_EVERY = 100
 
 
-class Build:
+class IndexBuild:
     """Reads a tree once. The report is right when `chunks` has been taken to its end."""
 
     def __init__(self, repository: Repository, tree: Tree, *, validate_refs: bool) -> None:
@@ -154,39 +154,39 @@ class Build:
             if self._reads(path, entry)
         ]
         contents = self._repository.contents([entry.blob for _, entry in chosen])
-        what = f"reading {self._repository.name}"
+        activity = f"reading {self._repository.name}"
         for done, ((path, entry), data) in enumerate(zip(chosen, contents, strict=True)):
             if progress is not None and done % PROGRESS_EVERY == 0:
-                progress(done, len(chosen), what)
+                progress(done, len(chosen), activity)
             yield from self._file(path, entry, data)
         if progress is not None:
-            progress(len(chosen), len(chosen), what)
+            progress(len(chosen), len(chosen), activity)
 
-    def report(self) -> Report:
+    def report(self) -> BuildReport:
         """What it came to."""
         warnings = self._warnings[:MOST_WARNINGS]
         if len(self._warnings) > MOST_WARNINGS:
             warnings.append(f"{len(self._warnings) - MOST_WARNINGS} more broken links and refs")
-        return Report(
+        return BuildReport(
             files=self._files,
             passages=self._passages,
-            skipped=tuple(sorted(self._skipped, key=lambda one: one.path)),
+            skipped=tuple(sorted(self._skipped, key=lambda file: file.path)),
             warnings=tuple(warnings),
         )
 
-    def _file(self, path: str, entry: Entry, data: bytes) -> list[Chunk]:
-        text = decoded(data)
+    def _file(self, path: str, entry: RepositoryFile, data: bytes) -> list[Chunk]:
+        text = decode_text(data)
         if text is None:
             self._skip(path, "binary")
             return []
         if self._validate_refs:
-            self._warnings += broken(path, entry.path, text, self._tree)
-        found = chunk(path, text)
+            self._warnings += broken_links(path, entry.path, text, self._tree)
+        chunks = chunk(path, text)
         self._files += 1
-        self._passages += len(found)
-        return found
+        self._passages += len(chunks)
+        return chunks
 
-    def _reads(self, path: str, entry: Entry) -> bool:
+    def _reads(self, path: str, entry: RepositoryFile) -> bool:
         if entry.size > LARGEST_FILE_BYTES:
             self._skip(path, "too large")
         elif not (path.isascii() or _is_text(path)):
@@ -199,7 +199,7 @@ class Build:
         self._skipped.append(Skipped(path, reason))
 
 
-def decoded(data: bytes) -> str | None:
+def decode_text(data: bytes) -> str | None:
     """The text of a file: UTF-8, or Latin-1 when it is not that; None when it is no text at all."""
     if b"\0" in data[:LOOKED_AT_BYTES]:
         return None
@@ -209,7 +209,7 @@ def decoded(data: bytes) -> str | None:
         return data.decode("latin-1")
 
 
-def _by_kind(file: tuple[str, Entry]) -> tuple[int, str]:
+def _by_kind(file: tuple[str, RepositoryFile]) -> tuple[int, str]:
     """Files of a kind follow each other, which lets an index search each kind by itself."""
     return KINDS.index(kind_of(file[0])), file[0]
 

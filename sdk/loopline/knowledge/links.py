@@ -25,7 +25,7 @@ _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|[/#?{]|\Z")
 _ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
 
 
-def broken(path: str, inside: str, text: str, tree: Tree) -> Iterator[str]:
+def broken_links(path: str, inside: str, text: str, tree: Tree) -> Iterator[str]:
     """A warning with file and line for each link or ref of a document that leads nowhere.
 
     `path` is the document's in the space, `inside` its path in the repository. Fenced code and
@@ -38,11 +38,11 @@ def broken(path: str, inside: str, text: str, tree: Tree) -> Iterator[str]:
     markdown = ending in _MARKDOWN
     for number, line in _outside_fences(text):
         for ref in _REF.findall(line):
-            if why := _lost(ref.rstrip(".,;:!?"), tree):
+            if why := _broken_ref(ref.rstrip(".,;:!?"), tree):
                 yield f"{path}:{number}: {why}"
         if markdown:
             for target in _targets(line):
-                if not _leads(target, inside, tree):
+                if not _target_exists(target, inside, tree):
                     yield f"{path}:{number}: the link to {target!r} leads nowhere"
 
 
@@ -69,19 +69,19 @@ def _targets(line: str) -> Iterator[str]:
         yield definition[1]
 
 
-def _leads(target: str, inside: str, tree: Tree) -> bool:
+def _target_exists(target: str, inside: str, tree: Tree) -> bool:
     if _ELSEWHERE.match(target):
         return True
     bare = unquote(target.partition("#")[0].partition("?")[0])
     folder = posixpath.dirname(inside)
-    wanted = posixpath.normpath(posixpath.join(folder, bare))
-    if wanted.startswith(".."):
+    path = posixpath.normpath(posixpath.join(folder, bare))
+    if path.startswith(".."):
         return True
-    wanted = "" if wanted == "." else wanted
-    return any(tree.exists(f"{wanted}{ending}") for ending in _ENDINGS)
+    path = "" if path == "." else path
+    return any(tree.exists(f"{path}{ending}") for ending in _ENDINGS)
 
 
-def _lost(text: str, tree: Tree) -> str:
+def _broken_ref(text: str, tree: Tree) -> str:
     """Why a ref names nothing, or nothing. One pinned to a commit is about that commit."""
     try:
         ref = parse(text)

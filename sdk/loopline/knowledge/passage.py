@@ -7,9 +7,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from loopline.errors import KnowledgeError, RefError
-from loopline.knowledge.index_build import decoded
-from loopline.knowledge.repository import Entry, Repository
-from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, roots, shown
+from loopline.knowledge.index_build import decode_text
+from loopline.knowledge.repository import Repository, RepositoryFile
+from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots, format_listing
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
 from loopline.search import chunk, split_lines
 
@@ -35,7 +35,7 @@ class Passage:
 KEPT_TREES = 4
 
 
-class Reading:
+class PassageReader:
     """Resolves refs against the trees of a repository, the last few of which it keeps."""
 
     def __init__(self, repository: Repository, roots: tuple[Root, ...]) -> None:
@@ -50,13 +50,13 @@ class Reading:
         Raises:
             RefError: nothing; the message says what would be found.
         """
-        wanted = _knowledge_ref(ref)
-        commit = current if wanted.commit is None else self._commit(wanted.commit, current)
+        parsed = _knowledge_ref(ref)
+        commit = current if parsed.commit is None else self._commit(parsed.commit, current)
         tree = self.tree(commit)
-        path = wanted.path.strip("/")
+        path = parsed.path.strip("/")
         entry = tree.find(path)
         if entry is not None:
-            return self._file(path, wanted.span, entry, commit)
+            return self._file(path, parsed.span, entry, commit)
         names = tree.listing(path)
         if names is None:
             raise RefError(self._unknown(path, commit, tree))
@@ -72,19 +72,19 @@ class Reading:
                 self._trees.popitem(last=False)
             return self._trees[commit]
 
-    def _commit(self, given: str, current: str) -> str:
-        if len(given) >= 4 and current.startswith(given):
+    def _commit(self, abbreviation: str, current: str) -> str:
+        if len(abbreviation) >= 4 and current.startswith(abbreviation):
             return current
         try:
-            return self._repository.resolve(given)
+            return self._repository.resolve(abbreviation)
         except KnowledgeError as error:
             name, now = self._repository.name, self._repository.abbreviate(current)
             raise RefError(
-                f"{name} has no commit {given!r}; the current one is {now}, which is read without @"
+                f"{name} has no commit {abbreviation!r}; the current one is {now}, which is read without @"
             ) from error
 
-    def _file(self, path: str, span: Span | None, entry: Entry, commit: str) -> Passage:
-        text = decoded(self._repository.read(commit, entry.path))
+    def _file(self, path: str, span: Span | None, entry: RepositoryFile, commit: str) -> Passage:
+        text = decode_text(self._repository.read(commit, entry.path))
         if text is None:
             raise RefError(f"ks:{path} is not text: it has {entry.size:,} bytes")
         part, lines, span = _part(path, text, span)
@@ -103,7 +103,7 @@ class Reading:
         return Passage(
             ref=str(KnowledgeRef(path=f"{path}/", commit=short)),
             title=f"{path}/",
-            text=shown([str(KnowledgeRef(path=name)) for name in names]),
+            text=format_listing([str(KnowledgeRef(path=name)) for name in names]),
             path=path,
             commit=commit,
         )
@@ -123,14 +123,14 @@ def read_passage(
     Raises:
         RefError: nothing; the message says what would be found.
     """
-    return Reading(repository, roots(config)).passage(ref, commit)
+    return PassageReader(repository, configured_roots(config)).passage(ref, commit)
 
 
 def _knowledge_ref(ref: str | KnowledgeRef) -> KnowledgeRef:
-    wanted = parse(ref) if isinstance(ref, str) else ref
-    if not isinstance(wanted, KnowledgeRef):
+    parsed = parse(ref) if isinstance(ref, str) else ref
+    if not isinstance(parsed, KnowledgeRef):
         raise RefError(f"{ref} is no ref of a knowledge space: those begin with ks:")
-    return wanted
+    return parsed
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:
@@ -142,8 +142,12 @@ def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int]
         case Lines():
             if span.first > len(lines):
                 raise RefError(f"ks:{path} has {len(lines)} lines, so none from {span.first} on")
-            kept = Lines(span.first, min(span.last, len(lines)))
-            return "".join(lines[kept.first - 1 : kept.last]), (kept.first, kept.last), kept
+            clipped = Lines(span.first, min(span.last, len(lines)))
+            return (
+                "".join(lines[clipped.first - 1 : clipped.last]),
+                (clipped.first, clipped.last),
+                clipped,
+            )
         case Characters():
             if span.first > len(text):
                 raise RefError(
@@ -157,7 +161,7 @@ def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int]
 
 def _title(path: str, text: str, lines: tuple[int, int]) -> str:
     """The heading or definition that the lines begin in, or the file's name."""
-    for found in chunk(path, text):
-        if found.lines[1] >= lines[0]:
-            return found.title
+    for section in chunk(path, text):
+        if section.lines[1] >= lines[0]:
+            return section.title
     return path.rpartition("/")[2]

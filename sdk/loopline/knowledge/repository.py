@@ -12,7 +12,7 @@ from loopline.errors import KnowledgeError
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RepositoryFile:
     """A file of a commit: its path with `/`, its size in bytes, the id of its bytes."""
 
     path: str
@@ -50,7 +50,7 @@ class Repository(Protocol):
         """The first seven characters of a full id, or as many more as make it unique."""
         ...
 
-    def entries(self, commit: str) -> Sequence[Entry]:
+    def entries(self, commit: str) -> Sequence[RepositoryFile]:
         """Every file of the commit; neither links nor submodules. A full id is promised to be one."""
         ...
 
@@ -97,9 +97,9 @@ class MemoryRepository:
             raise KnowledgeError(f"{self.name} has no commit yet, so knowledge.ref names nothing")
         if ref in self._refs:
             return self._refs[ref]
-        found = [commit for commit in self._commits if len(ref) >= 4 and commit.startswith(ref)]
-        if len(found) == 1:
-            return found[0]
+        matches = [commit for commit in self._commits if len(ref) >= 4 and commit.startswith(ref)]
+        if len(matches) == 1:
+            return matches[0]
         near = get_close_matches(ref, self._refs, n=3, cutoff=0.4) or sorted(self._refs)
         raise KnowledgeError(
             f"knowledge.ref is {ref!r}, which names no commit of {self.name}; there is {', '.join(near)}"
@@ -108,14 +108,16 @@ class MemoryRepository:
     def abbreviate(self, commit: str) -> str:
         """The shortest beginning, of seven characters or more, that only this commit has."""
         length = 7
-        while sum(other.startswith(commit[:length]) for other in self._commits) > 1:
+        while sum(candidate.startswith(commit[:length]) for candidate in self._commits) > 1:
             length += 1
         return commit[:length]
 
-    def entries(self, commit: str) -> Sequence[Entry]:
+    def entries(self, commit: str) -> Sequence[RepositoryFile]:
         """Every file, by path."""
         files = self._commits[commit]
-        return [Entry(path, len(files[path]), f"{commit}:{path}") for path in sorted(files)]
+        return [
+            RepositoryFile(path, len(files[path]), f"{commit}:{path}") for path in sorted(files)
+        ]
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
         """The bytes, in the order asked for."""

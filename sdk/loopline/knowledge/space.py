@@ -11,18 +11,18 @@ from hashlib import sha256
 from loopline.clock import Clock, SystemClock
 from loopline.errors import KnowledgeError
 from loopline.knowledge.index_build import (
-    Build,
+    BuildReport,
+    IndexBuild,
     IndexStore,
     Progress,
-    Report,
     Skipped,
     StoredIndex,
-    dump,
-    load,
+    dump_report,
+    load_report,
 )
-from loopline.knowledge.passage import Passage, Reading
+from loopline.knowledge.passage import Passage, PassageReader
 from loopline.knowledge.repository import Repository
-from loopline.knowledge.tree import KnowledgeConfig, Root, roots
+from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
 from loopline.refs import KnowledgeRef, Lines
 from loopline.search import CHUNKS_VERSION, Hit, Index, IndexDamaged
 
@@ -76,8 +76,8 @@ class KnowledgeSpace:
         self._indexes = indexes
         self._config = config or KnowledgeConfig()
         self._clock = clock or SystemClock()
-        self._roots = roots(self._config)
-        self._reading = Reading(repository, self._roots)
+        self._roots = configured_roots(self._config)
+        self._reading = PassageReader(repository, self._roots)
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._retired: Index | None = None
@@ -106,7 +106,7 @@ class KnowledgeSpace:
         Raises:
             KnowledgeError: it cannot be built; the message names the setting to change.
         """
-        return (await asyncio.to_thread(self._ensured, progress)).state
+        return (await asyncio.to_thread(self._ensure, progress)).state
 
     async def reconcile(self, progress: Progress | None = None) -> KnowledgeState:
         """`ensure` again, which does nothing but ask for the commit unless that has moved."""
@@ -129,16 +129,16 @@ class KnowledgeSpace:
         await asyncio.to_thread(self._close)
 
     def _search(self, query: str, limit: int) -> list[Passage]:
-        opened = self._opened or self._ensured(None)
+        opened = self._opened or self._ensure(None)
         try:
             hits = opened.index.search(query, limit=limit)
         except IndexDamaged:
-            opened = self._rebuilt(opened)
+            opened = self._rebuild(opened)
             hits = opened.index.search(query, limit=limit)
         return [_passage(hit, opened.state) for hit in hits]
 
     def _read(self, ref: str | KnowledgeRef) -> Passage:
-        opened = self._opened or self._ensured(None)
+        opened = self._opened or self._ensure(None)
         return self._reading.passage(ref, opened.state.commit)
 
     def _close(self) -> None:
@@ -148,22 +148,22 @@ class KnowledgeSpace:
                     index.close()
             self._retired = self._opened = None
 
-    def _ensured(self, progress: Progress | None) -> _Opened:
+    def _ensure(self, progress: Progress | None) -> _Opened:
         with self._lock:
             commit = self._repository.resolve(self._config.ref)
             opened = self._opened
             if opened is not None and opened.state.commit == commit:
                 return opened
-            return self._replaced(self._open(commit, progress))
+            return self._replace(self._open(commit, progress))
 
-    def _rebuilt(self, damaged: _Opened) -> _Opened:
+    def _rebuild(self, damaged: _Opened) -> _Opened:
         with self._lock:
             if self._opened is not damaged and self._opened is not None:
                 return self._opened
             self._indexes.discard(damaged.signature)
-            return self._replaced(self._open(damaged.state.commit, None))
+            return self._replace(self._open(damaged.state.commit, None))
 
-    def _replaced(self, opened: _Opened) -> _Opened:
+    def _replace(self, opened: _Opened) -> _Opened:
         """Take the new index into use. The one before stays open for searches that are under way."""
         if self._retired is not None:
             self._retired.close()
@@ -173,8 +173,8 @@ class KnowledgeSpace:
 
     def _open(self, commit: str, progress: Progress | None) -> _Opened:
         start = self._clock.elapsed()
-        signature = signed(commit, self._roots, validate_refs=self._config.validate_refs)
-        stored, report, reused = self._stored(signature, commit, progress)
+        signature = index_signature(commit, self._roots, validate_refs=self._config.validate_refs)
+        stored, report, reused = self._load_or_build(signature, commit, progress)
         state = KnowledgeState(
             repository=self._repository.name,
             location=self._repository.location,
@@ -191,25 +191,25 @@ class KnowledgeSpace:
         )
         return _Opened(signature, stored.index, state)
 
-    def _stored(
+    def _load_or_build(
         self, signature: str, commit: str, progress: Progress | None
-    ) -> tuple[StoredIndex, Report, bool]:
+    ) -> tuple[StoredIndex, BuildReport, bool]:
         stored = self._indexes.open(signature)
         if stored is not None:
             try:
-                return stored, load(stored.notes), True
+                return stored, load_report(stored.notes), True
             except KnowledgeError:
                 stored.index.close()
                 self._indexes.discard(signature)
         tree = self._reading.tree(commit)
-        build = Build(self._repository, tree, validate_refs=self._config.validate_refs)
+        build = IndexBuild(self._repository, tree, validate_refs=self._config.validate_refs)
         stored = self._indexes.build(
-            signature, build.chunks(progress), lambda: dump(build.report())
+            signature, build.chunks(progress), lambda: dump_report(build.report())
         )
-        return stored, load(stored.notes), not build.started
+        return stored, load_report(stored.notes), not build.started
 
 
-def signed(commit: str, roots: tuple[Root, ...], *, validate_refs: bool) -> str:
+def index_signature(commit: str, roots: tuple[Root, ...], *, validate_refs: bool) -> str:
     """The name of an index: the same for the same commit, roots and way of cutting."""
     parts = (SPACE_VERSION, CHUNKS_VERSION, commit, sorted(map(repr, roots)), validate_refs)
     return sha256(repr(parts).encode()).hexdigest()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from loopline.errors import KnowledgeError
-from loopline.knowledge.repository import Entry
+from loopline.knowledge.repository import RepositoryFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,20 +35,20 @@ class Root:
     folder: str
 
 
-def roots(config: KnowledgeConfig) -> tuple[Root, ...]:
+def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
     """The roots that are given, the deepest first.
 
     Raises:
         KnowledgeError: a root leaves the repository.
     """
-    given = (
+    folders = (
         ("docs", config.docs_root),
         ("src", config.src_root),
         ("deploy", config.deploy_root),
         ("tests", config.tests_root),
     )
-    found = [Root(name, _folder(name, folder)) for name, folder in given if folder.strip()]
-    return tuple(sorted(found, key=lambda root: len(root.folder), reverse=True))
+    roots = [Root(name, _folder(name, folder)) for name, folder in folders if folder.strip()]
+    return tuple(sorted(roots, key=lambda root: len(root.folder), reverse=True))
 
 
 def space_path(roots: tuple[Root, ...], path: str) -> str | None:
@@ -56,9 +56,9 @@ def space_path(roots: tuple[Root, ...], path: str) -> str | None:
     if not roots:
         return path
     for root in roots:
-        rest = _below(path, root.folder)
-        if rest is not None:
-            return f"{root.name}/{rest}" if rest else root.name
+        below = _below(path, root.folder)
+        if below is not None:
+            return f"{root.name}/{below}" if below else root.name
     return None
 
 
@@ -67,9 +67,9 @@ def repository_path(roots: tuple[Root, ...], path: str) -> str | None:
     if not roots:
         return path
     for root in roots:
-        rest = _below(path, root.name)
-        if rest is not None:
-            return "/".join(part for part in (root.folder, rest) if part)
+        below = _below(path, root.name)
+        if below is not None:
+            return "/".join(part for part in (root.folder, below) if part)
     return None
 
 
@@ -81,12 +81,12 @@ def _below(path: str, folder: str) -> str | None:
     return path[len(folder) + 1 :] if path.startswith(f"{folder}/") else None
 
 
-def _folder(name: str, given: str) -> str:
-    folder = given.strip()
+def _folder(name: str, setting: str) -> str:
+    folder = setting.strip()
     parts = [part for part in folder.split("/") if part not in ("", ".")]
     if folder.startswith("/") or ".." in parts:
         raise KnowledgeError(
-            f"knowledge.{name}_root is {given!r}: write it relative to the top of the repository"
+            f"knowledge.{name}_root is {setting!r}: write it relative to the top of the repository"
         )
     return "/".join(parts)
 
@@ -97,10 +97,10 @@ LONGEST_LISTING = 200
 class Tree:
     """One commit through the roots: files and folders by their path in the space."""
 
-    def __init__(self, roots: tuple[Root, ...], entries: Iterable[Entry]) -> None:
+    def __init__(self, roots: tuple[Root, ...], entries: Iterable[RepositoryFile]) -> None:
         self._roots = roots
         self._all = {entry.path: entry for entry in entries}
-        self.files: dict[str, Entry] = {}
+        self.files: dict[str, RepositoryFile] = {}
         for path, entry in self._all.items():
             where = space_path(roots, path)
             if where is not None and where not in self.files:
@@ -116,14 +116,16 @@ class Tree:
         """
         for root in self._roots:
             if root.folder and root.folder not in self._all_folders:
-                what = "is a file" if root.folder in self._all else "does not exist at this commit"
+                problem = (
+                    "is a file" if root.folder in self._all else "does not exist at this commit"
+                )
                 top = sorted(folder for folder in self._all_folders if folder and "/" not in folder)
                 raise KnowledgeError(
-                    f"knowledge.{root.name}_root is {root.folder!r}, which {what}; "
+                    f"knowledge.{root.name}_root is {root.folder!r}, which {problem}; "
                     f"top folders are {', '.join(top) or 'none'}"
                 )
 
-    def find(self, path: str) -> Entry | None:
+    def find(self, path: str) -> RepositoryFile | None:
         """The file at a path of the space; through any root, even one that another lies in."""
         if path in self.files:
             return self.files[path]
@@ -156,16 +158,16 @@ class Tree:
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    found: set[str] = {""}
+    folders: set[str] = {""}
     for path in paths:
         folder = path.rpartition("/")[0]
-        while folder not in found:
-            found.add(folder)
+        while folder not in folders:
+            folders.add(folder)
             folder = folder.rpartition("/")[0]
-    return found
+    return folders
 
 
-def shown(names: Sequence[str]) -> str:
+def format_listing(names: Sequence[str]) -> str:
     """A listing as text, one name a line, cut when it is long."""
     lines = [f"- {name}" for name in names[:LONGEST_LISTING]]
     if len(names) > LONGEST_LISTING:

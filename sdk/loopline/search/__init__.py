@@ -3,7 +3,7 @@
 from loopline.search.chunks import CHUNKS_VERSION, chunk, kind_of, split_lines
 from loopline.search.index import KINDS, Chunk, Hit, Index, IndexDamaged, Kind
 from loopline.search.memory_index import MemoryIndex
-from loopline.search.ranking import Term, best, name_parts, query_words
+from loopline.search.ranking import QueryTerm, name_parts, query_terms, rank
 
 __all__ = [
     "CHUNKS_VERSION",
@@ -14,11 +14,11 @@ __all__ = [
     "IndexDamaged",
     "Kind",
     "MemoryIndex",
-    "Term",
-    "best",
+    "QueryTerm",
     "chunk",
     "kind_of",
     "name_parts",
-    "query_words",
+    "query_terms",
+    "rank",
     "split_lines",
 ]

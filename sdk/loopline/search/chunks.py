@@ -7,11 +7,11 @@ import re
 
 from loopline.search.index import Chunk, Kind
 from loopline.search.sections import (
-    Section,
+    TextSection,
     markdown_sections,
-    pieces,
     python_sections,
     restructured_sections,
+    split_section,
     windows,
 )
 
@@ -37,7 +37,7 @@ def chunk(path: str, text: str) -> list[Chunk]:
     """The text in pieces that can each be read alone; together they are the text, in order."""
     lines = split_lines(text)
     kind = kind_of(path)
-    found = [piece for section in sections(path, lines) for piece in pieces(lines, section)]
+    parts = [piece for section in sections(path, lines) for piece in split_section(lines, section)]
     return [
         Chunk(
             path=path,
@@ -46,7 +46,7 @@ def chunk(path: str, text: str) -> list[Chunk]:
             lines=(piece.start + 1, piece.end),
             kind=kind,
         )
-        for piece in found
+        for piece in parts
     ]
 
 
@@ -67,7 +67,7 @@ def kind_of(path: str) -> Kind:
     return "source" if ending in SOURCE else "other"
 
 
-def sections(path: str, lines: list[str]) -> list[Section]:
+def sections(path: str, lines: list[str]) -> list[TextSection]:
     """Where the parts of a file begin and end, and what they are called."""
     name = path.rpartition("/")[2]
     match _ending(path):

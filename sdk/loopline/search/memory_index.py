@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from loopline.search.index import Chunk, Hit
-from loopline.search.ranking import Term, best, name_parts, query_words, words
+from loopline.search.ranking import QueryTerm, name_parts, query_terms, rank, tokens
 
 
 class MemoryIndex:
@@ -14,18 +14,22 @@ class MemoryIndex:
 
     def __init__(self, chunks: Iterable[Chunk]) -> None:
         self._chunks = tuple((chunk, _words(chunk)) for chunk in chunks)
-        self._holding = Counter(word for _, held in self._chunks for word in held)
+        self._holding = Counter(stem for _, stems in self._chunks for stem in stems)
 
     def search(self, query: str, *, limit: int) -> Sequence[Hit]:
         """The best chunks, best first."""
-        stems = {word: _stem(word) for word in query_words(query)}
+        stems = {term: _stem(term) for term in query_terms(query)}
         terms = [
-            Term(word, self._holding[stem] / len(self._chunks))
-            for word, stem in stems.items()
+            QueryTerm(term, self._holding[stem] / len(self._chunks))
+            for term, stem in stems.items()
             if stem in self._holding
         ]
-        found = [chunk for chunk, held in self._chunks if not held.isdisjoint(stems.values())]
-        return best(query, terms, found, limit=limit)
+        candidates = [
+            chunk
+            for chunk, chunk_stems in self._chunks
+            if not chunk_stems.isdisjoint(stems.values())
+        ]
+        return rank(query, terms, candidates, limit=limit)
 
     def close(self) -> None:
         """There is nothing to let go of."""
@@ -33,8 +37,8 @@ class MemoryIndex:
 
 def _words(chunk: Chunk) -> frozenset[str]:
     text = f"{chunk.title}\n{chunk.path}\n{chunk.text}"
-    return frozenset(_stem(word) for word in words(f"{text}\n{name_parts(text)}"))
+    return frozenset(_stem(token) for token in tokens(f"{text}\n{name_parts(text)}"))
 
 
-def _stem(word: str) -> str:
-    return word.removesuffix("s") if len(word) > 3 else word
+def _stem(token: str) -> str:
+    return token.removesuffix("s") if len(token) > 3 else token

@@ -28,7 +28,7 @@ _JOINT = re.compile(r"[a-z][0-9]*+[A-Z]|[A-Z]{2}[a-z]")
 LONGEST_QUERY = 24
 
 
-def words(text: str) -> list[str]:
+def tokens(text: str) -> list[str]:
     """The words of the text, in lower case."""
     return _WORD.findall(text.lower())
 
@@ -36,26 +36,30 @@ def words(text: str) -> list[str]:
 def name_parts(text: str) -> str:
     """The parts of each compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
     # Words without a capital are most of a text, and cheaper to leave out than to search.
-    capital = " ".join([word for word in set(text.split()) if not word.islower()])
+    capital = " ".join([token for token in set(text.split()) if not token.islower()])
     names = {name for name in _NAME.findall(capital) if _JOINT.search(name)}
     return " ".join([" ".join(_PART.findall(name)) for name in names])
 
 
-def query_words(query: str) -> tuple[str, ...]:
+def query_terms(query: str) -> tuple[str, ...]:
     """What to look for: each word once, in lower case, in order, at most `LONGEST_QUERY` of them.
 
     Words that say nothing are left out unless there are no others. A compound name stands for
     itself and for its parts.
     """
-    spoken = [word.strip("'") for word in _QUOTED_WORD.findall(query.replace("\u2019", "'"))]
-    telling = [word for word in spoken if word.lower() not in STOP_WORDS] or spoken
-    found: dict[str, None] = {}
-    for word in telling:
-        for piece in _WORD.findall(word):
-            found[piece.lower()] = None
+    query_tokens = [
+        token.strip("'") for token in _QUOTED_WORD.findall(query.replace("\u2019", "'"))
+    ]
+    significant = [
+        token for token in query_tokens if token.lower() not in STOP_WORDS
+    ] or query_tokens
+    terms: dict[str, None] = {}
+    for token in significant:
+        for piece in _WORD.findall(token):
+            terms[piece.lower()] = None
             if _is_compound(piece):
-                found.update(dict.fromkeys(part.lower() for part in _PART.findall(piece)))
-    return tuple(found)[:LONGEST_QUERY]
+                terms.update(dict.fromkeys(part.lower() for part in _PART.findall(piece)))
+    return tuple(terms)[:LONGEST_QUERY]
 
 
 def query_phrases(query: str) -> tuple[str, ...]:
@@ -64,17 +68,17 @@ def query_phrases(query: str) -> tuple[str, ...]:
     That is the query from its first telling word on, and each name of several words in it, as
     `QuerySet.update_or_create` and its parts.
     """
-    spoken = [word.strip(".,:;!?()[]{}<>\"'`*") for word in query.split()]
-    while spoken and spoken[0].lower() in STOP_WORDS:
-        del spoken[0]
-    parts = [part for word in spoken for part in (word, *word.split("."))]
+    query_tokens = [token.strip(".,:;!?()[]{}<>\"'`*") for token in query.split()]
+    while query_tokens and query_tokens[0].lower() in STOP_WORDS:
+        del query_tokens[0]
+    parts = [part for token in query_tokens for part in (token, *token.split("."))]
     names = [part for part in parts if len(_WORD.findall(part)) > 1 or _is_compound(part)]
-    whole = [" ".join(spoken)] if len(spoken) > 1 else []
-    return tuple(dict.fromkeys(phrase.lower() for phrase in whole + names[:8]))
+    full = [" ".join(query_tokens)] if len(query_tokens) > 1 else []
+    return tuple(dict.fromkeys(phrase.lower() for phrase in full + names[:8]))
 
 
-def _is_compound(word: str) -> bool:
-    return word.isascii() and word.isalnum() and _JOINT.search(word) is not None
+def _is_compound(token: str) -> bool:
+    return token.isascii() and token.isalnum() and _JOINT.search(token) is not None
 
 
 PRIOR: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
@@ -97,56 +101,58 @@ _IN_WORDS_FROM = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class QueryTerm:
     """A word of a query, and the share of chunks that have it."""
 
-    word: str
+    text: str
     share: float
 
 
-def best(query: str, terms: Iterable[Term], chunks: Iterable[Chunk], *, limit: int) -> list[Hit]:
+def rank(
+    query: str, terms: Iterable[QueryTerm], chunks: Iterable[Chunk], *, limit: int
+) -> list[Hit]:
     """The chunks that an index found for these words, in the order a reader wants them.
 
     The score is BM25 with fields, weighed by the kind of chunk, by how much of what was asked is in
     it at all, and by whether the words stand together. No file has more than two of the first five
     unless there is nothing else.
     """
-    wanted = [_Wanted(term) for term in terms]
+    patterns = [_TermPattern(term) for term in terms]
     phrases = query_phrases(query)
-    hits = [Hit(chunk=chunk, score=_score(chunk, wanted, phrases)) for chunk in chunks]
+    hits = [Hit(chunk=chunk, score=_score(chunk, patterns, phrases)) for chunk in chunks]
     hits = [hit for hit in hits if hit.score > 0]
     hits.sort(key=lambda hit: hit.score, reverse=True)
     return _diverse(hits)[:limit]
 
 
-class _Wanted:
+class _TermPattern:
     """A term, ready to be counted in a text in lower case."""
 
-    def __init__(self, term: Term) -> None:
-        self.word = term.word
+    def __init__(self, term: QueryTerm) -> None:
+        self.text = term.text
         self.rarity = math.log(1 + 1 / max(term.share, 1e-6))
-        stem = _stem(term.word)
-        found = re.escape(stem)
+        stem = _stem(term.text)
+        pattern = re.escape(stem)
         if len(stem) < _IN_WORDS_FROM:
-            found += rf"(?<![^\W_]{found})"
-        if stem == term.word and len(stem) < _IN_WORDS_FROM:
-            found += r"(?:e?s)?(?![^\W_])"
-        self.occurrences = re.compile(found).findall
+            pattern += rf"(?<![^\W_]{pattern})"
+        if stem == term.text and len(stem) < _IN_WORDS_FROM:
+            pattern += r"(?:e?s)?(?![^\W_])"
+        self.occurrences = re.compile(pattern).findall
 
 
-def _score(chunk: Chunk, wanted: list[_Wanted], phrases: tuple[str, ...]) -> float:
+def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...]) -> float:
     title, path, text = chunk.title.lower(), chunk.path.lower(), chunk.text.lower()
     length = 1 - LENGTH_SHARE + LENGTH_SHARE * len(text) / USUAL_CHARACTERS
     total = covered = possible = 0.0
-    for one in wanted:
-        often = (
-            TITLE_WEIGHT * min(len(one.occurrences(title)), 2)
-            + PATH_WEIGHT * min(len(one.occurrences(path)), 1)
-            + len(one.occurrences(text)) / length
+    for pattern in patterns:
+        frequency = (
+            TITLE_WEIGHT * min(len(pattern.occurrences(title)), 2)
+            + PATH_WEIGHT * min(len(pattern.occurrences(path)), 1)
+            + len(pattern.occurrences(text)) / length
         )
-        possible += one.rarity
-        covered += one.rarity if often else 0.0
-        total += one.rarity * often * (SATURATION + 1) / (often + SATURATION)
+        possible += pattern.rarity
+        covered += pattern.rarity if frequency else 0.0
+        total += pattern.rarity * frequency * (SATURATION + 1) / (frequency + SATURATION)
     score = total * PRIOR[chunk.kind] * (1 - COVERAGE_SHARE * (1 - covered / (possible or 1)))
     if HISTORY.search(path):
         score *= OF_HISTORY
@@ -158,21 +164,21 @@ def _score(chunk: Chunk, wanted: list[_Wanted], phrases: tuple[str, ...]) -> flo
     return score
 
 
-def _stem(word: str) -> str:
+def _stem(token: str) -> str:
     """Enough of the word that its other forms begin with it too."""
     for ending in ("ing", "ies", "ion", "es", "ed", "s", "y", "e"):
-        if word.endswith(ending) and len(word) - len(ending) >= 4:
-            return word.removesuffix(ending)
-    return word
+        if token.endswith(ending) and len(token) - len(ending) >= 4:
+            return token.removesuffix(ending)
+    return token
 
 
 def _diverse(hits: list[Hit]) -> list[Hit]:
     first: list[Hit] = []
     later: list[Hit] = []
-    seen: Counter[str] = Counter()
+    hits_per_file: Counter[str] = Counter()
     for hit in hits:
-        if len(first) < DIVERSE_FIRST and seen[hit.chunk.path] < OF_ONE_FILE:
-            seen[hit.chunk.path] += 1
+        if len(first) < DIVERSE_FIRST and hits_per_file[hit.chunk.path] < OF_ONE_FILE:
+            hits_per_file[hit.chunk.path] += 1
             first.append(hit)
         else:
             later.append(hit)

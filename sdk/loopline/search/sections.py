@@ -14,7 +14,7 @@ WINDOW_LINES = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class TextSection:
     """Lines `start` up to, but not with, `end`, counted from 0."""
 
     title: str
@@ -22,67 +22,67 @@ class Section:
     end: int
 
 
-def pieces(lines: list[str], section: Section) -> list[Section]:
+def split_section(lines: list[str], section: TextSection) -> list[TextSection]:
     """The section itself, or when it is long the runs of paragraphs it falls into."""
     size = sum(map(len, lines[section.start : section.end]))
     if size <= MOST_CHARACTERS:
         return [section] if section.start < section.end else []
-    found: list[Section] = []
-    start, held = section.start, 0
+    sections: list[TextSection] = []
+    start, size_so_far = section.start, 0
     for first, last, length in _paragraphs(lines, section.start, section.end):
-        if held and held + length > TARGET_CHARACTERS:
-            found.append(Section(section.title, start, first))
-            start, held = first, 0
-        held += length
-        if held > MOST_CHARACTERS:
-            found += _by_lines(lines, Section(section.title, start, last))
-            start, held = last, 0
+        if size_so_far and size_so_far + length > TARGET_CHARACTERS:
+            sections.append(TextSection(section.title, start, first))
+            start, size_so_far = first, 0
+        size_so_far += length
+        if size_so_far > MOST_CHARACTERS:
+            sections += _line_windows(lines, TextSection(section.title, start, last))
+            start, size_so_far = last, 0
     if start < section.end:
-        found.append(Section(section.title, start, section.end))
-    return _without_a_tiny_end(found, held)
+        sections.append(TextSection(section.title, start, section.end))
+    return _merge_tiny_end(sections, size_so_far)
 
 
-def windows(title: str, lines: list[str]) -> list[Section]:
+def windows(title: str, lines: list[str]) -> list[TextSection]:
     """Runs of at most `WINDOW_LINES` lines and about `MOST_CHARACTERS` characters."""
-    return _by_lines(lines, Section(title, 0, len(lines)))
+    return _line_windows(lines, TextSection(title, 0, len(lines)))
 
 
-def _without_a_tiny_end(found: list[Section], held: int) -> list[Section]:
-    if len(found) < 2 or not 0 < held < TINY_CHARACTERS:
-        return found
-    before, last = found[-2], found[-1]
-    return [*found[:-2], Section(last.title, before.start, last.end)]
+def _merge_tiny_end(sections: list[TextSection], last_size: int) -> list[TextSection]:
+    if len(sections) < 2 or not 0 < last_size < TINY_CHARACTERS:
+        return sections
+    before, last = sections[-2], sections[-1]
+    return [*sections[:-2], TextSection(last.title, before.start, last.end)]
 
 
 def _paragraphs(lines: list[str], start: int, end: int) -> list[tuple[int, int, int]]:
     """Start, end and characters of each run of lines that closes with its blank lines."""
-    found: list[tuple[int, int, int]] = []
+    paragraphs: list[tuple[int, int, int]] = []
     first, size, blank = start, 0, False
-    for place in range(start, end):
-        line = lines[place]
+    for index in range(start, end):
+        line = lines[index]
         empty = not line or line.isspace()
         if blank and not empty:
-            found.append((first, place, size))
-            first, size = place, 0
+            paragraphs.append((first, index, size))
+            first, size = index, 0
         blank = empty
         size += len(line)
     if first < end:
-        found.append((first, end, size))
-    return found
+        paragraphs.append((first, end, size))
+    return paragraphs
 
 
-def _by_lines(lines: list[str], section: Section) -> list[Section]:
-    found: list[Section] = []
+def _line_windows(lines: list[str], section: TextSection) -> list[TextSection]:
+    sections: list[TextSection] = []
     start, size = section.start, 0
-    for place in range(section.start, section.end):
-        length = len(lines[place])
-        if place > start and (size + length > MOST_CHARACTERS or place - start >= WINDOW_LINES):
-            found.append(Section(section.title, start, place))
-            start, size = place, 0
+    for index in range(section.start, section.end):
+        length = len(lines[index])
+        if index > start and (size + length > MOST_CHARACTERS or index - start >= WINDOW_LINES):
+            sections.append(TextSection(section.title, start, index))
+            start, size = index, 0
         size += length
     if start < section.end:
-        found.append(Section(section.title, start, section.end))
-    return found
+        sections.append(TextSection(section.title, start, section.end))
+    return sections
 
 
 SEPARATOR = " \u203a "  # a small angle, as in `Caching` then `Per-site cache`
@@ -110,50 +110,52 @@ class Heading:
     text: str
 
 
-def markdown_sections(name: str, lines: list[str]) -> list[Section]:
+def markdown_sections(name: str, lines: list[str]) -> list[TextSection]:
     """One section for each heading outside fenced code; front matter belongs to the first."""
     body, title = _front_matter(lines)
-    return _sections(title or name, _markdown_headings(lines, body), lines, named=bool(title))
+    return _heading_sections(
+        title or name, _markdown_headings(lines, body), lines, named=bool(title)
+    )
 
 
-def restructured_sections(name: str, lines: list[str]) -> list[Section]:
+def restructured_sections(name: str, lines: list[str]) -> list[TextSection]:
     """One section for each underlined title, with the labels that stand before it."""
-    return _sections(name, _restructured_headings(lines), lines, named=False)
+    return _heading_sections(name, _restructured_headings(lines), lines, named=False)
 
 
-def _sections(
+def _heading_sections(
     title: str, headings: list[Heading], lines: list[str], *, named: bool
-) -> list[Section]:
+) -> list[TextSection]:
     """The text before the first heading under `title`, then a section for each heading.
 
     A heading with nothing below it but a deeper one is read together with that one.
     """
-    found: list[Section] = []
+    sections: list[TextSection] = []
     open_levels: list[Heading] = []
     start = 0
     label = title
-    for place, heading in enumerate(headings):
-        if heading.start > start and not _only_headings(lines, start, heading, headings, place):
-            found.append(Section(label, start, heading.start))
+    for index, heading in enumerate(headings):
+        if heading.start > start and not _only_headings(lines, start, heading, headings, index):
+            sections.append(TextSection(label, start, heading.start))
             start = heading.start
         while open_levels and open_levels[-1].level >= heading.level:
             open_levels.pop()
         open_levels.append(heading)
-        texts = [one.text for one in open_levels if one.text]
+        texts = [open_heading.text for open_heading in open_levels if open_heading.text]
         if named and texts[:1] != [title]:
             texts.insert(0, title)
         label = SEPARATOR.join(texts) or title
     if start < len(lines):
-        found.append(Section(label, start, len(lines)))
-    return found
+        sections.append(TextSection(label, start, len(lines)))
+    return sections
 
 
 def _only_headings(
-    lines: list[str], start: int, heading: Heading, headings: list[Heading], place: int
+    lines: list[str], start: int, heading: Heading, headings: list[Heading], index: int
 ) -> bool:
-    if place and headings[place - 1].level >= heading.level:
+    if index and headings[index - 1].level >= heading.level:
         return False
-    body = headings[place - 1].body if place else start
+    body = headings[index - 1].body if index else start
     return all(line.isspace() or _LABEL.match(line) for line in lines[body : heading.start])
 
 
@@ -163,38 +165,42 @@ def _front_matter(lines: list[str]) -> tuple[int, str]:
         return 0, ""
     fence = lines[0].lstrip("\ufeff").rstrip()
     title = ""
-    for place in range(1, len(lines)):
-        line = lines[place].rstrip()
+    for index in range(1, len(lines)):
+        line = lines[index].rstrip()
         if line in (fence, "..."):
-            return place + 1, title
+            return index + 1, title
         if match := _FRONT_TITLE.match(line):
             title = _unquoted(match[1].strip())
     return 0, ""
 
 
 def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
-    found: list[Heading] = []
+    headings: list[Heading] = []
     fence = ""
-    for place in range(body, len(lines)):
-        line = lines[place] if place else lines[place].lstrip("\ufeff")
+    for index in range(body, len(lines)):
+        line = lines[index] if index else lines[index].lstrip("\ufeff")
         first = line.lstrip(" ")[:1]
         if fence or first in ("`", "~"):
             fence = _fence_after(fence, line)
         elif first == "#":
             if match := _ATX.match(line):
-                text = _plain_markdown(_unclosed(line[match.end() :].strip()))
-                found.append(Heading(place, place + 1, len(match[1]), text))
-        elif first in ("=", "-") and place > body and (match := _SETEXT.match(line)):
-            above = lines[place - 1]
-            alone = place - 1 == body or lines[place - 2].isspace() or _heads(found, place - 1)
+                text = _plain_markdown(_without_closing_marks(line[match.end() :].strip()))
+                headings.append(Heading(index, index + 1, len(match[1]), text))
+        elif first in ("=", "-") and index > body and (match := _SETEXT.match(line)):
+            above = lines[index - 1]
+            alone = (
+                index - 1 == body
+                or lines[index - 2].isspace()
+                or _follows_heading(headings, index - 1)
+            )
             if alone and not above.isspace() and not _NOT_PARAGRAPH.match(above):
                 level = 1 if match[1] else 2
-                found.append(Heading(place - 1, place + 1, level, _plain_markdown(above)))
-    return found
+                headings.append(Heading(index - 1, index + 1, level, _plain_markdown(above)))
+    return headings
 
 
-def _heads(found: list[Heading], place: int) -> bool:
-    return bool(found) and found[-1].body == place
+def _follows_heading(headings: list[Heading], index: int) -> bool:
+    return bool(headings) and headings[-1].body == index
 
 
 def _fence_after(fence: str, line: str) -> str:
@@ -217,26 +223,26 @@ def _plain_markdown(text: str) -> str:
 
 
 def _restructured_headings(lines: list[str]) -> list[Heading]:
-    found: list[Heading] = []
+    headings: list[Heading] = []
     styles: list[tuple[str, bool]] = []
-    for place in range(1, len(lines)):
-        line = lines[place]
+    for index in range(1, len(lines)):
+        line = lines[index]
         # Three equal characters at the beginning: cheap to see, and most lines have not.
         if len(line) < 4 or line[0] != line[1] or not _RULE.match(line):
             continue
-        text = lines[place - 1].rstrip()
-        overline = place > 1 and lines[place - 2].rstrip() == line.rstrip()
+        text = lines[index - 1].rstrip()
+        overline = index > 1 and lines[index - 2].rstrip() == line.rstrip()
         if not _underlines(line.rstrip(), text, indented=overline):
             continue
-        if found and found[-1].body > place - 1:
+        if headings and headings[-1].body > index - 1:
             continue
         style = (line[0], overline)
         if style not in styles:
             styles.append(style)
-        start = _with_labels(lines, place - (2 if overline else 1), found)
+        start = _with_labels(lines, index - (2 if overline else 1), headings)
         title = _plain_restructured(text)
-        found.append(Heading(start, place + 1, styles.index(style) + 1, title))
-    return found
+        headings.append(Heading(start, index + 1, styles.index(style) + 1, title))
+    return headings
 
 
 def _underlines(rule: str, text: str, *, indented: bool) -> bool:
@@ -245,15 +251,15 @@ def _underlines(rule: str, text: str, *, indented: bool) -> bool:
     return len(rule) >= min(len(text.strip()), 8) and not text.startswith((".. ", "|", "+-"))
 
 
-def _with_labels(lines: list[str], start: int, found: list[Heading]) -> int:
+def _with_labels(lines: list[str], start: int, headings: list[Heading]) -> int:
     """Where a heading begins when the labels right above it are counted in."""
-    least = found[-1].body if found else 0
-    place, first = start, start
-    while place > least:
-        place -= 1
-        if _LABEL.match(lines[place]):
-            first = place
-        elif not lines[place].isspace():
+    lower_bound = headings[-1].body if headings else 0
+    index, first = start, start
+    while index > lower_bound:
+        index -= 1
+        if _LABEL.match(lines[index]):
+            first = index
+        elif not lines[index].isspace():
             break
     return first
 
@@ -269,7 +275,7 @@ def _without_target(role: str) -> str:
     return shown.rstrip() if opening and target.find(">") == len(target) - 1 else role
 
 
-def _unclosed(heading: str) -> str:
+def _without_closing_marks(heading: str) -> str:
     """Return a heading's text without the run of `#` that may close it."""
     bare = heading.rstrip("#")
     return bare.rstrip() if not bare or bare[-1] in " \t" else heading
@@ -290,35 +296,35 @@ _QUOTES = ('"""', "'''")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class PythonStatement:
     """A statement of a block; `name` is `def f`, `class C`, or empty for anything else."""
 
     start: int
     name: str
 
 
-def python_sections(name: str, lines: list[str]) -> list[Section]:
+def python_sections(name: str, lines: list[str]) -> list[TextSection]:
     """One section for each definition, each method of a long class, and what lies between."""
     return _block(name, "", lines, 0, len(lines), "")
 
 
 def _block(
-    rest: str, above: str, lines: list[str], start: int, end: int, indent: str
-) -> list[Section]:
+    other_title: str, parent_title: str, lines: list[str], start: int, end: int, indent: str
+) -> list[TextSection]:
     """The sections of the lines; what is no definition is called `rest`."""
-    found: list[Section] = []
+    sections: list[TextSection] = []
     statements = _statements(lines, start, end, indent)
     for statement, after in zip_longest(statements, statements[1:]):
         edge = after.start if after else end
         if not statement.name:
-            found.append(Section(rest, statement.start, edge))
+            sections.append(TextSection(other_title, statement.start, edge))
             continue
-        title = f"{above}{SEPARATOR}{statement.name}" if above else statement.name
-        found += _definition(title, lines, Section(title, statement.start, edge))
-    return found
+        title = f"{parent_title}{SEPARATOR}{statement.name}" if parent_title else statement.name
+        sections += _definition(title, lines, TextSection(title, statement.start, edge))
+    return sections
 
 
-def _definition(title: str, lines: list[str], section: Section) -> list[Section]:
+def _definition(title: str, lines: list[str], section: TextSection) -> list[TextSection]:
     """The section itself, or the methods of a long class, the first with the head of the class."""
     long = sum(map(len, lines[section.start : section.end])) > MOST_CHARACTERS
     if not long or not title.rpartition(SEPARATOR)[2].startswith("class "):
@@ -327,78 +333,84 @@ def _definition(title: str, lines: list[str], section: Section) -> list[Section]
     inner = _block(title, title, lines, body, section.end, indent) if indent else []
     if not inner:
         return [section]
-    return [Section(inner[0].title, section.start, inner[0].end), *inner[1:]]
+    return [TextSection(inner[0].title, section.start, inner[0].end), *inner[1:]]
 
 
-def _body(lines: list[str], section: Section) -> tuple[int, str]:
+def _body(lines: list[str], section: TextSection) -> tuple[int, str]:
     """Where the body of a class begins and how far it is indented."""
     head = section.start
     while not (match := _DEFINITION.match(lines[head])):
         head += 1
     own = len(match[0]) - len(match[0].lstrip())
-    for place in range(head + 1, section.end):
-        line = lines[place]
+    for index in range(head + 1, section.end):
+        line = lines[index]
         depth = len(line) - len(line.lstrip())
         if not line.isspace() and line.lstrip()[:1] not in "#)" and depth > own:
-            return place, line[:depth]
+            return index, line[:depth]
     return section.end, ""
 
 
-def _statements(lines: list[str], start: int, end: int, indent: str) -> list[Statement]:
+def _statements(lines: list[str], start: int, end: int, indent: str) -> list[PythonStatement]:
     """Where definitions begin, with the comments and decorators above them, and other runs.
 
     Neighbouring statements that are no definitions are one run. Blank lines belong to what is above.
     """
-    found: list[Statement] = []
-    lead = Lead()
-    for place, first in _beginnings(lines, start, end, indent):
+    statements: list[PythonStatement] = []
+    lead = LeadingLines()
+    for index, first in _first_characters(lines, start, end, indent):
         if first in "#@":
-            lead.extend(place, first)
+            lead.extend(index, first)
         elif first == " ":
             lead.interrupt()
         else:
-            match = _DEFINITION.match(lines[place]) if first in "adc" else None
+            match = _DEFINITION.match(lines[index]) if first in "adc" else None
             name = f"{match[1]} {match[2]}" if match else ""
-            if name or not found or found[-1].name:
-                found.append(Statement(lead.taken(place), name))
-            lead = Lead()
+            if name or not statements or statements[-1].name:
+                statements.append(PythonStatement(lead.start_of(index), name))
+            lead = LeadingLines()
     if start == end:
         return []
     # Whatever comes before the first statement is read with it.
-    return [Statement(start, found[0].name), *found[1:]] if found else [Statement(start, "")]
+    return (
+        [PythonStatement(start, statements[0].name), *statements[1:]]
+        if statements
+        else [PythonStatement(start, "")]
+    )
 
 
-class Lead:
+class LeadingLines:
     """The comments and decorators that a definition begins with."""
 
     def __init__(self) -> None:
-        self._place = -1
+        self._start = -1
         self._decorated = False
 
-    def extend(self, place: int, first: str) -> None:
+    def extend(self, index: int, first: str) -> None:
         """One more line of them, in the block's own indentation."""
-        self._place = place if self._place < 0 else self._place
+        self._start = index if self._start < 0 else self._start
         self._decorated = self._decorated or first == "@"
 
     def interrupt(self) -> None:
         """Deeper code: it continues a decorator, but a comment before it was no beginning."""
         if not self._decorated:
-            self._place = -1
+            self._start = -1
 
-    def taken(self, place: int) -> int:
+    def start_of(self, index: int) -> int:
         """Where the definition at `place` really begins."""
-        return place if self._place < 0 else self._place
+        return index if self._start < 0 else self._start
 
 
-def _beginnings(lines: list[str], start: int, end: int, indent: str) -> Iterator[tuple[int, str]]:
+def _first_characters(
+    lines: list[str], start: int, end: int, indent: str
+) -> Iterator[tuple[int, str]]:
     """Each line outside triple quotes that is not blank, with the first character it has here.
 
     That is a space for deeper code, whatever its indentation.
     """
     depth = len(indent)
     quote = ""
-    for place in range(start, end):
-        line = lines[place]
+    for index in range(start, end):
+        line = lines[index]
         inside = quote
         if quote or '"""' in line or "'''" in line:
             quote = _quote_after(line, quote)
@@ -406,9 +418,9 @@ def _beginnings(lines: list[str], start: int, end: int, indent: str) -> Iterator
             continue
         first = line[depth : depth + 1]
         if first not in _CONTINUING:
-            yield place, first
+            yield index, first
         elif first in " \t" and not line.isspace():
-            yield place, " "
+            yield index, " "
 
 
 # What cannot begin a statement: the line goes on with the one above, or is nested in it.
@@ -418,16 +430,16 @@ _CONTINUING = frozenset(("", " ", "\t", "\n", "\r", "\f", ")", "]", "}"))
 def _quote_after(line: str, quote: str) -> str:
     """The triple quote that is open after the line, given the one before it."""
     if quote:
-        place = line.find(quote)
-        return quote if place < 0 else _quote_after(line[place + 3 :], "")
-    place = 0
-    while token := _TOKEN.search(line, place):
+        index = line.find(quote)
+        return quote if index < 0 else _quote_after(line[index + 3 :], "")
+    index = 0
+    while token := _TOKEN.search(line, index):
         if token[0] == "#":
             return ""
-        place = token.end()
+        index = token.end()
         if token[0] in _QUOTES:
-            closing = line.find(token[0], place)
+            closing = line.find(token[0], index)
             if closing < 0:
                 return token[0]
-            place = closing + 3
+            index = closing + 3
     return ""

@@ -63,7 +63,7 @@ def run_mount(*arguments: str) -> None:
 async def append_until_full(store: Path, random: Random) -> Tally:
     """Append until the disk is full, look at what is there, and go on once there is room."""
     tally, acknowledged = Tally(), list[Block]()
-    async with await SqlLog.open(url(store), blobs=FileBlobs.beside(store)) as log:
+    async with await SqlLog.open(url(store), blobs=FileBlobs.for_store(store)) as log:
         full = False
         while not full:
             texts = ["x" * random.choice(SIZES) for _ in range(random.randint(1, 3))]

@@ -83,7 +83,7 @@ class Leases:
             try:
                 if self._heartbeat is None:
                     beat = partial(self._beat, self._group_commit())
-                    self._heartbeat = Heartbeat(beat, every=self._seconds / BEATS_PER_LEASE)
+                    self._heartbeat = Heartbeat(beat, interval=self._seconds / BEATS_PER_LEASE)
                 yield lease.term
             finally:
                 if self._leases.get(conversation) is lease:
@@ -264,11 +264,11 @@ class Heartbeat:
     """
 
     def __init__(
-        self, beat: Callable[[], None], *, every: float, hang_seconds: float = HANG_SECONDS
+        self, beat: Callable[[], None], *, interval: float, hang_seconds: float = HANG_SECONDS
     ) -> None:
         """Start the thread for the running loop."""
         self._beat = beat
-        self._every = every
+        self._interval_seconds = interval
         self._hang_seconds = hang_seconds
         self._loop = asyncio.get_running_loop()
         self._last_tick = time.monotonic()
@@ -283,7 +283,7 @@ class Heartbeat:
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._every) and self._request_tick():
+        while not self._stopped.wait(self._interval_seconds) and self._request_tick():
             if time.monotonic() - self._last_tick < self._hang_seconds:
                 self._beat()
 
@@ -300,7 +300,7 @@ class Heartbeat:
     def _tick(self, requested_at: float) -> None:
         self._last_tick, self._tick_requested = time.monotonic(), False
         blocked = self._last_tick - requested_at
-        if blocked > 4 * self._every:
+        if blocked > 4 * self._interval_seconds:
             logger.warning(
                 "the event loop was blocked for %.0f s: await what takes long, or run it in a thread, "
                 "as tools that are plain functions are",

@@ -237,7 +237,7 @@ class StoreReader:
         self._statements = BEFORE_FORKS
 
     def blocks(
-        self, connection: Connection, conversation: ConversationKey, wanted: BlockFilter
+        self, connection: Connection, conversation: ConversationKey, selection: BlockFilter
     ) -> list[Block]:
         """Return the blocks that match the filter, in order.
 
@@ -247,20 +247,24 @@ class StoreReader:
         read_statements = self._read_statements(connection)
         parts = _parts(connection, read_statements.segments, conversation)
         rows = list[Sequence[Any]]()
-        if wanted.also:
-            positions = {"positions": dumps(list(wanted.also)), "limit": _NO_LIMIT}
+        if selection.also:
+            positions = {"positions": dumps(list(selection.also)), "limit": _NO_LIMIT}
             for owner, after, until in parts:
-                part = {"owner": owner, "after": after, "until": min(until, wanted.after)}
+                part = {"owner": owner, "after": after, "until": min(until, selection.after)}
                 rows += fetch_all(connection, read_statements.blocks_at, {**part, **positions})
-        if wanted.last is not None and wanted.limit is None:
+        if selection.last is not None and selection.limit is None:
             # Sought from the end, so that the blocks before them cost nothing.
             newest_first = reversed(parts)
             rows += _rows(
-                connection, read_statements, newest_first, wanted, wanted.last, from_end=True
+                connection, read_statements, newest_first, selection, selection.last, from_end=True
             )[::-1]
         else:
-            first = _rows(connection, read_statements, parts, wanted, wanted.limit, from_end=False)
-            rows += first if wanted.last is None else first[max(len(first) - wanted.last, 0) :]
+            first = _rows(
+                connection, read_statements, parts, selection, selection.limit, from_end=False
+            )
+            rows += (
+                first if selection.last is None else first[max(len(first) - selection.last, 0) :]
+            )
         digests = _digests(connection, parts, rows) if read_statements is CURRENT else None
         return [self._block(row, conversation, digests) for row in rows]
 
@@ -273,10 +277,10 @@ class StoreReader:
         return _summary(rows[0]) if rows else None
 
     def summaries(
-        self, connection: Connection, wanted: ConversationFilter
+        self, connection: Connection, selection: ConversationFilter
     ) -> list[ConversationSummary]:
         """Return the matching conversations that have blocks, the most recently active first."""
-        query = wanted.apply(self._read_statements(connection).summaries)
+        query = selection.apply(self._read_statements(connection).summaries)
         return [_summary(row) for row in connection.execute(query).all()]
 
     def unfinished(self, connection: Connection) -> list[ConversationSummary]:
@@ -430,21 +434,25 @@ def _rows(
     connection: Connection,
     read_statements: ReadStatements,
     parts: Iterable[_Part],
-    wanted: BlockFilter,
+    selection: BlockFilter,
     limit: int | None,
     *,
     from_end: bool,
 ) -> list[Sequence[Any]]:
     query = read_statements.blocks
-    by_turn = wanted.turn is not None
-    if wanted.types or by_turn or from_end:
-        query = filtered_blocks(read_statements, wanted.types, by_turn=by_turn, from_end=from_end)
+    by_turn = selection.turn is not None
+    if selection.types or by_turn or from_end:
+        query = filtered_blocks(
+            read_statements, selection.types, by_turn=by_turn, from_end=from_end
+        )
     rows = list[Sequence[Any]]()
     for owner, after, until in parts:
         remaining = _NO_LIMIT if limit is None else limit - len(rows)
-        if until > wanted.after and remaining:
-            part = {"owner": owner, "after": max(wanted.after, after), "until": until}
-            rows += fetch_all(connection, query, {**part, "limit": remaining, "turn": wanted.turn})
+        if until > selection.after and remaining:
+            part = {"owner": owner, "after": max(selection.after, after), "until": until}
+            rows += fetch_all(
+                connection, query, {**part, "limit": remaining, "turn": selection.turn}
+            )
     return rows
 
 

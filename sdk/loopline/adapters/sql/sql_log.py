@@ -163,9 +163,9 @@ class SqlLog:
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """Return the blocks after `after` that match."""
-        wanted = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
+        selection = BlockFilter(after, limit, tuple(types), turn, last, tuple(also))
         return await self._read(
-            partial(self._reader.blocks, conversation=conversation, wanted=wanted)
+            partial(self._reader.blocks, conversation=conversation, selection=selection)
         )
 
     @asynccontextmanager
@@ -192,8 +192,8 @@ class SqlLog:
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
         """Return the conversations that match, the most recently active first."""
-        wanted = ConversationFilter(user, project, tenant, after, before, limit)
-        return await self._read(partial(self._reader.summaries, wanted=wanted))
+        selection = ConversationFilter(user, project, tenant, after, before, limit)
+        return await self._read(partial(self._reader.summaries, selection=selection))
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
         """Return the conversations that may hold a turn which nobody ends."""

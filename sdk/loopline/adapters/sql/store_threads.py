@@ -124,13 +124,13 @@ class WriterThread:
         """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
         return self._thread.submit(job).result()
 
-    def submit(self, job: Callable[[], T], then: Callable[[Future[T]], None]) -> None:
+    def submit(self, job: Callable[[], T], on_done: Callable[[Future[T]], None]) -> None:
         """Run the job on the thread; `then` gets its outcome on the event loop."""
         loop = asyncio.get_running_loop()
 
         def notify(done: Future[T]) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(then, done)
+                loop.call_soon_threadsafe(on_done, done)
 
         self._thread.submit(job).add_done_callback(notify)
 

@@ -279,20 +279,20 @@ class StoreWriter:
         parent = self._state(connection, conversation)
         state = self._state(connection, fork)
         check_known(conversation, parent.forgotten)
-        taken = bool(state.head) or state.forgotten is not None
-        check_fork(conversation, fork, seq=seq, head=parent.head, taken=taken)
+        exists = bool(state.head) or state.forgotten is not None
+        check_fork(conversation, fork, seq=seq, head=parent.head, taken=exists)
         row = self._row(connection, fork, state)
         _inherit(connection, row, self._row(connection, conversation, parent), seq)
         self._states.pop(fork)
-        wanted = BlockFilter(after=seq, types=("conv.imported",))
-        marks = self._reader.blocks(connection, conversation, wanted)
+        imports = BlockFilter(after=seq, types=("conv.imported",))
+        marks = self._reader.blocks(connection, conversation, imports)
         if marks:
             state = self._state(connection, fork)
             entries = [Entry(body=mark.body, turn=state.turns) for mark in marks]
             request = AppendRequest.encode(
                 fork, entries, seen=state.head, term=None, key="", has_blobs=False
             )
-            self._place(connection, state, request)
+            self._write(connection, state, request)
             self._pending.write(connection)
 
     def forget(
@@ -390,12 +390,12 @@ class StoreWriter:
         unseen = list[Block]()
         if repeated or request.seen < state.head:
             self._pending.write(connection)
-            wanted = BlockFilter(after=request.seen)
-            unseen = self._reader.blocks(connection, request.conversation, wanted)
+            unread = BlockFilter(after=request.seen)
+            unseen = self._reader.blocks(connection, request.conversation, unread)
         if repeated:
             return unseen
         check_room(request.conversation, request.entries, state.size, self._limits)
-        appended = self._place(connection, state, request)
+        appended = self._write(connection, state, request)
         return [*unseen, *(block for block in appended if block.seq > request.seen)]
 
     def _is_repeated(self, connection: Connection, state: _State, key: str) -> bool:
@@ -425,7 +425,7 @@ class StoreWriter:
             return row
         return state.id
 
-    def _place(self, connection: Connection, state: _State, request: AppendRequest) -> list[Block]:
+    def _write(self, connection: Connection, state: _State, request: AppendRequest) -> list[Block]:
         """Give the entries their seqs and queue their rows; return them as blocks."""
         row = self._row(connection, request.conversation, state)
         turns = state.turns + any(entry.turn == NEW_TURN for entry in request.entries)
