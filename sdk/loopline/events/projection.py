@@ -38,30 +38,49 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.timeline import (
+    ArtifactKept,
     Block,
+    BodyUnion,
+    Checkpoint,
     Completion,
     CustomEvent,
     Decision,
     Draft,
     Exit,
+    Feedback,
+    Hide,
+    Imported,
+    ModelOverflowed,
     ModelSwitched,
     Notes,
+    Notice,
+    Plan,
+    PlanAck,
+    PlanHistory,
     RangeSummary,
     RoundStart,
     RunChild,
     Source,
     SourceAdded,
+    SystemMessage,
+    TextKept,
     Thinking,
     ToolCalled,
     ToolPending,
     ToolResult,
     ToolsSelected,
+    ToolStarted,
     Turn,
     TurnHeader,
+    Unknown,
+    UserAnswer,
+    UserAttachment,
     UserFollowup,
+    UserInput,
     UserPrompt,
     UserRecalled,
     UserSteer,
+    UserStop,
     citations,
 )
 
@@ -169,6 +188,9 @@ StampedEvent = tuple[EventMeta, TurnEvent]
 _NEVER = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
 _CUT = ("interrupted", "stopped")
 
+BeforeBody = TurnHeader | ToolCalled | RunChild | UserInput | UserRecalled
+_TOLD_BEFORE = BodyUnion[BeforeBody](BeforeBody)
+
 
 @dataclass(slots=True)
 class _Deciding:
@@ -191,7 +213,7 @@ class TurnEventFold:
         self._newest = _NEVER
         self._running = 0
         self._turns: dict[int, TurnProjection] = {}
-        self._inputs: dict[int, Block] = {}
+        self._inputs: dict[int, tuple[Block, UserInput]] = {}
         self._sources: dict[int, Source] = {}
         self._deciding: _Deciding | None = None
         self._is_open = False
@@ -222,19 +244,18 @@ class TurnEventFold:
 
     def _flushed(self, block: Block) -> Iterator[StampedEvent]:
         """The decision before, once its thoughts are complete."""
-        deciding = self._deciding
-        match block.body:
-            case Thinking(text=text) if deciding is not None:
-                deciding.thinking = text
-            case Notes(text=text) if deciding is not None:
-                deciding.moment = replace(deciding.moment, notes=text)
-            case body if deciding is not None:
-                self._deciding = None
-                flag = body.flag if isinstance(body, Completion) else ""
-                deciding.moment = replace(deciding.moment, flag=flag)
-                yield deciding.whole
-            case _:
-                pass
+        deciding, body = self._deciding, block.body
+        if deciding is None:
+            return
+        if isinstance(body, Thinking):
+            deciding.thinking = body.text
+        elif isinstance(body, Notes):
+            deciding.moment = replace(deciding.moment, notes=body.text)
+        else:
+            self._deciding = None
+            flag = body.flag if isinstance(body, Completion) else ""
+            deciding.moment = replace(deciding.moment, flag=flag)
+            yield deciding.whole
 
     def _heard(self, block: Block) -> list[StampedEvent]:
         at = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
@@ -248,34 +269,28 @@ class TurnEventFold:
 
     def _before(self, block: Block, telling: TurnProjection, at: EventMeta) -> Iterator[TurnEvent]:
         """What is told with the turn as it was before the block."""
-        match block.body:
-            case TurnHeader(bundle=bundle) if telling.turn.header is None:
-                yield from self._begun(telling, bundle)
-            case ToolCalled() as asked:
-                yield telling.called(asked)
-            case RunChild() as child:
-                yield telling.child(child, at)
-            case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled():
-                yield from self._said(block)
-            case _:
-                pass
-
-    def _begun(self, telling: TurnProjection, bundle: str) -> Iterator[TurnEvent]:
-        match telling.turn.prompt:
-            case Block(body=UserPrompt(text=text)):
-                yield TurnStarted(prompt=text, bundle=bundle)
-            case _:
-                yield TurnStarted(prompt="", bundle=bundle)
-
-    def _said(self, block: Block) -> Iterator[TurnEvent]:
-        match block.body:
+        body = block.body
+        if not _TOLD_BEFORE.has(body):
+            return
+        match body:
+            case TurnHeader(bundle=bundle):
+                if telling.turn.header is None:
+                    prompt = telling.turn.prompt
+                    text = (
+                        prompt.body.text if prompt and isinstance(prompt.body, UserPrompt) else ""
+                    )
+                    yield TurnStarted(prompt=text, bundle=bundle)
+            case ToolCalled():
+                yield telling.called(body)
+            case RunChild():
+                yield telling.child(body, at)
             case UserRecalled(said=said):
                 self._inputs.pop(said, None)
+            case UserPrompt():
+                self._inputs[block.seq] = block, body
             case UserFollowup(text=text) | UserSteer(text=text):
-                self._inputs[block.seq] = block
-                yield InputAccepted(kind=_kind(block), text=text)
-            case _:
-                self._inputs[block.seq] = block
+                self._inputs[block.seq] = block, body
+                yield InputAccepted(kind=_kind(body), text=text)
 
     def _after(self, block: Block, telling: TurnProjection, at: EventMeta) -> Iterator[TurnEvent]:
         """What is told with the turn as it is with the block."""
@@ -292,19 +307,48 @@ class TurnEventFold:
                 yield self._ended(end, telling)
             case SourceAdded(sid=sid, source=source):
                 self._sources[sid] = source
-            case _:
-                yield from _noted(block)
+            case (
+                RangeSummary() | ToolsSelected() | ModelSwitched() | Draft() | CustomEvent()
+            ) as body:
+                yield _noted(body)
+            case (
+                TurnHeader()
+                | ToolCalled()
+                | RunChild()
+                | UserPrompt()
+                | UserFollowup()
+                | UserSteer()
+                | UserRecalled()
+            ):
+                pass  # told before the turn took the block in
+            case (
+                UserStop()
+                | UserAttachment()
+                | UserAnswer()
+                | ModelOverflowed()
+                | Thinking()
+                | Notes()
+                | ToolStarted()
+                | Notice()
+                | Plan()
+                | PlanAck()
+                | PlanHistory()
+                | SystemMessage()
+                | Hide()
+                | Checkpoint()
+                | Imported()
+                | TextKept()
+                | ArtifactKept()
+                | Feedback()
+                | Unknown()
+            ):
+                pass  # no event stream tells of it
 
     def _round(self, begun: RoundStart, telling: TurnProjection) -> Iterator[TurnEvent]:
         taken = [self._inputs.pop(seq) for seq in begun.takes if seq in self._inputs]
-        for block in taken:
-            match block.body:
-                case UserPrompt() if block.turn == telling.turn.number:
-                    pass
-                case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
-                    yield InputTaken(kind=_kind(block), text=text, said=block.seq)
-                case _:
-                    pass
+        for block, said in taken:
+            if not isinstance(said, UserPrompt) or block.turn != telling.turn.number:
+                yield InputTaken(kind=_kind(said), text=said.text, said=block.seq)
         telling.limit = begun.limit
         if begun.purpose == "answer":
             yield AnswerStarted()
@@ -341,7 +385,8 @@ class TurnEventFold:
         turn, completion = telling.turn, telling.turn.completion
         self._is_open = False
         self._turns = {number: one for number, one in self._turns.items() if number > turn.number}
-        late = [_text(block) for block in self._inputs.values() if _kind(block) != "prompt"]
+        inputs = [said for _, said in self._inputs.values()]
+        late = [said.text for said in inputs if not isinstance(said, UserPrompt)]
         return TurnFinished(
             reason=end.reason,
             error=end.error,
@@ -373,38 +418,30 @@ def _passing(delta: Delta) -> Iterator[TurnEvent]:
             pass
 
 
-def _noted(block: Block) -> Iterator[TurnEvent]:
-    match block.body:
+def _noted(
+    body: RangeSummary | ToolsSelected | ModelSwitched | Draft | CustomEvent,
+) -> TurnEvent:
+    match body:
         case RangeSummary(messages_before=before, messages_after=after, usage=usage):
-            yield ContextCompacted(before=before, after=after, usage=usage)
+            return ContextCompacted(before=before, after=after, usage=usage)
         case ToolsSelected(usage=usage):
-            yield SelectionFinished(usage=usage)
+            return SelectionFinished(usage=usage)
         case ModelSwitched(usage=usage):
-            yield ModelChanged(usage=usage)
+            return ModelChanged(usage=usage)
         case Draft(reason=reason):
-            yield AnswerHeldBack(reason=reason)
+            return AnswerHeldBack(reason=reason)
         case CustomEvent(name=name, data=data, call_id=call_id):
-            yield CustomEmitted(name=name, data=data, call_id=call_id)
-        case _:
-            pass
+            return CustomEmitted(name=name, data=data, call_id=call_id)
 
 
-def _kind(block: Block) -> InputKind:
-    match block.body:
+def _kind(said: UserInput) -> InputKind:
+    match said:
+        case UserPrompt():
+            return "prompt"
         case UserFollowup():
             return "followup"
         case UserSteer():
             return "steer"
-        case _:
-            return "prompt"
-
-
-def _text(block: Block) -> str:
-    match block.body:
-        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
-            return text
-        case _:
-            return ""
 
 
 def _resolved(completion: Completion) -> str:

@@ -23,21 +23,47 @@ from loopline.prompt.truncation import (
 from loopline.timeline import (
     ArtifactKept,
     Block,
+    Checkpoint,
     Completion,
+    CustomEvent,
+    Decision,
     Draft,
+    Exit,
     Feedback,
+    Hide,
+    Imported,
     LedgerLine,
+    ModelOverflowed,
+    ModelSwitched,
     Notes,
+    Notice,
+    Plan,
+    PlanAck,
+    PlanHistory,
     RangeSummary,
+    RoundStart,
+    RunChild,
+    SourceAdded,
     SummaryHint,
+    SystemMessage,
+    TextKept,
+    Thinking,
     Timeline,
     ToolCalled,
+    ToolPending,
     ToolResult,
+    ToolsSelected,
+    ToolStarted,
+    TurnHeader,
+    Unknown,
+    UserAnswer,
     UserAttachment,
     UserFollowup,
     UserInput,
     UserPrompt,
+    UserRecalled,
     UserSteer,
+    UserStop,
     attachments,
     memory_notes,
     plan,
@@ -110,8 +136,15 @@ def _values(call: ToolCalled) -> str:
 
 def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
     match block.body:
-        case UserPrompt() | UserFollowup() | UserSteer() | UserAttachment() as said:
-            yield LedgerEntry(block.seq, block.ref, _said(said))
+        case (
+            UserPrompt()
+            | UserFollowup()
+            | UserSteer()
+            | UserAttachment()
+            | ArtifactKept()
+            | Feedback()
+        ) as body:
+            yield LedgerEntry(block.seq, block.ref, _words(body))
         case ToolCalled(tool=tool, arguments=arguments):
             if len(dumps(arguments)) > LONG_ARGUMENTS:
                 values = " ".join(f"{name}={value}" for name, value in arguments.items())
@@ -126,20 +159,48 @@ def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
             rest = _beside_marks(text)
             if rest:
                 yield LedgerEntry(block.seq, block.ref, rest, 0)
-        case ArtifactKept(name=name, text=text):
-            yield LedgerEntry(block.seq, block.ref, f"{name}: {text}")
-        case Feedback(reaction=reaction, text=text):
-            yield LedgerEntry(block.seq, block.ref, f"feedback {reaction}: {text}")
-        case _:
+        case (
+            TurnHeader()
+            | UserStop()
+            | UserAnswer()
+            | UserRecalled()
+            | RoundStart()
+            | Decision()
+            | ModelSwitched()
+            | ModelOverflowed()
+            | Thinking()
+            | ToolStarted()
+            | ToolPending()
+            | RunChild()
+            | ToolsSelected()
+            | Notice()
+            | Plan()
+            | PlanAck()
+            | PlanHistory()
+            | SystemMessage()
+            | Hide()
+            | RangeSummary()
+            | Checkpoint()
+            | Imported()
+            | SourceAdded()
+            | TextKept()
+            | CustomEvent()
+            | Exit()
+            | Unknown()
+        ):
             pass
 
 
-def _said(body: UserInput | UserAttachment) -> str:
+def _words(body: UserInput | UserAttachment | ArtifactKept | Feedback) -> str:
     match body:
-        case UserAttachment():
-            return f"{attachments.described(body)} {body.text[:TEXT_LIMIT]}"
-        case _:
-            return body.text
+        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+            return text
+        case UserAttachment(text=text):
+            return f"{attachments.described(body)} {text[:TEXT_LIMIT]}"
+        case ArtifactKept(name=name, text=text):
+            return f"{name}: {text}"
+        case Feedback(reaction=reaction, text=text):
+            return f"feedback {reaction}: {text}"
 
 
 def _beside_marks(notes: str) -> str:
@@ -437,15 +498,11 @@ def _notes(covered: SummaryRange) -> FittedLines:
 def _sources(covered: SummaryRange, timeline: Timeline) -> FittedLines:
     """Return the sources that answers cited, the one cited last at the end."""
     lines = {line.ref: line for line in covered.previous.sources} if covered.previous else {}
-    for block in covered.blocks:
-        match block.body:
-            case Completion(sources_used=sids):
-                for sid in sids:
-                    source = timeline.pool.sources[sid]
-                    ref = f"so:sources_pool[{sid}]"
-                    words = f"[[S:{sid}]] {one_line(source.title or source.url)}"
-                    lines.pop(ref, None)
-                    lines[ref] = LedgerLine(ref=ref, words=words[:160])
-            case _:
-                pass
+    answers = [block.body for block in covered.blocks if isinstance(block.body, Completion)]
+    for sid in [sid for answer in answers for sid in answer.sources_used]:
+        source = timeline.pool.sources[sid]
+        ref = f"so:sources_pool[{sid}]"
+        words = f"[[S:{sid}]] {one_line(source.title or source.url)}"
+        lines.pop(ref, None)
+        lines[ref] = LedgerLine(ref=ref, words=words[:160])
     return _newest(list(lines.values()), covered.limit * SOURCES_SHARE)

@@ -29,23 +29,47 @@ from loopline.prompt.render_state import RenderState
 from loopline.prompt.truncation import escape_frame
 from loopline.refs import DocumentRef
 from loopline.timeline import (
+    ArtifactKept,
     Block,
+    Checkpoint,
     Completion,
+    CustomEvent,
     Decision,
     Draft,
     Exit,
+    Feedback,
     Given,
+    Hide,
+    Imported,
+    ModelOverflowed,
+    ModelSwitched,
     Notes,
     Notice,
+    Plan,
+    PlanAck,
     PlanHistory,
     RangeSummary,
     RoundStart,
+    RunChild,
+    SourceAdded,
     SystemMessage,
+    TextKept,
+    Thinking,
     ToolCalled,
+    ToolPending,
     ToolResult,
+    ToolsSelected,
+    ToolStarted,
+    TurnHeader,
+    Unknown,
+    UserAnswer,
+    UserAttachment,
     UserFollowup,
+    UserInput,
     UserPrompt,
+    UserRecalled,
     UserSteer,
+    UserStop,
     Window,
     memory_notes,
     summary_text,
@@ -143,19 +167,45 @@ class Rendering:
 
     def take(self, block: Block) -> None:
         """Render one more block."""
-        match block.body:
-            case RoundStart(shows="context") as begun:
-                self._begin_round(block, begun)
-            case RoundStart(shows="trace"):
-                self._round_start = None
-            case Decision() as decision:
-                self._begin_decision(block, decision)
+        body = block.body
+        match body:
+            case RoundStart():
+                self._begin_round(block, body)
+            case Decision():
+                self._begin_decision(block, body)
             case Notes() | ToolCalled() | ToolResult():
-                self._add_to_round(block)
+                self._add_to_round(block, body)
+            case Completion() | Draft() | Notice() | SystemMessage():
+                self._add_text(block, body)
             case Exit(reason=reason):
                 self._end_turn(block, reason)
-            case _:
-                self._add_text(block)
+            case UserPrompt() | UserFollowup() | UserSteer() | UserAttachment():
+                pass  # stands where a round takes it
+            case RangeSummary() | PlanHistory() | Hide() | Feedback():
+                pass  # is part of the projection
+            case (
+                TurnHeader()
+                | UserStop()
+                | UserAnswer()
+                | UserRecalled()
+                | Thinking()
+                | ToolStarted()
+                | ToolPending()
+                | RunChild()
+                | ToolsSelected()
+                | ModelSwitched()
+                | ModelOverflowed()
+                | Plan()
+                | PlanAck()
+                | SourceAdded()
+                | TextKept()
+                | ArtifactKept()
+                | CustomEvent()
+                | Checkpoint()
+                | Imported()
+                | Unknown()
+            ):
+                pass  # is not for the model
 
     def input_messages(self, blocks: Iterable[Block]) -> list[tuple[UserMessage, list[Block]]]:
         """What the user said, as it is shown, with the blocks that each message is made of.
@@ -173,16 +223,14 @@ class Rendering:
         files, load = list[Attached](), self._load
         for block in blocks:
             attached, load = self._attached_files(block, load)
-            match block.body:
-                case UserPrompt(text=text):
-                    said = f"[{block.ref}]\n{self._text(block, text)}"
-                    shown = UserMessage(text=said, attachments=tuple(attached))
-                    messages.append((shown, [block]))
-                case UserFollowup(text=text) | UserSteer(text=text):
-                    interrupts.append((f"[{block.ref}]\n{self._text(block, text)}", block))
-                    files += attached
-                case _:
-                    pass
+            body = block.body
+            if isinstance(body, UserPrompt):
+                said = f"[{block.ref}]\n{self._text(block, body.text)}"
+                shown = UserMessage(text=said, attachments=tuple(attached))
+                messages.append((shown, [block]))
+            elif isinstance(body, UserInput):
+                interrupts.append((f"[{block.ref}]\n{self._text(block, body.text)}", block))
+                files += attached
         if interrupts:
             texts = [text for text, _ in interrupts]
             if len(texts) > 1:
@@ -258,12 +306,10 @@ class Rendering:
 
     def _keep_tail(self, asked: Block) -> None:
         """The end of the request that was answered, where it stays behind what stood before it."""
-        match asked.body:
-            case RoundStart(tail=tail, tail_kind="kept" | "cleared" as kind) if tail:
-                self.kept_tail = tail
-                self._add(UserMessage(text=tail, passing=kind == "cleared"), asked.ref)
-            case _:
-                pass
+        begun = asked.body
+        if isinstance(begun, RoundStart) and begun.tail and begun.tail_kind in ("kept", "cleared"):
+            self.kept_tail = begun.tail
+            self._add(UserMessage(text=begun.tail, passing=begun.tail_kind == "cleared"), asked.ref)
 
     def _with_echo(self, message: AssistantMessage) -> AssistantMessage:
         """What the model has just decided, as its provider wants it back."""
@@ -271,6 +317,9 @@ class Rendering:
         return message if echo is None else replace(message, echo=echo)
 
     def _begin_round(self, block: Block, begun: RoundStart) -> None:
+        if begun.shows == "trace":
+            self._round_start = None
+            return
         self._answered, self._round_start = False, block
         opens_turn = block.turn != self.turn
         if opens_turn:
@@ -306,19 +355,17 @@ class Rendering:
             if attached_files.is_shown_in_full(file, shown[block.ref]):
                 self.shown_texts[block.ref] = file.sha256
 
-    def _add_to_round(self, block: Block) -> None:
+    def _add_to_round(self, block: Block, body: Notes | ToolCalled | ToolResult) -> None:
         current = self._round
         if current is None:
             return
-        match block.body:
+        match body:
             case Notes(text=text):
                 current.notes = self._notes_text(block, text)
-            case ToolCalled() as call:
-                current.calls.append((block, call))
-            case ToolResult() as result:
-                current.results[result.call_id] = (block, result)
-            case _:
-                pass
+            case ToolCalled():
+                current.calls.append((block, body))
+            case ToolResult(call_id=call_id):
+                current.results[call_id] = (block, body)
         if len(current.calls) == len(current.results) == current.expected:
             self._close_round(current)
 
@@ -355,8 +402,8 @@ class Rendering:
         self._provider_ids |= fresh
         return [replace(call, echoed_on=echo.wire) for call in calls]
 
-    def _add_text(self, block: Block) -> None:
-        match block.body:
+    def _add_text(self, block: Block, body: Completion | Draft | Notice | SystemMessage) -> None:
+        match body:
             case Completion(text=text) | Draft(text=text):
                 self._answered = True
                 shown = self._unless_hidden(block, self._text(block, text))
@@ -364,8 +411,6 @@ class Rendering:
             case Notice(text=text) | SystemMessage(text=text):
                 shown = self._unless_hidden(block, self._text(block, text))
                 self._add(UserMessage(text=f"[{block.ref}]\n{escape_frame(shown)}"), block.ref)
-            case _:
-                pass
 
     def _end_turn(self, block: Block, reason: str) -> None:
         if not self._answered:

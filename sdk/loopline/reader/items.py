@@ -17,26 +17,45 @@ from loopline.search import split_lines
 from loopline.timeline import (
     ArtifactKept,
     Block,
-    Body,
+    Checkpoint,
     Completion,
+    CustomEvent,
+    Decision,
     Draft,
+    Exit,
     Feedback,
+    Hide,
+    Imported,
+    ModelOverflowed,
+    ModelSwitched,
     Notes,
     Notice,
     Plan,
+    PlanAck,
     PlanHistory,
     RangeSummary,
+    RoundStart,
+    RunChild,
     Source,
+    SourceAdded,
     SystemMessage,
     TextKept,
     Thinking,
     Timeline,
     ToolCalled,
+    ToolPending,
     ToolResult,
+    ToolsSelected,
+    ToolStarted,
+    TurnHeader,
+    Unknown,
+    UserAnswer,
     UserAttachment,
     UserFollowup,
     UserPrompt,
+    UserRecalled,
     UserSteer,
+    UserStop,
     attachments,
     encode,
     encode_whole,
@@ -124,11 +143,17 @@ JSON = "application/json"
 def text_of(block: Block) -> tuple[str, str]:
     """The text of a block and its MIME type."""
     match block.body:
-        case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
-            return text, MARKDOWN
         case UserAttachment(text=text, mime=mime) as file:
             return text or attachments.described(file), mime
-        case Completion(text=text) | Draft(text=text) | Notes(text=text) | Thinking(text=text):
+        case (
+            UserPrompt(text=text)
+            | UserFollowup(text=text)
+            | UserSteer(text=text)
+            | Completion(text=text)
+            | Draft(text=text)
+            | Notes(text=text)
+            | Thinking(text=text)
+        ):
             return text, MARKDOWN
         case TextKept(text=text, mime=mime) | ArtifactKept(text=text, mime=mime):
             return text, mime
@@ -136,24 +161,41 @@ def text_of(block: Block) -> tuple[str, str]:
             return dumps({"tool": tool, "arguments": arguments}), JSON
         case RangeSummary():
             return summary_text(block.body), MARKDOWN
-        case ToolResult(text=text) | Notice(text=text) | PlanHistory(text=text):
-            return text, "text/plain"
-        case SystemMessage(text=text):
+        case (
+            ToolResult(text=text)
+            | Notice(text=text)
+            | PlanHistory(text=text)
+            | SystemMessage(text=text)
+        ):
             return text, "text/plain"
         case Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
-        case body:
-            return _json_of(body), JSON
-
-
-def _json_of(body: Body) -> str:
-    """A body as it is stored; a plan whole, with the status that follows from it."""
-    match body:
         case Plan(snapshot=snapshot):
-            fields = cast("dict[str, JsonObject]", json.loads(encode_whole(body)))
-            return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}})
-        case _:
-            return encode(body)[2]
+            fields = cast("dict[str, JsonObject]", json.loads(encode_whole(block.body)))
+            return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}}), JSON
+        case (
+            TurnHeader()
+            | UserStop()
+            | UserAnswer()
+            | UserRecalled()
+            | RoundStart()
+            | Decision()
+            | ModelSwitched()
+            | ModelOverflowed()
+            | ToolStarted()
+            | ToolPending()
+            | RunChild()
+            | ToolsSelected()
+            | PlanAck()
+            | Hide()
+            | Checkpoint()
+            | Imported()
+            | SourceAdded()
+            | CustomEvent()
+            | Exit()
+            | Unknown()
+        ):
+            return encode(block.body)[2], JSON  # as it is stored
 
 
 def part(text: str, span: Span | None) -> str:
