@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from loopline.models import Prompt
 from loopline.prompt import Rendering
 from loopline.prompt.render_state import RenderState
-from loopline.react.guards import Judge
+from loopline.react.guards import CallChecker
 from loopline.testing import Call, Say, ScriptedModel
 from loopline.testing.scripted import Line
 from tests.support.scenario_bundle import bundle
@@ -76,7 +76,7 @@ async def test_what_a_turn_renders_does_not_depend_on_the_turns_before_it() -> N
 
 async def test_what_guards_are_told_of_a_round_does_not_depend_on_its_place() -> None:
     judged = list[int]()
-    with counted(Judge.judged.__code__) as calls:
+    with counted(CallChecker.check.__code__) as calls:
 
         def acting(prompt: Prompt) -> Line:
             judged.append(calls.made)

@@ -29,7 +29,7 @@ from loopline.models import (
     structured_llm_call,
 )
 from loopline.models.json_schema import json_form
-from loopline.react.model_requests import Patience, ask
+from loopline.react.model_requests import RetryPolicy, request_reply
 from loopline.testing import FakeClock
 from loopline.timeline import Decision, ModelOverflowed, ToolCalled, ToolResult
 from tests.peers.results import of_reply, ours, theirs
@@ -64,9 +64,9 @@ def asking(text: str, *tools: ToolSpec, options: Options | None = None) -> Promp
 
 async def told(served: Llama, *prompts: Prompt) -> list[Reply]:
     """What it says, asked again where it closes a connection that was idle just then."""
-    patience = Patience(clock=SystemClock(), retries=3)
+    patience = RetryPolicy(clock=SystemClock(), retries=3)
     async with model_at(served.peer, "chat") as model:
-        return [await ask(model, prompt, lambda _: None, patience) for prompt in prompts]
+        return [await request_reply(model, prompt, lambda _: None, patience) for prompt in prompts]
 
 
 async def until(talk: Conversation, kind: type[T], text: str) -> tuple[TurnResult, list[T]]:

@@ -71,7 +71,7 @@ async def page() -> str:
 
 
 def _tables() -> Iterator[str]:
-    bare = PRESETS["bare"].policies
+    bare = PRESETS["bare"].options
     yield _row(["", "policy", *(f"`{name}`" for name in PRESETS)])
     yield _row(["---"] * (len(PRESETS) + 2))
     for group, names in GROUPS.items():
@@ -79,7 +79,7 @@ def _tables() -> Iterator[str]:
         for name in names:
             cells = list[str]()
             for one in PRESETS.values():
-                value = one.policies.value(name)
+                value = one.options.value(name)
                 same = value == bare.value(name)
                 cells.append(worded(value) if same else f"**{worded(value)}**")
             yield _row([title, f"`{name}`", *cells])

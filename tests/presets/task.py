@@ -106,7 +106,7 @@ async def told(name: PresetName, script: list[Entry], limits: Limits | None = No
         SHOP, store="memory:", model=model, clock=FakeClock(), properties=properties
     ) as harness:
         talk = harness.conversation("c1")
-        words = dialect(PRESETS[name].policies.dialect, talk.conversation)
+        words = dialect(PRESETS[name].options.dialect, talk.conversation)
         records = list[Record]()
         async for event in talk.stream("Is there tea, or pie?", **(limits or {})):
             records += words.take(event)

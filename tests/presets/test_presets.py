@@ -43,7 +43,7 @@ async def header(
 
 def test_the_presets_are_the_engines_own_and_the_five_seeds() -> None:
     assert list(PRESETS) == ["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
-    assert PRESETS["bare"].policies == LoopOptions()
+    assert PRESETS["bare"].options == LoopOptions()
 
 
 def test_every_policy_is_in_one_group() -> None:
@@ -58,8 +58,8 @@ def test_every_limit_is_a_policy() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_is_a_value_within_the_ranges_of_its_policies(name: str) -> None:
     one = PRESETS[name]
-    limits: Any = one.policies.values
-    assert LoopOptions().under(limits) == one.policies
+    limits: Any = one.options.values
+    assert LoopOptions().with_limits(limits) == one.options
     assert hash(one) == hash(replace(one))
     odd: Any = one
     with pytest.raises(FrozenInstanceError):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loopline import Harness
 from loopline.events import Delta, Event
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
-from loopline.react import Resolved
+from loopline.react import CitationFilter
 from loopline.timeline import Block, Completion, Pool, Source, SourceAdded, citations
 from tests.support.playground import bundle
 
@@ -89,7 +89,7 @@ def pool(newest: int) -> Pool:
 def listened(*events: Event) -> list[Event]:
     """What is heard of these events of a reply."""
     told = list[Event]()
-    listen = Resolved(told.append, pool(3))
+    listen = CitationFilter(told.append, pool(3))
     for event in events:
         listen(event)
     listen.close()

@@ -15,7 +15,7 @@ from loopline.errors import (
     ModelUnreachable,
 )
 from loopline.events import Delta
-from loopline.react.model_requests import Patience
+from loopline.react.model_requests import RetryPolicy
 from loopline.testing import Fail, FakeClock, ScriptedModel
 from loopline.timeline import Decision, ModelSwitched
 from tests.support.workbench import at_work, bodies, heard, said, workbench
@@ -87,11 +87,11 @@ async def test_text_that_was_shown_is_never_doubled() -> None:
 
 
 async def test_a_wait_is_at_least_what_the_server_asks_for_and_part_of_a_doubling_one() -> None:
-    patience = Patience(clock=FakeClock(), retries=3, draw=lambda: 0.5)
-    waits = [patience.wait(attempt, ModelOverloaded("busy")) for attempt in (1, 2, 3, 4)]
+    patience = RetryPolicy(clock=FakeClock(), retries=3, jitter=lambda: 0.5)
+    waits = [patience.delay(attempt, ModelOverloaded("busy")) for attempt in (1, 2, 3, 4)]
     assert waits == [0.5, 1.0, 2.0, None]
-    assert patience.wait(1, ModelRateLimited("busy", retry_after=7.0)) == 7.0
-    assert patience.wait(1, ModelRateLimited("busy", retry_after=61.0)) is None
+    assert patience.delay(1, ModelRateLimited("busy", retry_after=7.0)) == 7.0
+    assert patience.delay(1, ModelRateLimited("busy", retry_after=61.0)) is None
 
 
 async def test_the_wait_passes_on_the_clock_of_the_harness() -> None:

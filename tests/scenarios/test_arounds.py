@@ -12,15 +12,15 @@ import pytest
 
 from loopline import BaseWorkflow, Bundle, LooplineError, StoreError, TurnPayload, TurnResult
 from loopline.clock import SystemClock
-from loopline.react import Around, Run
+from loopline.react import Middleware, Run
 from loopline.react.middleware import (
     Breaker,
     Layer,
     after_run,
     before_run,
-    ordered,
+    in_order,
     timeout,
-    wrapped,
+    wrap,
 )
 from loopline.testing import FakeClock
 from tests.support.scripted_conversation import talking
@@ -51,7 +51,7 @@ class Plain:
         return said(f"answer to {payload.text}")
 
 
-def marks(name: str) -> Around:
+def marks(name: str) -> Middleware:
     async def around(payload: TurnPayload, run: Run) -> TurnResult:
         result = await run(replace(payload, text=f"{payload.text}>{name}"))
         return replace(result, answer=f"{result.answer}<{name}")
@@ -73,25 +73,25 @@ async def instead(payload: TurnPayload, run: Run) -> TurnResult:
 
 
 async def test_the_first_around_is_the_outermost() -> None:
-    run = wrapped(Plain(), [marks("a"), marks("b")])
+    run = wrap(Plain(), [marks("a"), marks("b")])
     assert (await run(PAYLOAD)).answer == "answer to x>a>b<b<a"
 
 
 async def test_arounds_are_placed_by_priority_and_then_as_they_come() -> None:
-    layers: list[Around | Layer] = [
+    layers: list[Middleware | Layer] = [
         marks("a"),
         Layer(marks("b"), 200),
         Layer(marks("c"), 1),
         Layer(marks("d"), 100),
     ]
-    run = wrapped(Plain(), layers)
+    run = wrap(Plain(), layers)
     assert (await run(PAYLOAD)).answer == "answer to x>c>a>d>b<b<d<a<c"
-    assert len(ordered(layers)) == 4
+    assert len(in_order(layers)) == 4
 
 
 async def test_without_arounds_the_run_is_as_it_was() -> None:
     plain = Plain()
-    assert wrapped(plain, []) is plain
+    assert wrap(plain, []) is plain
 
 
 async def test_hooks_before_a_run_change_what_it_is_given_in_their_order() -> None:
@@ -104,7 +104,7 @@ async def test_hooks_before_a_run_change_what_it_is_given_in_their_order() -> No
     async def looks(payload: TurnPayload) -> None:
         assert payload.text == "[2][1]x"
 
-    run = wrapped(Plain(), [before_run(one, two, looks)])
+    run = wrap(Plain(), [before_run(one, two, looks)])
     assert (await run(PAYLOAD)).answer == "answer to [2][1]x"
 
 
@@ -121,7 +121,7 @@ async def test_a_hook_that_gives_a_result_ends_it_there_and_hooks_after_the_run_
         return replace(result, answer=f"{result.answer}, checked")
 
     plain = Plain()
-    run = wrapped(plain, [after_run(checks), before_run(ends, never)])
+    run = wrap(plain, [after_run(checks), before_run(ends, never)])
     assert (await run(PAYLOAD)).answer == "cached, checked"
     assert plain.runs == 0
 
@@ -136,14 +136,14 @@ async def test_hooks_after_a_run_work_each_on_what_the_one_before_gave() -> None
     async def verify(payload: TurnPayload, result: TurnResult) -> None:
         order.append(f"verify {result.answer}")
 
-    run = wrapped(Plain(), [after_run(refine, verify)])
+    run = wrap(Plain(), [after_run(refine, verify)])
     assert (await run(PAYLOAD)).answer == "answer to x refined"
     assert order == ["refine", "verify answer to x refined"]
 
 
 @pytest.mark.parametrize("around", [breaks_before, breaks_after])
 async def test_the_plain_run_stands_in_for_a_broken_around_and_is_run_once(
-    around: Around, caplog: pytest.LogCaptureFixture
+    around: Middleware, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = Plain()
     with caplog.at_level(logging.ERROR, "loopline"):
@@ -202,7 +202,7 @@ async def test_an_around_that_keeps_failing_is_left_out_until_it_has_rested() ->
         return await breaks_before(payload, run)
 
     clock = FakeClock()
-    run = wrapped(Plain(), [Breaker(unsteady, clock)])
+    run = wrap(Plain(), [Breaker(unsteady, clock)])
     for _ in range(8):
         assert (await run(PAYLOAD)).answer == "answer to x"
     assert tries == 5
@@ -221,7 +221,7 @@ async def test_a_success_between_failures_counts_them_anew() -> None:
     async def unsteady(payload: TurnPayload, run: Run) -> TurnResult:
         return await (instead if next(outcomes) else breaks_before)(payload, run)
 
-    run = wrapped(Plain(), [Breaker(unsteady, FakeClock())])
+    run = wrap(Plain(), [Breaker(unsteady, FakeClock())])
     answers = [(await run(PAYLOAD)).answer for _ in range(10)]
     assert [number for number, answer in enumerate(answers) if answer == "instead"] == [4, 9]
 
@@ -371,7 +371,7 @@ class Wrapped(BaseWorkflow):
 
     async def process(self, payload: TurnPayload) -> TurnResult:
         broken = Breaker(breaks_after, FakeClock())
-        self.arounds = ordered([Layer(broken, 200), after_run(self._louder)])
+        self.middleware = in_order([Layer(broken, 200), after_run(self._louder)])
         react = await self.build_react()
         return await react.run(payload)
 

@@ -36,7 +36,7 @@ def call(
         turn_id="turn_1",
         conversation="c",
         user="ann",
-        made=made or {},
+        earlier_calls=made or {},
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from loopline.errors import LooplineError
 from loopline.react import PresetName
-from loopline.react.loop_options import Limits, checked, recalled
+from loopline.react.loop_options import Limits, check_limits, restore_limits
 from loopline.testing import Call
 from tests.support.workbench import at_work, workbench
 
@@ -61,7 +61,7 @@ def test_every_limit_is_held_to_its_range_here() -> None:
 
 
 def test_a_limit_of_a_newer_loopline_is_left_out_of_what_a_turn_was_begun_with() -> None:
-    assert recalled({"max_iterations": 3, "max_wonders": 7}) == {"max_iterations": 3}
+    assert restore_limits({"max_iterations": 3, "max_wonders": 7}) == {"max_iterations": 3}
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -69,11 +69,11 @@ def test_a_limit_takes_what_is_in_its_range_and_refuses_the_rest_by_name(name: s
     taken, refused = RANGES[name]
     for value in taken:
         limits: Any = {name: value}
-        assert checked(limits) == {name: value}
+        assert check_limits(limits) == {name: value}
     for value in refused:
         odd: Any = {name: value}
         with pytest.raises(LooplineError, match=f"^{name} must be .+, not "):
-            checked(odd)
+            check_limits(odd)
 
 
 def test_a_limit_that_is_none_is_refused_with_the_nearest() -> None:
@@ -81,7 +81,7 @@ def test_a_limit_that_is_none_is_refused_with_the_nearest() -> None:
     with pytest.raises(
         LooplineError, match="no limit 'max_iteration', nearest is 'max_iterations'"
     ):
-        checked(odd)
+        check_limits(odd)
 
 
 @pytest.mark.parametrize("preset", ["beakr", "chatcli"])

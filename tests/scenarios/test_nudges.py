@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from loopline import BaseWorkflow, Bundle, LooplineError, TurnPayload, TurnResult
 from loopline.models import Usage
-from loopline.react import Hold, Nudge, ReactStateV2, Reminder, Stop
+from loopline.react import Hold, ReactStateV2, Reminder, RoundHook, Stop
 from loopline.react.round_hooks import (
     COMPLETION_CHECK,
     CYCLE,
-    FAILURE,
+    FAILURE_REFLECTION,
     SELF_CHECK,
     completion_check,
     cycle_warning,
@@ -23,7 +23,7 @@ from loopline.react.round_hooks import (
     self_check,
     stagnation,
 )
-from loopline.react.state import repeated
+from loopline.react.state import repetitions
 from loopline.testing import Call
 from loopline.timeline import Batch, Draft, Notice, ResultStatus, ToolCalled, ToolResult
 from tests.support import playground
@@ -46,7 +46,7 @@ def batch(number: int, calls: Round) -> Batch:
 
 def test_a_round_without_calls_repeats_nothing() -> None:
     rounds: list[Round] = [[("tea", "ok")], [("tea", "ok")], [], [("tea", "ok")]]
-    assert list(repeated(batch(n, calls) for n, calls in enumerate(rounds))) == [1, 2, 0, 1]
+    assert list(repetitions(batch(n, calls) for n, calls in enumerate(rounds))) == [1, 2, 0, 1]
 
 
 def state(
@@ -81,7 +81,7 @@ DENIED: Round = [("a", "denied")]
 NOTHING: Round = []
 
 
-def spoken(nudge: Nudge, rounds: Sequence[Round], most: int = 99) -> list[int]:
+def spoken(nudge: RoundHook, rounds: Sequence[Round], most: int = 99) -> list[int]:
     """The rounds after which it speaks, each of its notices being recorded."""
     told = Counter[str]()
     said = list[int]()
@@ -149,13 +149,13 @@ def test_a_turn_that_stands_still_is_ended(rounds: Sequence[Round], stops: bool)
 
 
 def test_a_turn_looks_up_from_its_work_after_every_six_rounds_with_calls() -> None:
-    assert spoken(self_check(every=6), [A, B] * 6) == [6, 12]
-    assert spoken(self_check(every=2), [A, NOTHING, B, NOTHING, A, B]) == [3, 6]
-    assert spoken(self_check(every=6), [A, B] * 3, most=6) == []
+    assert spoken(self_check(rounds_between=6), [A, B] * 6) == [6, 12]
+    assert spoken(self_check(rounds_between=2), [A, NOTHING, B, NOTHING, A, B]) == [3, 6]
+    assert spoken(self_check(rounds_between=6), [A, B] * 3, most=6) == []
 
 
 def test_a_self_check_quotes_what_was_asked() -> None:
-    nudged = self_check(every=1, goal="Find tea.")(state([A]))
+    nudged = self_check(rounds_between=1, goal="Find tea.")(state([A]))
     assert isinstance(nudged, Reminder)
     assert nudged.code == SELF_CHECK
     assert "Find tea." in nudged.text
@@ -209,7 +209,7 @@ def test_after_three_failed_rounds_the_words_are_stronger(
 ) -> None:
     nudged = failure_reflection()(state(rounds))
     assert isinstance(nudged, Reminder)
-    assert nudged.code == FAILURE
+    assert nudged.code == FAILURE_REFLECTION
     assert said in nudged.text
     assert ("stop trying this" in nudged.text) is firmly
 
@@ -224,7 +224,7 @@ def test_a_call_that_still_waits_has_not_failed() -> None:
     "nudge", [cycle_warning(2), stagnation(2), self_check(1), failure_reflection()]
 )
 def test_what_stands_between_rounds_is_silent_about_an_answer_and_when_none_is_left(
-    nudge: Nudge,
+    nudge: RoundHook,
 ) -> None:
     assert nudge(state([BAD, BAD], answer="Yes.")) is None
     assert nudge(state([BAD, BAD], most=2)) is None
@@ -232,7 +232,7 @@ def test_what_stands_between_rounds_is_silent_about_an_answer_and_when_none_is_l
 
 
 def test_counts_that_mean_nothing_are_refused() -> None:
-    makes: list[Callable[[], Nudge]] = [
+    makes: list[Callable[[], RoundHook]] = [
         lambda: cycle_warning(1),
         lambda: stagnation(0),
         lambda: self_check(0),
@@ -251,25 +251,25 @@ ROUNDS = st.lists(st.sampled_from([A, B, BAD, MIXED, DENIED, NOTHING]), max_size
 def test_a_turn_that_is_carried_on_hears_nothing_twice(
     rounds: list[Round], kind: str, count: int
 ) -> None:
-    nudges = {
+    round_hooks = {
         "cycle": cycle_warning(count),
         "self": self_check(count),
         "failure": failure_reflection(),
     }
     told = Counter[str]()
     for number in range(len(rounds) + 1):
-        match nudges[kind](state(rounds[:number], notices=told)):
+        match round_hooks[kind](state(rounds[:number], notices=told)):
             case Reminder(code=code):
                 told[code] += 1
             case _:
                 pass
-        assert nudges[kind](state(rounds[:number], notices=told)) is None
+        assert round_hooks[kind](state(rounds[:number], notices=told)) is None
 
 
 class Nudged(BaseWorkflow):
     """The playground's tools, with nudges."""
 
-    nudges = (
+    round_hooks = (
         cycle_warning(after=2),
         failure_reflection(),
         completion_check("Is every number right?", after=1),
@@ -290,7 +290,7 @@ async def test_in_a_turn_the_model_reads_what_the_nudges_say() -> None:
         bodies = [block.body for block in await talk.blocks()]
     assert [one.code for one in bodies if isinstance(one, Notice)] == [
         CYCLE,
-        FAILURE,
+        FAILURE_REFLECTION,
         COMPLETION_CHECK,
     ]
     assert [one.text for one in bodies if isinstance(one, Draft)] == ["Seven."]

@@ -10,7 +10,7 @@ import pytest
 from loopline.errors import LooplineError
 from loopline.models import Capabilities, ProtocolName, Reply, ToolCall, ToolMessage, ToolSpec
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
-from loopline.react import LoopOptions, checked, chosen_protocol
+from loopline.react import LoopOptions, check_limits, choose_protocol
 from loopline.testing import Call, Raw, Say, ScriptedModel
 from loopline.timeline import (
     Body,
@@ -302,13 +302,13 @@ def test_the_protocol_goes_by_what_was_asked_for_and_what_the_model_can_do(
     asked: ProtocolName, capabilities: Capabilities, chosen: ProtocolName
 ) -> None:
     model = ScriptedModel([], tool_call=capabilities.tool_call, json_mode=capabilities.json_mode)
-    assert chosen_protocol(LoopOptions(protocol=asked), model).name == chosen
+    assert choose_protocol(LoopOptions(protocol=asked), model).name == chosen
 
 
 def test_a_protocol_that_is_none_is_refused_with_those_there_are() -> None:
     odd: Any = {"protocol": "xml"}
     with pytest.raises(LooplineError, match="one of auto, native, json, tagged, thought_action"):
-        checked(odd)
+        check_limits(odd)
 
 
 async def test_a_turn_in_one_protocol_is_followed_by_one_in_another() -> None:

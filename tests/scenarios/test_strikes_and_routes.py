@@ -11,8 +11,8 @@ import pytest
 from loopline.errors import ModelError
 from loopline.models import Reply, StopReason, Usage
 from loopline.prompt import Answer, DecodedReply, Malformed
-from loopline.react import Hold, Nudged, ReactStateV2, Stop
-from loopline.react.interrupter import LOOK_SECONDS, Strikes, Struck, Why
+from loopline.react import Hold, ReactStateV2, RoundHookResult, Stop
+from loopline.react.interrupter import POLL_SECONDS, InterruptCause, Interrupted, Interrupter
 from loopline.react.loop_options import LoopOptions
 from loopline.react.router import Accept, Continue, End, Held, Repair, Table, Unusable, route
 from loopline.testing import FakeClock
@@ -30,9 +30,9 @@ from loopline.timeline import (
 @asynccontextmanager
 async def watched(
     deadline: float | None = None,
-) -> AsyncGenerator[tuple[Strikes, FakeClock, list[Why]], None]:
+) -> AsyncGenerator[tuple[Interrupter, FakeClock, list[InterruptCause]], None]:
     """Strikes over a turn, its clock, and the strikes that went to calls."""
-    clock, cut, here = FakeClock(), list[Why](), ConversationKey(name="c")
+    clock, cut, here = FakeClock(), list[InterruptCause](), ConversationKey(name="c")
     log = MemoryLog(clock)
     await log.append(here, [Entry(body=UserPrompt(text="go"), turn=NEW_TURN)], seen=0)
     async with log.lease(here) as term:
@@ -46,8 +46,8 @@ async def watched(
             clock=clock,
             listener=lambda _: None,
         )
-        strikes = Strikes(pen, clock, cut.append)
-        async with strikes.watching(deadline):
+        strikes = Interrupter(pen, clock, cut.append)
+        async with strikes.watch(deadline):
             yield strikes, clock, cut
 
 
@@ -81,19 +81,19 @@ async def test_steps_are_struck_one_after_the_other_and_nothing_is_left_of_it() 
         for step in (for_ever, slowly, stubbornly):
             task = asyncio.ensure_future(struck_by(strikes, step))
             await ticks(2)
-            strikes.strike("steer")
+            strikes.interrupt("steer")
             await ticks(1)
-            strikes.strike("steer")  # it is giving up already
+            strikes.interrupt("steer")  # it is giving up already
             assert await task == ("steer", 0)
 
 
-async def struck_by(strikes: Strikes, step: Callable[[], Awaitable[object]]) -> tuple[str, int]:
+async def struck_by(strikes: Interrupter, step: Callable[[], Awaitable[object]]) -> tuple[str, int]:
     """What has struck the step, and how many cancellations of its task are left."""
     task = asyncio.current_task()
     assert task is not None
-    with pytest.raises(Struck) as struck:
-        await strikes.over(step)
-    return struck.value.why, task.cancelling()
+    with pytest.raises(Interrupted) as struck:
+        await strikes.run(step)
+    return struck.value.cause, task.cancelling()
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -103,7 +103,7 @@ async def test_a_step_that_is_struck_from_inside_leaves_nothing_for_the_next_one
     async with watched() as (strikes, _, _):
 
         async def step() -> str:
-            strikes.strike("steer")
+            strikes.interrupt("steer")
             if fails:
                 raise ModelError("gone")
             return "done"
@@ -111,7 +111,7 @@ async def test_a_step_that_is_struck_from_inside_leaves_nothing_for_the_next_one
         async def both() -> str:
             assert await struck_by(strikes, step) == ("steer", 0)
             await ticks(2)
-            return await strikes.over(next_step)
+            return await strikes.run(next_step)
 
         async def next_step() -> str:
             await ticks(2)
@@ -122,9 +122,9 @@ async def test_a_step_that_is_struck_from_inside_leaves_nothing_for_the_next_one
 
 async def test_a_stop_goes_further_than_a_strike() -> None:
     async with watched() as (strikes, _, _):
-        task = asyncio.ensure_future(strikes.over(slowly))
+        task = asyncio.ensure_future(strikes.run(slowly))
         await ticks(2)
-        strikes.strike("steer")
+        strikes.interrupt("steer")
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -132,13 +132,13 @@ async def test_a_stop_goes_further_than_a_strike() -> None:
 
 async def test_what_cannot_show_a_steer_is_not_struck_by_it_but_by_the_deadline() -> None:
     async with watched(5) as (strikes, clock, _):
-        task = asyncio.ensure_future(strikes.over(for_ever, steerable=False))
+        task = asyncio.ensure_future(strikes.run(for_ever, steerable=False))
         await ticks(2)
-        strikes.strike("steer")
+        strikes.interrupt("steer")
         await ticks(5)
         assert not task.done()
         clock.advance(6)
-        with pytest.raises(Struck, match="deadline"):
+        with pytest.raises(Interrupted, match="deadline"):
             await task
 
 
@@ -149,10 +149,10 @@ async def test_past_the_deadline_no_step_is_begun() -> None:
         begun.append("step")
 
     async with watched(5) as (strikes, clock, cut):
-        await strikes.over(step)
+        await strikes.run(step)
         clock.advance(6)
-        with pytest.raises(Struck, match="deadline"):
-            await strikes.over(step)
+        with pytest.raises(Interrupted, match="deadline"):
+            await strikes.run(step)
     assert (begun, cut) == (["step"], ["deadline"])
 
 
@@ -160,20 +160,25 @@ async def test_between_steps_a_strike_goes_to_the_calls() -> None:
     async with watched() as (strikes, _, cut):
 
         async def apart() -> None:
-            with strikes.apart():
-                strikes.strike("steer")
+            with strikes.shielded():
+                strikes.interrupt("steer")
                 await ticks(3)
 
-        await strikes.over(apart)
+        await strikes.run(apart)
     assert cut == ["steer"]
 
 
 def test_a_turn_looks_for_steers_of_other_processes_four_times_a_second() -> None:
-    assert LOOK_SECONDS <= 0.25
+    assert POLL_SECONDS <= 0.25
 
 
 def table(
-    *, made: int, most: int = 5, waiting: bool = False, malformed: int = 0, nudge: Nudged = None
+    *,
+    made: int,
+    most: int = 5,
+    waiting: bool = False,
+    malformed: int = 0,
+    nudge: RoundHookResult = None,
 ) -> Table:
     state = ReactStateV2(
         iteration=made,
@@ -188,7 +193,7 @@ def table(
         cost=None,
         elapsed_seconds=0.0,
     )
-    return Table(state=state, waiting=waiting, policies=LoopOptions(), nudges=[lambda _: nudge])
+    return Table(state=state, waiting=waiting, options=LoopOptions(), round_hooks=[lambda _: nudge])
 
 
 def routed(decided: DecodedReply, rows: Table, stop: StopReason = "stop") -> object:

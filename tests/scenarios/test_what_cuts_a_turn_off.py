@@ -9,7 +9,7 @@ import pytest
 
 from loopline import TurnPayload, TurnResult
 from loopline.models import Capabilities, Prompt, Reply, TextDelta
-from loopline.react import Allow, Around, GuardedCall, Limits, Verdict
+from loopline.react import Allow, GuardedCall, Limits, Middleware, Verdict
 from loopline.react.extensions import Run
 from loopline.react.guards import ask_before
 from loopline.react.loop_options import AnswerMode
@@ -128,7 +128,7 @@ async def test_the_deadline_cuts_off_the_choice_of_tools() -> None:
     assert model.purposes == ["selection"]
 
 
-def waiting_around(asked: asyncio.Event, *, before: bool) -> Around:
+def waiting_around(asked: asyncio.Event, *, before: bool) -> Middleware:
     async def around(payload: TurnPayload, run: Run) -> TurnResult:
         result = None if before else await run(payload)
         asked.set()
@@ -141,7 +141,7 @@ def waiting_around(asked: asyncio.Event, *, before: bool) -> Around:
 @pytest.mark.parametrize(("before", "reason"), [(True, "deadline"), (False, "complete")])
 async def test_the_deadline_cuts_off_what_stands_about_the_run(before: bool, reason: str) -> None:
     asked, clock = asyncio.Event(), FakeClock()
-    bundle = workbench(arounds=[waiting_around(asked, before=before)], deadline_seconds=5)
+    bundle = workbench(middleware=[waiting_around(asked, before=before)], deadline_seconds=5)
     async with at_work([] if before else ["Done."], bundle, clock=clock) as talk:
         turn = asyncio.ensure_future(talk.say("go"))
         await asked.wait()

@@ -26,7 +26,7 @@ from loopline.bundle import Setting
 from loopline.conversations import Conversation
 from loopline.events import Event
 from loopline.models import Capabilities, Message, Model, Prompt, Reply, TextDelta, ToolMessage
-from loopline.react import Around, Guard, Limits, Nudge, Preset, PresetName
+from loopline.react import Guard, Limits, Middleware, Preset, PresetName, RoundHook
 from loopline.testing import FakeClock, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices, Entry
 from loopline.timeline import Body, Completion, RoundStart, TimelineLog
@@ -164,20 +164,20 @@ def workbench(
     *,
     tools: Sequence[str] | None = None,
     guards: Sequence[Guard] = (),
-    nudges: Sequence[Nudge] = (),
-    arounds: Sequence[Around] = (),
+    round_hooks: Sequence[RoundHook] = (),
+    middleware: Sequence[Middleware] = (),
     preset: PresetName | Preset = "bare",
     **limits: Unpack[Limits],
 ) -> Bundle:
     """A bundle with these tools, whose turns share the desk."""
     shared, around_calls = desk or Desk(), tuple(guards)
-    between, about = tuple(nudges), tuple(arounds)
+    between, about = tuple(round_hooks), tuple(middleware)
 
     class Workbench(BaseWorkflow):
         instructions = "Work."
         guards = around_calls
-        nudges = between
-        arounds = about
+        round_hooks = between
+        middleware = about
 
         async def process(self, payload: TurnPayload) -> TurnResult:
             self.scratchpad["desk"] = shared

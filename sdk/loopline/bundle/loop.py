@@ -9,7 +9,7 @@ from typing import Any
 from loopline.bundle.services import Services
 from loopline.knowledge import Passage
 from loopline.models import Chain, ModelRegistry, OutputType
-from loopline.react import Child, Limits, LoopOptions, Preset, chosen_protocol
+from loopline.react import Child, Limits, LoopOptions, Preset, choose_protocol
 from loopline.timeline import TurnHeader
 from loopline.tools import KnowledgeSearch
 
@@ -34,26 +34,28 @@ class Loop:
     output: OutputType[Any] | None = None
     child_tools: tuple[str, ...] | None = None
 
-    def policies(self, services: Services) -> LoopOptions:
+    def options(self, services: Services) -> LoopOptions:
         """What is in force: the preset, the environment, the code and the configuration, the turn.
 
         Raises:
-            LooplineError: a policy is out of its range, they do not go together, or a variable of the
+            LooplineError: an option is out of its range, they do not go together, or a variable of the
                 environment holds junk.
         """
         environment = self.preset.environment(services.environment)
-        return self.preset.policies.under(environment, self.limits, services.limits).sound()
+        return self.preset.options.with_limits(
+            environment, self.limits, services.limits
+        ).validated()
 
-    def header(self, services: Services, policies: LoopOptions) -> TurnHeader:
+    def header(self, services: Services, options: LoopOptions) -> TurnHeader:
         """What the turn says of the loop."""
         first, *others = self.models
         return replace(
             services.header,
             model=first.name,
             then=tuple(one.name for one in others),
-            protocol=chosen_protocol(policies, first).name,
+            protocol=choose_protocol(options, first).name,
             preset=self.preset.name,
-            limits=policies.apart_from(LoopOptions()),
+            limits=options.differences(LoopOptions()),
             output=self.output.schema if self.output else None,
         )
 

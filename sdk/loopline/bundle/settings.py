@@ -1,4 +1,4 @@
-"""What a bundle's properties say of its loop: a preset, policies, and the seeds' own names for some."""
+"""What a bundle's properties say of its loop: a preset, options, and the seeds' own names for some."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 from loopline.bundle.properties import Properties
 from loopline.errors import LooplineError, PropertyError
 from loopline.models import Json
-from loopline.react import Limits, check_mode, checked, named_preset
+from loopline.react import Limits, check_limits, check_mode, named_preset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
 
 def _limits(section: str, values: Mapping[str, Json]) -> Limits:
     try:
-        return checked(cast("Limits", dict(values)))
+        return check_limits(cast("Limits", dict(values)))
     except LooplineError as error:
         raise PropertyError(f"{section}: {error}") from error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from loopline.bundle.load import LoadedBundle
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import LooplineError
-from loopline.react import Limits, checked, named_preset
+from loopline.react import Limits, check_limits, named_preset
 
 if TYPE_CHECKING:
     import ast
@@ -56,10 +56,10 @@ def _check(given: ast.keyword) -> None:
         value: object = ast.literal_eval(given.value)
     except ValueError:  # it is known only when it runs
         if name not in own and name not in Limits.__annotations__:
-            checked(cast("Limits", {name: None}))
+            check_limits(cast("Limits", {name: None}))
         return
     if name != "preset":
-        checked(cast("Limits", {name: value}))
+        check_limits(cast("Limits", {name: value}))
     elif isinstance(value, str):
         named_preset(value)
 

@@ -19,22 +19,22 @@ from loopline.events import Delta, EventSink
 from loopline.knowledge import KnowledgeSpace, Passage
 from loopline.models import FAST, Json, Model, dumps, output_type_of, well_formed, well_formed_json
 from loopline.react import (
-    Around,
     Child,
     Context,
+    Extensions,
     Guard,
     Limits,
     LoopOptions,
-    Nudge,
+    Middleware,
     Preset,
     PresetName,
     React,
-    Seams,
+    RoundHook,
     ToolRuntime,
     TurnPayload,
     TurnResult,
-    checked,
-    completion,
+    check_limits,
+    make_completion,
     named_preset,
     result,
 )
@@ -72,7 +72,7 @@ class BaseWorkflow(Generic[Deps]):
     """One instance runs one turn. A subclass says what the turn does, in `process`.
 
     `instructions`, `tools`, `skills` and `knowledge_config` are what `Bundle` calls `instructions`, `tools`,
-    `skills` and `knowledge`. `guards` stand around every call, `nudges` between rounds, `arounds` about the whole run, each in their
+    `skills` and `knowledge`. `guards` stand around every call, `round_hooks` between rounds, `middleware` about the whole run, each in their
     order.
     """
 
@@ -81,8 +81,8 @@ class BaseWorkflow(Generic[Deps]):
     skills: Sequence[str | Path] = ()
     knowledge_config: Mapping[str, Json] | None = None
     guards: Sequence[Guard] = ()
-    nudges: Sequence[Nudge] = ()
-    arounds: Sequence[Around] = ()
+    round_hooks: Sequence[RoundHook] = ()
+    middleware: Sequence[Middleware] = ()
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -155,12 +155,12 @@ class BaseWorkflow(Generic[Deps]):
             ValueError: there is no such preset or limit, or a limit is out of its range. The turn ends with a
                 BundleError that names the file and line of the call.
             BundleError: a descriptor or a tool is wrong; the message names file and line.
-            LooplineError: the policies do not go together, or a model string is given.
+            LooplineError: the options do not go together, or a model string is given.
         """
         configured = self._services.settings
         try:
             own_preset = named_preset(preset)
-            checked(limits)
+            check_limits(limits)
         except LooplineError as error:
             raise ValueError(str(error)) from None
         loop = Loop(
@@ -175,16 +175,18 @@ class BaseWorkflow(Generic[Deps]):
             limits={**limits, **configured.limits},
             output=self._services.output_of(output_type_of(output_type)),
         )
-        seams = Seams(nudges=tuple(self.nudges), arounds=tuple(self.arounds))
+        extensions = Extensions(
+            round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware)
+        )
         own = self.scratchpad if scratchpad is None else scratchpad
-        return await self._react(self._services, loop, own, seams)
+        return await self._react(self._services, loop, own, extensions)
 
     async def _react(
         self,
         services: Services,
         loop: Loop,
         scratchpad: dict[str, Any],
-        seams: Seams,
+        extensions: Extensions,
         child: Child | None = None,
     ) -> React[Any]:
         """The loop of a turn, or of a child run of it."""
@@ -198,10 +200,10 @@ class BaseWorkflow(Generic[Deps]):
             knowledge=guarded_read(read) if read else None,
             lookup=services.other,
         )
-        policies = loop.policies(services)
+        options = loop.options(services)
         found = guarded_search(search) if search else None
-        toolset = await self._toolset(loop, policies, found, services.recorder.conversation)
-        services.recorder.header = loop.header(services, policies)
+        toolset = await self._toolset(loop, options, found, services.recorder.conversation)
+        services.recorder.header = loop.header(services, options)
         context = Context(
             recorder=services.recorder,
             model=loop.models[0],
@@ -210,7 +212,7 @@ class BaseWorkflow(Generic[Deps]):
             system=system_text(loop.instructions, services.source, toolset, skills),
             clock=services.clock,
             listen=services.listen,
-            policies=policies,
+            options=options,
             output=loop.output,
             child=child,
         )
@@ -220,7 +222,7 @@ class BaseWorkflow(Generic[Deps]):
             task = replace(child.task, model=of_child.models[0])
 
             async def run(services: Services, payload: TurnPayload) -> TurnResult[Any]:
-                react = await self._react(services, of_child, {}, Seams(), child)
+                react = await self._react(services, of_child, {}, Extensions(), child)
                 return await react.run(payload)
 
             return await services.spawn(replace(child, task=task), listen, run)
@@ -229,14 +231,14 @@ class BaseWorkflow(Generic[Deps]):
             recorder=services.recorder,
             models=loop.models,
             context=context,
-            hands=ToolRuntime(
+            runtime=ToolRuntime(
                 tools=lambda: context.tools,
                 reader=reader,
                 view=lambda: context.view,
                 properties=self.properties.flat(),
                 scratchpad=scratchpad,
                 guards=tuple(self.guards),
-                policies=policies,
+                options=options,
                 output=loop.output,
                 spawn=spawn,
                 quota=context.quota,
@@ -244,14 +246,14 @@ class BaseWorkflow(Generic[Deps]):
             ),
             clock=services.clock,
             listen=services.listen,
-            policies=policies,
-            seams=seams,
+            options=options,
+            extensions=extensions,
         )
 
     async def _toolset(
         self,
         loop: Loop,
-        policies: LoopOptions,
+        options: LoopOptions,
         search: KnowledgeSearch | None,
         conversation: ConversationKey,
     ) -> ToolSet:
@@ -262,9 +264,9 @@ class BaseWorkflow(Generic[Deps]):
             own = own.allow(loop.child_tools)
         check_deps(own.values(), self._services.deps)
         below = depth(conversation.name)
-        if 0 < below >= policies.max_depth:
+        if 0 < below >= options.max_depth:
             own = ToolSet(tool for tool in own.values() if tool.effect != "meta")
-        editable = HideTool(policies.editable_tail_size_in_tokens)
+        editable = HideTool(options.editable_tail_size_in_tokens)
         built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
         if search is not None:
             built_in.append(SearchTool(search))
@@ -295,7 +297,7 @@ class BaseWorkflow(Generic[Deps]):
             purpose="answer",
         )
         await recorder.record(begun)
-        said = await completion(recorder.timeline, well_formed(text), output=output)
+        said = await make_completion(recorder.timeline, well_formed(text), output=output)
         await recorder.record(Decision(model="", stop_reason="stop"), said)
         recorder.round = 0
         return result(recorder.timeline, recorder.number, "complete", output=output)

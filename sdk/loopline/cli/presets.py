@@ -56,9 +56,9 @@ async def diff(one: str, other: str, choices: Choices, screen: Screen) -> int:
 
 def _short(one: Preset) -> Text:
     """The preset in a few lines: what it has otherwise than the engine itself."""
-    bare = PRESETS["bare"].policies
+    bare = PRESETS["bare"].options
     text = Text.assemble((one.name, "bold"), (f" — {one.about}", QUIET))
-    for name, value in one.policies.apart_from(bare).items():
+    for name, value in one.options.differences(bare).items():
         text.append(f"\n  {name} ").append(worded(value), style=OTHERWISE)
     return text
 
@@ -78,7 +78,7 @@ def _print(shown: Sequence[Preset], names: Sequence[str], screen: Screen) -> Non
         for name in members:
             if name not in names:
                 continue
-            values = [one.policies.value(name) for one in shown]
+            values = [one.options.value(name) for one in shown]
             lines.append("\t".join([name, *map(worded, values)]))
             cells = [
                 Text(worded(value), style="" if value == values[0] else OTHERWISE)
@@ -93,6 +93,6 @@ def _document(one: Preset) -> JsonObject:
     return {
         "name": one.name,
         "about": one.about,
-        "policies": dict[str, Json](one.policies.values),
+        "policies": dict[str, Json](one.options.values),
         "variables": list[Json](one.variables),
     }

@@ -369,7 +369,7 @@ def _policies(header: TurnHeader) -> Iterator[str]:
     if header.preset != "bare":
         yield f"preset {header.preset}"
     preset = PRESETS.get(header.preset)
-    usual = preset.policies.values if preset else {}
+    usual = preset.options.values if preset else {}
     for name, value in header.limits.items():
         if name not in usual or usual[name] != value:
             yield f"{name}={worded(value)}"

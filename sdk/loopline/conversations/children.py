@@ -9,7 +9,7 @@ from loopline.conversations.turns import Process, Request, Turns
 from loopline.errors import LooplineError
 from loopline.events import EventSink
 from loopline.models import well_formed, well_formed_json
-from loopline.react import Child, ChildAnswer, Limits, TurnResult, recorded
+from loopline.react import Child, ChildAnswer, Limits, TurnResult, stored_limits
 from loopline.timeline import (
     NEW_TURN,
     Body,
@@ -77,7 +77,7 @@ def _next(timeline: Timeline, child: Child) -> Body | None:
     """What the child is still to be told: its task, or an answer that the user gave it."""
     text = well_formed(child.task.prompt)
     if not timeline.turns:
-        return UserPrompt(text=text, limits=recorded(child.limits))
+        return UserPrompt(text=text, limits=stored_limits(child.limits))
     prompt = timeline.turn(TURN).prompt
     if prompt is None or not isinstance(prompt.body, UserPrompt) or prompt.body.text != text:
         raise LooplineError(
@@ -89,7 +89,7 @@ def _next(timeline: Timeline, child: Child) -> Body | None:
 
 def _answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
     """The answer as the child's own; None when it has been given already."""
-    asked = timeline.find(answer.asked)
+    asked = timeline.find(answer.question)
     if asked is None or not isinstance(asked.body, ToolPending):
         return None
     call_id = asked.body.call_id

@@ -30,7 +30,14 @@ from loopline.models import (
     well_formed,
     well_formed_json,
 )
-from loopline.react import Limits, TurnResult, check_answer, checked, recorded, waiting
+from loopline.react import (
+    Limits,
+    TurnResult,
+    check_answer,
+    check_limits,
+    pending_calls,
+    stored_limits,
+)
 from loopline.reader import Reader, Reading, timeline_document
 from loopline.timeline import (
     NEW_TURN,
@@ -422,7 +429,7 @@ class Conversation(Generic[T_co]):
         process = self._running()
         body = UserPrompt(
             text=said(text),
-            limits=recorded(checked(limits)),
+            limits=stored_limits(check_limits(limits)),
             output=output.schema if output else None,
         )
         if when_busy not in POLICIES:
@@ -490,7 +497,7 @@ class Conversation(Generic[T_co]):
             number = to_carry_on(timeline)
             turn = timeline.turn(number)
             if turn.waiting and not turn.answers:
-                asked = [f"{one.call_id} ({one.question})" for one in waiting(turn)]
+                asked = [f"{one.call_id} ({one.question})" for one in pending_calls(turn)]
                 raise LooplineError(f"{turn_id(number)} waits for {', '.join(asked)}: give values")
             return number
 
@@ -498,7 +505,7 @@ class Conversation(Generic[T_co]):
             conversation=self.conversation,
             choose=choose,
             process=self._running(),
-            limits=checked(limits),
+            limits=check_limits(limits),
             hear=hear,
             output=output,
             default=self._output,

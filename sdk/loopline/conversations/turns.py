@@ -30,7 +30,7 @@ from loopline.errors import (
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
 from loopline.models import OutputSchema, OutputType
-from loopline.react import Limits, TurnPayload, TurnResult, late_input, recalled, result
+from loopline.react import Limits, TurnPayload, TurnResult, late_input, restore_limits, result
 from loopline.timeline import (
     Block,
     ConversationKey,
@@ -532,6 +532,6 @@ def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | Non
                     if isinstance(block.body, UserAttachment)
                 ],
             )
-            return payload, recalled(limits), output
+            return payload, restore_limits(limits), output
         case _:
             raise LooplineError(f"{turn_id(recorder.number)} has no prompt to answer to")

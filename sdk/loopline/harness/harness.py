@@ -49,7 +49,7 @@ from loopline.react import (
     LoopOptions,
     TurnPayload,
     TurnResult,
-    chosen_protocol,
+    choose_protocol,
 )
 from loopline.reader import Reader
 from loopline.timeline import (
@@ -404,13 +404,13 @@ class Harness(Conversing[T_co], Generic[T_co]):
 
     def _header(self, opened: Opened, models: Chain, limits: Limits) -> TurnHeader:
         bare, model = LoopOptions(), models[0]
-        policies = bare.under(limits)
+        options = bare.with_limits(limits)
         return TurnHeader(
             bundle=opened.loaded.bundle.id,
             model=model.name,
             then=tuple(one.name for one in models[1:]),
-            protocol=chosen_protocol(policies, model).name,
-            limits=policies.apart_from(bare),
+            protocol=choose_protocol(options, model).name,
+            limits=options.differences(bare),
             knowledge=commit_of(opened.space) if opened.space is not None else None,
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, cast
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
 from loopline.models import Json, well_formed
-from loopline.react.loop_options import Limits, LoopOptions, checked
+from loopline.react.loop_options import Limits, LoopOptions, check_limits
 from loopline.react.quota import Quota
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.timeline import (
@@ -35,8 +35,8 @@ from loopline.tools import AskUser, ChildTask, Emission
 
 T = TypeVar("T")
 
-LEAST_SECONDS = 0.001
-LEAST_COST = 0.000_001
+MIN_SECONDS = 0.001
+MIN_COST = 0.000_001
 """What a child has left at least, in seconds and US dollars: a limit cannot be 0."""
 
 
@@ -44,7 +44,7 @@ LEAST_COST = 0.000_001
 class ChildAnswer:
     """What the user gave to a child that asked by that block of its own."""
 
-    asked: BlockRef
+    question: BlockRef
     value: Json
 
 
@@ -77,7 +77,7 @@ class Spawn(Protocol):
 
 
 @dataclass(slots=True)
-class _Heard:
+class _ChildListener:
     """A child as its blocks tell of it, and what its parent's listener is told."""
 
     name: str
@@ -136,24 +136,24 @@ class Children:
         *,
         recorder: Recorder,
         spawn: Spawn | None,
-        policies: LoopOptions,
+        options: LoopOptions,
         quota: Quota,
         outbox: Outbox,
     ) -> None:
         self._call_id = call_id
         self._recorder = recorder
-        self._run = spawn
-        self._policies = policies
+        self._spawn = spawn
+        self._options = options
         self._quota = quota
         self.outbox: Outbox = outbox
-        self._begun = list[asyncio.Task[TurnResult]]()
-        self._calm = dict[str, asyncio.Event]()
-        self._asking = dict[str, AskUser]()
+        self._tasks = list[asyncio.Task[TurnResult]]()
+        self._resting = dict[str, asyncio.Event]()
+        self._questions = dict[str, AskUser]()
 
     @property
     def running(self) -> bool:
         """Whether a child runs now."""
-        return any(not task.done() for task in self._begun)
+        return any(not task.done() for task in self._tasks)
 
     def spawn(self, task: ChildTask) -> Awaitable[TurnResult]:
         """Begin the next child, or come back to it.
@@ -161,8 +161,8 @@ class Children:
         Raises:
             ToolError: there can be no child here.
         """
-        run, here = self._run, self._recorder.conversation.name
-        most = self._policies.max_depth
+        run, here = self._spawn, self._recorder.conversation.name
+        most = self._options.max_depth
         if run is None:
             raise ToolError("no child run can be begun here: nothing runs them")
         if depth(here) >= most:
@@ -170,21 +170,21 @@ class Children:
                 f"{here!r} may begin no child run: it is {depth(here)} below a conversation, "
                 f"and max_depth is {most}"
             )
-        deadline = self._policies.deadline_seconds
+        deadline = self._options.deadline_seconds
         if deadline is not None and self._recorder.elapsed_seconds >= deadline:
             raise ToolError("no child run can be begun or carried on: the time of the turn is over")
         if not task.text.strip():
             raise ToolError("a child run needs a task: say what it is to do")
-        name = child_name(here, self._call_id, len(self._begun) + 1)
+        name = child_name(here, self._call_id, len(self._tasks) + 1)
         calm, quota = asyncio.Event(), self._quota.child(name)
-        self._calm[name] = calm
-        began = asyncio.ensure_future(self._led(run, name, task, quota))
+        self._resting[name] = calm
+        began = asyncio.ensure_future(self._run_child(run, name, task, quota))
         began.add_done_callback(lambda _: calm.set())
         began.add_done_callback(lambda _: self._quota.close(name))
-        self._begun.append(began)
+        self._tasks.append(began)
         return began
 
-    async def over(self, step: Coroutine[Any, Any, T]) -> T:
+    async def run(self, step: Coroutine[Any, Any, T]) -> T:
         """What the call comes to, once none of its children runs any more.
 
         Raises:
@@ -195,40 +195,42 @@ class Children:
         except asyncio.CancelledError:
             raise
         except BaseException:
-            if self._asked is not None:
-                raise self._asked from None
+            if self._first_question is not None:
+                raise self._first_question from None
             raise
         finally:
             await self._end()
-        if self._asked is not None:
-            raise self._asked
+        if self._first_question is not None:
+            raise self._first_question
         return outcome
 
     async def _end(self) -> None:
-        for task in self._begun:
+        for task in self._tasks:
             task.cancel()
-        if self._begun:
-            await asyncio.gather(*self._begun, return_exceptions=True)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.outbox.close()
 
     @property
-    def _asked(self) -> AskUser | None:
+    def _first_question(self) -> AskUser | None:
         """What the first of the children that ask does ask."""
-        return next((self._asking[name] for name in self._calm if name in self._asking), None)
+        return next(
+            (self._questions[name] for name in self._resting if name in self._questions), None
+        )
 
-    async def _led(self, run: Spawn, name: str, task: ChildTask, quota: Quota) -> TurnResult:
+    async def _run_child(self, run: Spawn, name: str, task: ChildTask, quota: Quota) -> TurnResult:
         recorder = self._recorder
         child = Child(
             name=name,
             task=task,
-            limits=self._bounded(task.limits),
+            limits=self._limits(task.limits),
             answer=self._answer(name),
             quota=quota,
         )
         if name not in recorder.turn.children:
             await recorder.record(RunChild(call_id=self._call_id, conversation=name))
             await recorder.check_lease()
-        heard = _Heard(name, self.outbox)
+        heard = _ChildListener(name, self.outbox)
         try:
             result = await run(child, heard)
         except StoreError:
@@ -238,16 +240,16 @@ class Children:
         finally:
             await self._record_end(heard, quota)
         if result.exit_reason == "paused":
-            self._asking[name] = asking = heard.asking(result)
-            await self._rest(name)
+            self._questions[name] = asking = heard.asking(result)
+            await self._wait_for_siblings(name)
             raise asking
         return await heard.resolved(result)
 
-    async def _record_end(self, heard: _Heard, quota: Quota) -> None:
+    async def _record_end(self, heard: _ChildListener, quota: Quota) -> None:
         turn, known = heard.turn, self._recorder.turn.children[heard.name]
         if turn.exit is None or known.reason:
             return
-        estimated, cost = quota.unrecorded()
+        estimated, cost = quota.take_unrecorded()
         end = replace(
             known,
             reason=turn.exit.reason,
@@ -258,10 +260,10 @@ class Children:
         await self._recorder.record(end)
         self.outbox.progress(f"{heard.name}: {end.reason}")
 
-    async def _rest(self, name: str) -> None:
+    async def _wait_for_siblings(self, name: str) -> None:
         """Let the call's other children come to an end or a question before it waits for the user."""
-        self._calm[name].set()
-        for calm in list(self._calm.values()):
+        self._resting[name].set()
+        for calm in list(self._resting.values()):
             await calm.wait()
 
     def _answer(self, name: str) -> ChildAnswer | None:
@@ -275,24 +277,24 @@ class Children:
             case _:
                 return None
 
-    def _bounded(self, wanted: Mapping[str, LimitValue]) -> Limits:
+    def _limits(self, wanted: Mapping[str, LimitValue]) -> Limits:
         """The child's limits: never beyond what its parent has left."""
         limits = cast("Limits", dict(wanted))
-        checked(limits)
-        own = self._policies
+        check_limits(limits)
+        own = self._options
         limits["max_depth"] = own.max_depth
         deadline = own.deadline_seconds
         if deadline is not None:
             left = deadline - self._recorder.elapsed_seconds
             given = limits.get("deadline_seconds") or left
-            limits["deadline_seconds"] = max(min(given, left), LEAST_SECONDS)
+            limits["deadline_seconds"] = max(min(given, left), MIN_SECONDS)
         unspent = self._quota.unspent
         if unspent.tokens is not None:
             tokens = limits.get("max_tokens") or unspent.tokens
             limits["max_tokens"] = max(min(tokens, unspent.tokens), 1)
         if unspent.cost is not None:
             cost = limits.get("max_cost") or unspent.cost
-            limits["max_cost"] = max(min(cost, unspent.cost), LEAST_COST)
+            limits["max_cost"] = max(min(cost, unspent.cost), MIN_COST)
         return limits
 
 
@@ -311,11 +313,13 @@ class Outbox:
     def progress(self, text: str) -> None:
         """Tell how far the call has come; from any thread."""
         said = well_formed(text)
-        self._pass_on(Delta(type="progress", channel="tool", text=said, call_id=self._call_id))
+        self._deliver_from_any_thread(
+            Delta(type="progress", channel="tool", text=said, call_id=self._call_id)
+        )
 
     def relay(self, event: CustomEvent) -> None:
         """Tell of an event of a child run, as one of the call that began it."""
-        self._pass_on(_passing(event, self._call_id))
+        self._deliver_from_any_thread(_transient(event, self._call_id))
 
     def emit(self, event: CustomEvent, durable: bool) -> Emission:
         """Tell of an event of the call; from any thread, where a durable one is recorded on return.
@@ -325,11 +329,11 @@ class Outbox:
         """
         self._check_open(event)
         if not durable:
-            self._pass_on(_passing(event, self._call_id))
+            self._deliver_from_any_thread(_transient(event, self._call_id))
             return Emission()
-        if self._is_here:
+        if self._in_loop_thread:
             return Emission(self._send(event))
-        asyncio.run_coroutine_threadsafe(self._recorded(event), self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._record_in_loop(event), self._loop).result()
         return Emission()
 
     async def close(self) -> None:
@@ -345,7 +349,7 @@ class Outbox:
             raise self._failure
 
     @property
-    def _is_here(self) -> bool:
+    def _in_loop_thread(self) -> bool:
         """Whether this is the thread of the turn's event loop."""
         try:
             return asyncio.get_running_loop() is self._loop
@@ -358,28 +362,30 @@ class Outbox:
                 f"the event {event.name!r} comes too late: the call {self._call_id} has ended"
             )
 
-    def _pass_on(self, delta: Delta) -> None:
-        if self._is_here:
-            self._tell(delta)
+    def _deliver_from_any_thread(self, delta: Delta) -> None:
+        if self._in_loop_thread:
+            self._deliver(delta)
         else:
-            self._loop.call_soon_threadsafe(self._tell, delta)
+            self._loop.call_soon_threadsafe(self._deliver, delta)
 
-    def _tell(self, delta: Delta) -> None:
+    def _deliver(self, delta: Delta) -> None:
         if self._last is None or self._last.done():
             self._listen(delta)
         else:
             self._send(delta)
 
-    async def _recorded(self, event: CustomEvent) -> None:
+    async def _record_in_loop(self, event: CustomEvent) -> None:
         self._check_open(event)
         await self._send(event)
 
     def _send(self, said: Delta | CustomEvent) -> asyncio.Task[None]:
-        self._last = asyncio.create_task(self._after(self._last, said))
-        self._last.add_done_callback(self._note)
+        self._last = asyncio.create_task(self._send_after(self._last, said))
+        self._last.add_done_callback(self._note_failure)
         return self._last
 
-    async def _after(self, before: asyncio.Task[None] | None, said: Delta | CustomEvent) -> None:
+    async def _send_after(
+        self, before: asyncio.Task[None] | None, said: Delta | CustomEvent
+    ) -> None:
         if before is not None:
             await asyncio.wait([before])
         match said:
@@ -388,10 +394,10 @@ class Outbox:
             case CustomEvent():
                 await self._recorder.record(said)
 
-    def _note(self, sent: asyncio.Task[None]) -> None:
+    def _note_failure(self, sent: asyncio.Task[None]) -> None:
         if not sent.cancelled() and self._failure is None:
             self._failure = sent.exception()
 
 
-def _passing(event: CustomEvent, call_id: str) -> Delta:
+def _transient(event: CustomEvent, call_id: str) -> Delta:
     return Delta(type="custom", channel="tool", name=event.name, data=event.data, call_id=call_id)

@@ -38,12 +38,12 @@ from loopline.prompt import (
     unseen_sources,
 )
 from loopline.react.child_runs import Child
-from loopline.react.journal import sound
-from loopline.react.loop_options import LoopOptions, chosen_protocol
-from loopline.react.projections import Windows
+from loopline.react.journal import well_formed_echo
+from loopline.react.loop_options import LoopOptions, choose_protocol
+from loopline.react.projections import ProjectionPlanner
 from loopline.react.quota import MeteredModel, Quota, recount
-from loopline.react.replies import ANSWER_TOOL, TypedAnswer, recorded_answer
-from loopline.react.tool_offering import Offer, Offers
+from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
+from loopline.react.tool_offering import OfferedTools, ToolOffering
 from loopline.timeline import (
     Body,
     Decision,
@@ -56,9 +56,9 @@ from loopline.timeline import (
 from loopline.timeline.waiting import computed
 from loopline.tools import ToolSet
 
-MANY = 100
+RENDERED_INLINE = 100
 """Blocks above which rendering them is no work for the event loop."""
-SHRUNK = 0.8
+OVERFLOW_SHARE = 0.8
 """What is left of a request that overflowed, at most."""
 RoundPurpose = Literal["decision", "answer"]
 
@@ -70,7 +70,7 @@ class Iteration:
     An answer that `traces` is written from the trace of the turn.
     """
 
-    made: int
+    decisions: int
     limit: int
     purpose: RoundPurpose = "decision"
     traces: bool = False
@@ -78,7 +78,7 @@ class Iteration:
     @property
     def number(self) -> int:
         """Its number, from 1; a request beyond the last decision has the number of that."""
-        return min(self.made + 1, self.limit) if self.limit else self.made + 1
+        return min(self.decisions + 1, self.limit) if self.limit else self.decisions + 1
 
     @property
     def has_few_left(self) -> bool:
@@ -99,7 +99,7 @@ class Context:
         system: str,
         clock: Clock,
         listen: EventSink,
-        policies: LoopOptions,
+        options: LoopOptions,
         output: OutputType[Any] | None = None,
         child: Child | None = None,
     ) -> None:
@@ -107,34 +107,34 @@ class Context:
         self.quota: Quota = Quota() if child is None else child.quota
         self._recorder = recorder
         self._selector = selector
-        self._every = tools
+        self._all_tools = tools
         self._instructions = system
         self._clock = clock
         self._listen = listen
-        self._policies = policies
-        self._traced: Sequence[Message] | None = None
+        self._options = options
+        self._trace: Sequence[Message] | None = None
         self.tokens: int = 0
-        self._wire(model)
+        self._select_model(model)
 
     def use(self, model: Model) -> None:
         """Make the requests of this model from now on, in the protocol that it keeps."""
         if model is not self.model:
-            self._wire(model)
+            self._select_model(model)
 
-    def _wire(self, model: Model) -> None:
+    def _select_model(self, model: Model) -> None:
         timeline = self._recorder.timeline
         self.model: Model = model
-        self.protocol: DecisionProtocol = chosen_protocol(self._policies, model)
-        self._typed: TypedAnswer | None = None
-        if self.output is not None and not self._policies.synthesizes:
+        self.protocol: DecisionProtocol = choose_protocol(self._options, model)
+        self._typed_answer: TypedAnswer | None = None
+        if self.output is not None and not self._options.synthesizes:
             name = self.protocol.name
-            self._typed = TypedAnswer.of_decisions(self.output, model.capabilities, name)
+            self._typed_answer = TypedAnswer.of_decisions(self.output, model.capabilities, name)
             self.protocol = protocol(name, values=True)
         encodes = protocol(self.protocol.name)
-        self._offers = Offers(
-            self._recorder, self._every, self._instructions, self.protocol, self._typed
+        self._offered_tools = OfferedTools(
+            self._recorder, self._all_tools, self._instructions, self.protocol, self._typed_answer
         )
-        self._offer = self._offers.now
+        self._offering = self._offered_tools.current
         self.view: View = timeline.folded(
             View,
             f"view.{self.protocol.name}",
@@ -144,7 +144,7 @@ class Context:
     def answer(self, *, traces: bool) -> TypedAnswer | None:
         """Return what the answer of a decision, or of a request that shows the trace, is held to."""
         if not traces:
-            return self._typed
+            return self._typed_answer
         if self.output is None:
             return None
         return TypedAnswer.of_trace(self.output, self.model.capabilities)
@@ -152,24 +152,24 @@ class Context:
     @property
     def tools(self) -> ToolSet:
         """The tools of the round: a call of any other is refused."""
-        return self._offer.tools
+        return self._offering.tools
 
     async def select_tools(self) -> None:
         """Have a model choose among many tools, where the limits ask for that."""
-        if self._policies.select_tools:
+        if self._options.select_tools:
             selector = MeteredModel(self._selector, self.quota)
-            await self._offers.select(selector, self._clock, self._listen)
+            await self._offered_tools.select(selector, self._clock, self._listen)
 
     async def open_quota(self) -> None:
         """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""
         recorder = self._recorder
-        self.quota.open(recorder.turn, self._policies, lambda: recorder.elapsed_seconds)
+        self.quota.open(recorder.turn, self._options, lambda: recorder.elapsed_seconds)
         if self.quota.is_limited:
             await recount(self.quota, recorder.turn, recorder.conversation.name, recorder)
 
     def priced(self, models: Sequence[Model]) -> Sequence[Model]:
         """Every model that the turn may ask, when its decisions are those of this chain."""
-        return [*models, self._selector] if self._policies.select_tools else models
+        return [*models, self._selector] if self._options.select_tools else models
 
     @property
     def metered(self) -> MeteredModel:
@@ -177,14 +177,14 @@ class Context:
         return MeteredModel(self.model, self.quota, tokens=self.tokens)
 
     @property
-    def affords_answer(self) -> bool:
+    def can_afford_answer(self) -> bool:
         """Whether the budget has room for an answer that is written from the trace of the turn."""
         room = self.quota.room(self.model)
-        return room is None or room > self._offer_of_trace.fixed + estimate(TRACE_TAIL)
+        return room is None or room > self._trace_offering.fixed + estimate(TRACE_TAIL)
 
     @property
-    def _offer_of_trace(self) -> Offer:
-        return Offer.of_trace(self.answer(traces=True))
+    def _trace_offering(self) -> ToolOffering:
+        return ToolOffering.of_trace(self.answer(traces=True))
 
     def cost(self, usage: Usage) -> float | None:
         """What was used costs, in US dollars; None while nobody knows a price."""
@@ -192,7 +192,7 @@ class Context:
 
     def decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
         """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
-        estimated, estimated_cost = self.quota.unrecorded()
+        estimated, estimated_cost = self.quota.take_unrecorded()
         cost = self.cost(reply.usage)
         return Decision(
             model=self.model.name,
@@ -203,7 +203,7 @@ class Context:
             cost=None if cost is None else cost + estimated_cost,
             attempt=reply.attempt,
             discarded=reply.discarded,
-            echo=sound(reply.echo),
+            echo=well_formed_echo(reply.echo),
             estimated=estimated,
         )
 
@@ -214,23 +214,23 @@ class Context:
         """
         recorder = self._recorder
         await recorder.catch_up()
-        recorder.round = iteration.made + 1
+        recorder.round = iteration.decisions + 1
         fresh = recorder.timeline.after(self.view.seq)
-        if len(fresh) > MANY:  # a conversation that was opened just now
+        if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
             await computed(partial(self.view.extend, fresh))
         self._extend()
         begun = recorder.turn.undecided
-        self._offer = self._offer_of_trace if iteration.traces else self._offers.now
-        self._traced = None
+        self._offering = self._trace_offering if iteration.traces else self._offered_tools.current
+        self._trace = None
         if iteration.traces:
             await self._open_trace(iteration)
         elif (
             begun is None
             or begun.tokens > self._room
-            or self._differs(begun, iteration)
+            or self._has_changed(begun, iteration)
             or recorder.timeline.inputs_for(recorder.number)
         ):
-            await self._open(iteration)
+            await self._open_round(iteration)
         else:
             self.tokens = begun.tokens
         prompt = recorder.turn.prompt
@@ -242,7 +242,7 @@ class Context:
         It is what the server says, and never so large that the same request would fit.
         """
         known = error.window or self._window_with(self.tokens // 2)
-        window = min(known, self._window_with(int(self.tokens * SHRUNK)))
+        window = min(known, self._window_with(int(self.tokens * OVERFLOW_SHARE)))
         body = ModelOverflowed(
             model=self.model.name,
             tokens=self.tokens,
@@ -281,16 +281,16 @@ class Context:
         timeline = self._recorder.timeline
         blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
         factor = self.view.state.factor_of(self.model.name)
-        fixed = self._offer.fixed + estimate(TRACE_TAIL)
+        fixed = self._offering.fixed + estimate(TRACE_TAIL)
         affordable = self.quota.room(self.model)
         most = self._room if affordable is None else min(self._room, affordable)
         room = int(most / factor) - fixed
         window = trace_window(blocks, room, self.model.capabilities.attachment_support)
-        self._traced = trace(blocks, window)
-        tokens = sum(map(cost, self._traced)) + fixed
+        self._trace = trace(blocks, window)
+        tokens = sum(map(cost, self._trace)) + fixed
         self.tokens = ceil(tokens * factor)
         known = timeline.known_texts
-        way, schema = recorded_answer(self.answer(traces=True))
+        way, schema = answer_record(self.answer(traces=True))
         start = RoundStart(
             saw=timeline.seq,
             takes=tuple(one.seq for one in blocks if one.seq in timeline.pending),
@@ -299,21 +299,21 @@ class Context:
             protocol=self.protocol.name,
             model=self.model.name,
             renderer=RENDERER,
-            system_sha256=self._offer.system_sha256,
-            tools_sha256=self._offer.tools_sha256,
-            stable_sha256=messages_digest(self._traced),
+            system_sha256=self._offering.system_sha256,
+            tools_sha256=self._offering.tools_sha256,
+            stable_sha256=messages_digest(self._trace),
             tail=TRACE_TAIL,
             limit=iteration.limit,
             purpose=iteration.purpose,
             shows="trace",
             tokens=self.tokens,
-            file_tokens=sum(map(cost_of_files, self._traced)),
-            cache_ttl=self._policies.cache_ttl_seconds,
+            file_tokens=sum(map(cost_of_files, self._trace)),
+            cache_ttl=self._options.cache_ttl_seconds,
             window=window,
             elapsed_ms=self._recorder.elapsed_ms,
             answer_by=way,
             schema_sha256=schema,
-            system="" if self._offer.system_sha256 in known else self._offer.system,
+            system="" if self._offering.system_sha256 in known else self._offering.system,
         )
         await self._recorder.record(start)
         self._extend()
@@ -326,12 +326,12 @@ class Context:
         """
         begun = self._recorder.turn.undecided
         prompt = Prompt(
-            system=self._offer.system,
-            tools=self._offer.specs,
-            messages=tuple(self.view.messages if self._traced is None else self._traced),
+            system=self._offering.system,
+            tools=self._offering.specs,
+            messages=tuple(self.view.messages if self._trace is None else self._trace),
             tail=begun.tail if begun else "",
             tail_kind=begun.tail_kind if begun else "dropped",
-            options=self._options(calls=purpose == "decision", longer=longer),
+            options=self._model_options(calls=purpose == "decision", longer=longer),
             purpose=purpose,
             cache_points=message_counts(begun.points if begun else (), len(self.view.messages)),
             cache_key=self._cache_key,
@@ -339,12 +339,12 @@ class Context:
         self._check_fits(prompt)
         return prompt
 
-    def _options(self, *, calls: bool, longer: int = 0) -> Options:
+    def _model_options(self, *, calls: bool, longer: int = 0) -> Options:
         capabilities = self.model.capabilities
         limit = min(self._output << longer, max(self._window // 2, 1))
         # A trace is answered in prose, whatever the decisions are written in.
-        spoken = self.protocol.name if self._traced is None else NATIVE
-        typed = self.answer(traces=self._traced is not None)
+        spoken = self.protocol.name if self._trace is None else NATIVE
+        typed = self.answer(traces=self._trace is not None)
         by_tool = typed is not None and typed.way == "tool"
         return Options(
             allow_calls=calls,
@@ -353,14 +353,14 @@ class Context:
             json_form=typed.form if typed else None,
             json_object=spoken == "json" and capabilities.json_mode,
             output_limit=max(limit, self._output),
-            reasoning_effort=self._policies.reasoning_effort or "",
-            stop=self.protocol.stop if self._traced is None else (),
+            reasoning_effort=self._options.reasoning_effort or "",
+            stop=self.protocol.stop if self._trace is None else (),
         )
 
     def _extend(self) -> None:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
 
-    def _differs(self, begun: RoundStart, iteration: Iteration) -> bool:
+    def _has_changed(self, begun: RoundStart, iteration: Iteration) -> bool:
         """Whether a round that was begun before would be another one now."""
         stands = begun.points and begun.points[-1].messages == len(self.view.messages)
         return not stands or (
@@ -376,14 +376,14 @@ class Context:
             self.model.name,
             self.protocol.name,
             RENDERER,
-            self._offer.system_sha256,
-            self._offer.tools_sha256,
+            self._offering.system_sha256,
+            self._offering.tools_sha256,
             iteration.limit,
             iteration.purpose,
-            recorded_answer(self._typed),
+            answer_record(self._typed_answer),
         )
 
-    async def _open(self, iteration: Iteration) -> None:
+    async def _open_round(self, iteration: Iteration) -> None:
         timeline, number = self._recorder.timeline, self._recorder.number
         inputs = timeline.inputs_for(number)
         factor = self.view.state.factor_of(self.model.name)
@@ -391,29 +391,29 @@ class Context:
         tail = cache(partial(self._tail, iteration, tail_room))
         budget = Budget(
             total=self._room,
-            fixed=self._offer.fixed,
+            fixed=self._offering.fixed,
             beside=lambda now: estimate(tail(now)) + now.input_cost(inputs),
             factor=factor,
         )
-        window, causes = await self._windows.choose(budget)
+        window, causes = await self._planner.choose(budget)
         if self._recorder.turn.overflowed:
             window, causes = replace(window, unbound=self.view.seq), [*causes, "overflow"]
         inputs = [block for block in inputs if block.seq in timeline.pending]  # else just recalled
         changed = window != self.view.window
         now = self.view.under(window) if changed else self.view.rendering
         pointing = CachePolicy(
-            fixed=self._offer.fixed,
+            fixed=self._offering.fixed,
             factor=factor,
             opens_epoch=bool(causes),
             kept_messages=0
             if set(causes) - {"hide"}
             else self.view.state.unchanged_messages(number),
-            min_rounds=self._policies.cache_point_min_rounds,
-            offset_rounds=self._policies.cache_point_offset_rounds,
+            min_rounds=self._options.cache_point_min_rounds,
+            offset_rounds=self._options.cache_point_offset_rounds,
         )
         self.tokens = budget.cost(now)
         known, before = timeline.known_texts, timeline.last_round
-        way, schema = recorded_answer(self._typed)
+        way, schema = answer_record(self._typed_answer)
         start = RoundStart(
             saw=self.view.seq,
             takes=tuple(block.seq for block in inputs),
@@ -422,8 +422,8 @@ class Context:
             protocol=self.protocol.name,
             model=self.model.name,
             renderer=RENDERER,
-            system_sha256=self._offer.system_sha256,
-            tools_sha256=self._offer.tools_sha256,
+            system_sha256=self._offering.system_sha256,
+            tools_sha256=self._offering.tools_sha256,
             stable_sha256=now.sha256,
             tail=tail(now),
             tail_kind=self.model.capabilities.tail,
@@ -432,12 +432,12 @@ class Context:
             purpose=iteration.purpose,
             tokens=self.tokens,
             file_tokens=now.file_cost(inputs),
-            cache_ttl=self._policies.cache_ttl_seconds,
+            cache_ttl=self._options.cache_ttl_seconds,
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
             elapsed_ms=self._recorder.elapsed_ms,
-            system="" if self._offer.system_sha256 in known else self._offer.system,
-            tools="" if self._offer.tools_sha256 in known else self._offer.tools_text,
+            system="" if self._offering.system_sha256 in known else self._offering.system,
+            tools="" if self._offering.tools_sha256 in known else self._offering.tools_text,
             answer_by=way,
             schema_sha256=schema,
         )
@@ -446,15 +446,15 @@ class Context:
         self._extend()
 
     @property
-    def _windows(self) -> Windows:
-        return Windows(
+    def _planner(self) -> ProjectionPlanner:
+        return ProjectionPlanner(
             recorder=self._recorder,
             model=self.model,
             protocol=self.protocol,
             view=self.view,
-            offer=self._offer,
-            answer=self._typed,
-            policies=self._policies,
+            offer=self._offering,
+            answer=self._typed_answer,
+            options=self._options,
             clock=self._clock,
             listen=self._listen,
             quota=self.quota,
@@ -494,7 +494,7 @@ class Context:
 
     def _local_time(self, *, stays: bool) -> datetime:
         """The time in the user's zone; in a tail that stays it is that of the turn's beginning."""
-        prompt, zone = self._recorder.turn.prompt, self._policies.time_zone
+        prompt, zone = self._recorder.turn.prompt, self._options.time_zone
         now = prompt.ts if prompt and stays else self._clock.now()
         return now if zone is None else now.astimezone(ZoneInfo(zone))
 
@@ -506,16 +506,16 @@ class Context:
     def _tokens_left(self) -> int | None:
         """What the turn may still use, where tokens are all that limits its rounds."""
         left = self.quota.unspent.tokens
-        if left is None or self._policies.max_iterations is not None:
+        if left is None or self._options.max_iterations is not None:
             return None
         return max(left, 0)
 
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""
-        fixed = self._offer.fixed + estimate(prompt.tail)
+        fixed = self._offering.fixed + estimate(prompt.tail)
         shown = self.view.rendering.tokens
-        if self._traced is not None:
-            shown = sum(map(cost, self._traced))
+        if self._trace is not None:
+            shown = sum(map(cost, self._trace))
         factor = self.view.state.factor_of(self.model.name)
         needed_tokens = ceil((shown + fixed) * factor)
         room = self._room

@@ -21,9 +21,9 @@ from loopline.models import Json, JsonObject, OutputType, dumps, well_formed
 from loopline.prompt import View
 from loopline.react.child_runs import Children, Outbox, Spawn
 from loopline.react.extensions import Allow, Ask, Deny, Guard
-from loopline.react.guards import Claim, Judge, Judged, approved, digest_of
-from loopline.react.interrupter import Strikes, Struck, Why
-from loopline.react.journal import bounded, recorded
+from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_digest, is_approval
+from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
+from loopline.react.journal import result_bodies, truncate_outcome
 from loopline.react.loop_options import LoopOptions
 from loopline.react.quota import Quota
 from loopline.react.replies import answer_text
@@ -44,28 +44,28 @@ from loopline.tools import AskUser, ChildTask, Outcome, Tool, ToolContext, ToolI
 
 logger: logging.Logger = logging.getLogger("loopline")
 
-INTERRUPTED = (
+OUTCOME_UNKNOWN = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
     "unknown. Check before you call it once more."
 )
 DENIED = "The user did not approve of this call. Do not make it again; find another way, or ask."
-CUT: Mapping[Why, str] = {
+CAUSE_TEXTS: Mapping[InterruptCause, str] = {
     "steer": "because the user wants something else now",
     "deadline": "because the time of the turn was over",
     "budget": "because the budget of the turn was spent",
 }
-UNKNOWN = " Whether it took effect is unknown."
+EFFECT_UNKNOWN = " Whether it took effect is unknown."
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningCall:
     """A call on its way, whose task may not have been entered yet; `cut` is why it is cut off, if it is."""
 
-    parsed: Judged
+    parsed: CheckedCall
     task: asyncio.Task[None]
     children: Children
     entered: bool = False
-    cut: Why | None = None
+    cause: InterruptCause | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +78,14 @@ class ToolRuntime:
     properties: Mapping[str, Json]
     scratchpad: MutableMapping[str, Any]
     guards: Sequence[Guard] = ()
-    policies: LoopOptions = field(default_factory=LoopOptions)
+    options: LoopOptions = field(default_factory=LoopOptions)
     output: OutputType[Any] | None = None
     spawn: Spawn | None = None
     quota: Quota = field(default_factory=Quota)
     deps: object = field(default=None, repr=False)
 
 
-class Actor:
+class ToolExecutor:
     """Runs calls and records what comes of them."""
 
     def __init__(
@@ -94,18 +94,20 @@ class Actor:
         recorder: Recorder,
         clock: Clock,
         listen: EventSink,
-        hands: ToolRuntime,
-        strikes: Strikes,
+        runtime: ToolRuntime,
+        interrupter: Interrupter,
     ) -> None:
         self._recorder = recorder
         self._clock = clock
         self._listen = listen
-        self._hands = hands
-        self._strikes = strikes
-        self._judge = Judge(recorder, hands.tools, hands.guards, hands.policies, deps=hands.deps)
-        self._running: dict[str, _Running] = {}
-        most = hands.policies.parallel_tools
-        self._places = asyncio.Semaphore(most)
+        self._runtime = runtime
+        self._interrupter = interrupter
+        self._checker = CallChecker(
+            recorder, runtime.tools, runtime.guards, runtime.options, deps=runtime.deps
+        )
+        self._running: dict[str, _RunningCall] = {}
+        most = runtime.options.parallel_tools
+        self._slots = asyncio.Semaphore(most)
 
     async def settle(self) -> None:
         """Give every open call of the turn its one result, save those that wait for the user.
@@ -119,17 +121,17 @@ class Actor:
             waiting, answer = turn.waiting.get(call.call_id), turn.answers.get(call.call_id)
             if waiting is not None and answer is None:
                 continue
-            if answer is not None and _asks_itself(waiting):
+            if answer is not None and _is_own_question(waiting):
                 await self._record_end(call, _as_text(answer.value), "ok")
             elif self._has_children(call):
                 run.append(call)
             elif (begun := turn.started.get(call.call_id)) is not None:
-                await self._settle_begun(call, begun)
-            elif waiting is not None and answer is not None and not approved(answer.value):
+                await self._settle_started(call, begun)
+            elif waiting is not None and answer is not None and not is_approval(answer.value):
                 await self._record_end(call, DENIED, "denied")
             else:
                 run.append(call)
-        await self.act(run)
+        await self.run_calls(run)
 
     def _has_children(self, call: ToolCalled) -> bool:
         """Whether the call began runs that are this conversation's: a fork carries on none."""
@@ -139,24 +141,24 @@ class Actor:
         own = recorder.conversation.name
         return bool(names) and all(parent_name(name) == own for name in names)
 
-    async def _settle_begun(self, call: ToolCalled, begun: ToolStarted) -> None:
+    async def _settle_started(self, call: ToolCalled, begun: ToolStarted) -> None:
         """The result of a call that had begun when its runner was cut off, with what it ran with."""
-        parsed = self._judge.parsed(call)
+        parsed = self._checker.parse(call)
         if isinstance(parsed.tool, LooplineError):
-            await self._record_end(call, INTERRUPTED, "interrupted")
+            await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
             return
         arguments = call.arguments if begun.ran_with is None else begun.ran_with
         try:
             children = self._children(call, None)
-            made = self._call(parsed, parsed.tool.effect, children)
+            made = self._tool_call(parsed, parsed.tool.effect, children)
             check = partial(parsed.tool.reconcile, deepcopy(arguments), made)
-            outcome = await self._strikes.over(lambda: children.over(check()), steerable=False)
-        except Struck:
+            outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
+        except Interrupted:
             outcome = None
         except StoreError:
             raise
         except AskUser as asked:
-            await self._wait(call, asked.kind, asked.question, asked.child)
+            await self._record_pending(call, asked.kind, asked.question, asked.child)
             return
         except ToolError as error:
             await self._record_failure(parsed, str(error))
@@ -165,17 +167,17 @@ class Actor:
             logger.exception("what became of %s cannot be found out", call.tool)
             outcome = None
         if outcome is None:
-            await self._record_end(call, INTERRUPTED, "interrupted")
+            await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
         else:
-            outcome = await self._judge.looked_over(parsed, outcome)
-            await self._record(call, outcome, 0.0, begun.ran_with)
+            outcome = await self._checker.filter_result(parsed, outcome)
+            await self._record_outcome(call, outcome, 0.0, begun.ran_with)
 
-    async def act(self, calls: Sequence[ToolCalled]) -> None:
+    async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
         try:
-            judged = await self._strikes.over(lambda: self._judged(calls))
-        except Struck as struck:  # nothing of them has begun
-            await self.pass_over(calls, struck.why)
+            judged = await self._interrupter.run(lambda: self._check_calls(calls))
+        except Interrupted as interruption:  # nothing of them has begun
+            await self.skip(calls, interruption.cause)
             return
         for parsed in judged:
             before = [
@@ -183,9 +185,9 @@ class Actor:
                 for one in self._running.values()
                 if one.parsed.claim.conflicts(parsed.claim)
             ]
-            children = self._children(parsed.call, self._hands.spawn)
-            task = asyncio.create_task(self._after(before, parsed, children))
-            self._running[parsed.call.call_id] = _Running(parsed, task, children)
+            children = self._children(parsed.call, self._runtime.spawn)
+            task = asyncio.create_task(self._run_in_order(before, parsed, children))
+            self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
         tasks = [one.task for one in self._running.values()]
         try:
             await asyncio.gather(*tasks)
@@ -196,50 +198,50 @@ class Actor:
             await asyncio.gather(*unfinished, return_exceptions=True)
             self._running.clear()
 
-    async def _judged(self, calls: Sequence[ToolCalled]) -> list[Judged]:
+    async def _check_calls(self, calls: Sequence[ToolCalled]) -> list[CheckedCall]:
         """The calls as the guards leave them, one after the other, before any of them runs."""
-        return [await self._judge.judged(self._judge.parsed(call)) for call in calls]
+        return [await self._checker.check(self._checker.parse(call)) for call in calls]
 
-    async def pass_over(self, calls: Sequence[ToolCalled], why: Why) -> None:
+    async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
         """Begin none of the calls, and say so."""
         for call in calls:
-            await self._record_cut(call, why, begun=False)
+            await self._record_interruption(call, why, begun=False)
 
-    def cut(self, why: Why) -> None:
+    def interrupt(self, why: InterruptCause) -> None:
         """Cut off what gives way to a steer, or every call; each gets a result that says so."""
         for one in self._running.values():
-            if one.cut is None and (why == "deadline" or self._yields(one)):
-                one.cut = why
+            if one.cause is None and (why == "deadline" or self._gives_way(one)):
+                one.cause = why
                 if one.entered:  # else it is about to see why
                     one.task.cancel()
 
-    def _yields(self, one: _Running) -> bool:
+    def _gives_way(self, one: _RunningCall) -> bool:
         """Whether a call gives way to a steer: it reads, its children run, or it is not begun yet."""
         begun = one.parsed.call.call_id in self._recorder.turn.started
         return one.parsed.reads or one.children.running or not begun
 
-    async def _after(
-        self, before: Sequence[asyncio.Task[None]], parsed: Judged, children: Children
+    async def _run_in_order(
+        self, before: Sequence[asyncio.Task[None]], parsed: CheckedCall, children: Children
     ) -> None:
         start, running = self._clock.elapsed(), self._running[parsed.call.call_id]
-        if running.cut is not None:
-            await self._record_cut(parsed.call, running.cut, begun=False)
+        if running.cause is not None:
+            await self._record_interruption(parsed.call, running.cause, begun=False)
             return
         running.entered = True
         try:
             if isinstance(parsed.verdict, Ask):  # all that wants leave is asked for together
-                await self._wait(parsed.call, "approval", parsed.verdict.question)
+                await self._record_pending(parsed.call, "approval", parsed.verdict.question)
                 return
             if before:
                 await asyncio.wait(before)
-            if not self._is_held_up(parsed):
-                async with self._places:
+            if not self._is_blocked(parsed):
+                async with self._slots:
                     start = self._clock.elapsed()
-                    await self._ended(parsed, children)
+                    await self._run_to_end(parsed, children)
         except asyncio.CancelledError:
             await self._record_cancelled(parsed, self._since(start))
 
-    async def _ended(self, parsed: Judged, children: Children) -> None:
+    async def _run_to_end(self, parsed: CheckedCall, children: Children) -> None:
         """Run the call to its result, or to a question."""
         call, start = parsed.call, self._clock.elapsed()
         try:
@@ -247,7 +249,7 @@ class Actor:
         except StoreError:
             raise
         except AskUser as asked:
-            await self._wait(call, asked.kind, asked.question, asked.child)
+            await self._record_pending(call, asked.kind, asked.question, asked.child)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
                 logger.warning("%s", note)  # where in its bundle a tool broke: for its author
@@ -257,7 +259,7 @@ class Actor:
             text = f"{type(error).__name__}: {error}"
             await self._record_failure(parsed, text, self._since(start))
 
-    def _is_held_up(self, parsed: Judged) -> bool:
+    def _is_blocked(self, parsed: CheckedCall) -> bool:
         """Whether an earlier call that conflicts waits for leave, or for one that does."""
         turn = self._recorder.turn
         asked = {call_id for call_id, one in turn.waiting.items() if one.kind == "question"}
@@ -266,19 +268,19 @@ class Actor:
         for call in turn.open_calls.values():
             if call.call_id == parsed.call.call_id:
                 break
-            if call.call_id not in asked and self._judge.claim(call).conflicts(parsed.claim):
+            if call.call_id not in asked and self._checker.claim(call).conflicts(parsed.claim):
                 return True
         return False
 
-    async def _record_cancelled(self, parsed: Judged, elapsed_ms: float) -> None:
+    async def _record_cancelled(self, parsed: CheckedCall, elapsed_ms: float) -> None:
         """A call that was cut off, or cancelled its own work; else the turn is being stopped."""
         call, task = parsed.call, asyncio.current_task()
-        why = self._running[call.call_id].cut
+        why = self._running[call.call_id].cause
         if task is None or (task.uncancel() if why else task.cancelling()):
             raise asyncio.CancelledError
         if why is not None:
             begun = call.call_id in self._recorder.turn.started or parsed.reads
-            await self._record_cut(call, why, begun=begun, elapsed_ms=elapsed_ms)
+            await self._record_interruption(call, why, begun=begun, elapsed_ms=elapsed_ms)
         else:
             text = "The tool cancelled its own work."
             await self._record_end(call, text, "error", elapsed_ms)
@@ -286,7 +288,7 @@ class Actor:
     def _since(self, start: float) -> float:
         return round((self._clock.elapsed() - start) * 1000, 3)
 
-    async def _run(self, call: ToolCalled, parsed: Judged, children: Children) -> None:
+    async def _run(self, call: ToolCalled, parsed: CheckedCall, children: Children) -> None:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
@@ -301,27 +303,27 @@ class Actor:
                 pass
         start = self._clock.elapsed()
         if tool.effect != "read":
-            await unclaimed(
+            await wait_for_threads(
                 self._recorder.uid,
                 parsed.claim,
                 self._clock,
-                self._hands.policies.tool_timeout_seconds,
+                self._runtime.options.tool_timeout_seconds,
             )
             if not begun:
                 running = self._running[call.call_id]
                 started = ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
                 # It may have been cut off while others were recorded before it.
-                await self._recorder.record_made(lambda _: () if running.cut else (started,))
+                await self._recorder.record_made(lambda _: () if running.cause else (started,))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
-        made = self._call(parsed, tool.effect, children)
-        outcome = await children.over(self._timed(tool, deepcopy(arguments), made))
-        outcome = await self._judge.looked_over(parsed, outcome)
-        await self._record(call, outcome, self._since(start), ran_with)
+        made = self._tool_call(parsed, tool.effect, children)
+        outcome = await children.run(self._timed(tool, deepcopy(arguments), made))
+        outcome = await self._checker.filter_result(parsed, outcome)
+        await self._record_outcome(call, outcome, self._since(start), ran_with)
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The outcome, unless the time that a call has is over before."""
-        seconds = self._hands.policies.tool_timeout_seconds
+        seconds = self._runtime.options.tool_timeout_seconds
         if seconds is None:
             return await tool.run(arguments, call)
         task = asyncio.current_task()
@@ -344,7 +346,7 @@ class Actor:
         finally:
             alarm.cancel()
 
-    async def _wait(
+    async def _record_pending(
         self,
         call: ToolCalled,
         kind: Literal["question", "approval"],
@@ -356,7 +358,7 @@ class Actor:
             call_id=call.call_id,
             kind=kind,
             question=well_formed(question),
-            digest=digest_of(call),
+            digest=approval_digest(call),
             child=child,
             elapsed_ms=self._recorder.elapsed_ms,
         )
@@ -364,18 +366,20 @@ class Actor:
         asks = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
         self._listen(asks)
 
-    async def _record_cut(
-        self, call: ToolCalled, why: Why, *, begun: bool, elapsed_ms: float = 0.0
+    async def _record_interruption(
+        self, call: ToolCalled, why: InterruptCause, *, begun: bool, elapsed_ms: float = 0.0
     ) -> None:
         """A call that a strike has cut off, or kept from being begun."""
-        said = f"This call was {'cut off' if begun else 'not begun'}, {CUT[why]}."
-        unknown = UNKNOWN if call.call_id in self._recorder.turn.started else ""
+        said = f"This call was {'cut off' if begun else 'not begun'}, {CAUSE_TEXTS[why]}."
+        unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
         status: ResultStatus = "interrupted" if why == "steer" else "stopped"
         await self._record_end(call, said + unknown, status, elapsed_ms)
 
-    async def _record_failure(self, parsed: Judged, text: str, elapsed_ms: float = 0.0) -> None:
+    async def _record_failure(
+        self, parsed: CheckedCall, text: str, elapsed_ms: float = 0.0
+    ) -> None:
         """An error, as the guards let the model read it."""
-        shown = await self._judge.looked_over(parsed, Outcome(text=text))
+        shown = await self._checker.filter_result(parsed, Outcome(text=text))
         await self._record_end(parsed.call, shown.text, "error", elapsed_ms)
 
     async def _record_end(
@@ -391,7 +395,7 @@ class Actor:
         if call.call_id in self._recorder.turn.open_calls:  # cut off once its result was there
             await self._recorder.record(ended)
 
-    async def _record(
+    async def _record_outcome(
         self,
         call: ToolCalled,
         outcome: Outcome,
@@ -399,10 +403,12 @@ class Actor:
         ran_with: JsonObject | None = None,
     ) -> None:
         number = self._recorder.number
-        answer = answer_text(outcome.answer, self._hands.output)
-        kept = bounded(outcome, self._hands.policies.result_bytes)
+        answer = answer_text(outcome.answer, self._runtime.output)
+        kept = truncate_outcome(outcome, self._runtime.options.result_bytes)
         await self._recorder.record_made(
-            lambda timeline: recorded(call, kept, elapsed_ms, timeline, number, ran_with, answer)
+            lambda timeline: result_bodies(
+                call, kept, elapsed_ms, timeline, number, ran_with, answer
+            )
         )
 
     def _children(self, call: ToolCalled, spawn: Spawn | None) -> Children:
@@ -410,13 +416,13 @@ class Actor:
             call.call_id,
             recorder=self._recorder,
             spawn=spawn,
-            policies=self._hands.policies,
-            quota=self._hands.quota,
+            options=self._runtime.options,
+            quota=self._runtime.quota,
             outbox=Outbox(call.call_id, recorder=self._recorder, listen=self._listen),
         )
 
-    def _call(self, parsed: Judged, effect: Effect, children: Children) -> ToolInvocation:
-        recorder, hands, call = self._recorder, self._hands, parsed.call
+    def _tool_call(self, parsed: CheckedCall, effect: Effect, children: Children) -> ToolInvocation:
+        recorder, runtime, call = self._recorder, self._runtime, parsed.call
         turn_id = f"turn_{recorder.number}"
 
         def spawn(task: ChildTask) -> Awaitable[TurnResult]:
@@ -433,24 +439,24 @@ class Actor:
             conversation=recorder.conversation.name,
             turn_id=turn_id,
             user=recorder.conversation.user,
-            properties=hands.properties,
-            scratchpad=hands.scratchpad,
+            properties=runtime.properties,
+            scratchpad=runtime.scratchpad,
             on_progress=children.outbox.progress,
             on_spawn=spawn,
             on_emit=children.outbox.emit,
-            deps=hands.deps,
+            deps=runtime.deps,
         )
         return ToolInvocation(
             context=context,
             timeline=recorder.timeline,
-            view=hands.view(),
-            reader=hands.reader,
+            view=runtime.view(),
+            reader=runtime.reader,
             moment=Moment(self._clock.now(), turn_id),
-            on_outlived=partial(outlived, recorder.uid, parsed.claim),
+            on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
         )
 
 
-def _asks_itself(waiting: ToolPending | None) -> bool:
+def _is_own_question(waiting: ToolPending | None) -> bool:
     """Whether a tool has asked the user; not one of its children, nor a guard."""
     return waiting is not None and waiting.kind == "question" and not waiting.child
 
@@ -463,7 +469,7 @@ _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
 """By the uid of a conversation, for as long as the threads run: they belong to the process."""
 
 
-def outlived(uid: str, claim: Claim, thread: Future[object]) -> None:
+def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
     """Keep claimed what a thread claims whose call was cut off."""
     one = (claim, thread)
     _claimed.setdefault(uid, []).append(one)
@@ -477,7 +483,7 @@ def outlived(uid: str, claim: Claim, thread: Future[object]) -> None:
     thread.add_done_callback(release)
 
 
-async def unclaimed(uid: str, claim: Claim, clock: Clock, seconds: float | None) -> None:
+async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float | None) -> None:
     """Wait until no thread that outlived its call claims the same.
 
     Raises:
@@ -485,13 +491,15 @@ async def unclaimed(uid: str, claim: Claim, clock: Clock, seconds: float | None)
     """
     threads = [thread for other, thread in _claimed.get(uid, []) if other.conflicts(claim)]
     if threads:
-        await _ended(threads, clock, seconds)
+        await _wait_until_done(threads, clock, seconds)
 
 
-async def _ended(threads: Sequence[Future[object]], clock: Clock, seconds: float | None) -> None:
+async def _wait_until_done(
+    threads: Sequence[Future[object]], clock: Clock, seconds: float | None
+) -> None:
     late = asyncio.Event()
     alarm = None if seconds is None else clock.alarm(seconds, late.set)
-    waited = [asyncio.ensure_future(_over(threads)), asyncio.ensure_future(late.wait())]
+    waited = [asyncio.ensure_future(_all_done(threads)), asyncio.ensure_future(late.wait())]
     try:
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -506,6 +514,6 @@ async def _ended(threads: Sequence[Future[object]], clock: Clock, seconds: float
         )
 
 
-async def _over(threads: Sequence[Future[object]]) -> bool:
+async def _all_done(threads: Sequence[Future[object]]) -> bool:
     await asyncio.gather(*map(asyncio.wrap_future, threads), return_exceptions=True)
     return True

@@ -27,8 +27,8 @@ class GuardedCall:
     turn_id: str
     conversation: str
     user: str
-    made: dict[str, int]
-    failed: int = 0
+    earlier_calls: dict[str, int]
+    failures: int = 0
     deps: object = field(default=None, repr=False, compare=False)
 
 
@@ -92,14 +92,14 @@ class Stop:
     text: str = ""
 
 
-Nudged = Reminder | Hold | Stop | None
-Nudge = Callable[[ReactStateV2], Nudged]
+RoundHookResult = Reminder | Hold | Stop | None
+RoundHook = Callable[[ReactStateV2], RoundHookResult]
 """A pure function of the state, asked before each decision and, with `answer` set, about each answer."""
 
 Run = Callable[[TurnPayload], Awaitable[TurnResult[Any]]]
 
 
-class Around(Protocol):
+class Middleware(Protocol):
     """Stands around a whole run; one that does not call `run` stands in for it."""
 
     async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
@@ -108,8 +108,8 @@ class Around(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seams:
-    """What stands around the loop: nudges between rounds, arounds about the whole run."""
+class Extensions:
+    """What a bundle adds to the loop: hooks between rounds and middleware around the whole run."""
 
-    nudges: Sequence[Nudge] = ()
-    arounds: Sequence[Around] = ()
+    round_hooks: Sequence[RoundHook] = ()
+    middleware: Sequence[Middleware] = ()

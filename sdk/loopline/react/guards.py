@@ -52,21 +52,23 @@ class Guards:
 
     async def before(self, call: GuardedCall) -> Verdict:
         """What the guards make of the call."""
-        asked, verdict = await self._judged(call)
+        asked, verdict = await self._verdicts(call)
         return asked if asked is not None and isinstance(verdict, Allow) else verdict
 
     async def granted(self, call: GuardedCall) -> Verdict:
         """What they make of it once the user has approved: no guard asks, any may still deny."""
-        _, verdict = await self._judged(call)
+        _, verdict = await self._verdicts(call)
         return verdict
 
     async def after(self, call: GuardedCall, text: str) -> str:
         """What they leave of the result."""
         for guard in reversed(self.guards):
-            text = _text(await guard.after(replace(call, arguments=deepcopy(call.arguments)), text))
+            text = _check_text(
+                await guard.after(replace(call, arguments=deepcopy(call.arguments)), text)
+            )
         return text
 
-    async def _judged(self, call: GuardedCall) -> tuple[Ask | None, Allow | Deny]:
+    async def _verdicts(self, call: GuardedCall) -> tuple[Ask | None, Allow | Deny]:
         """The first question, and what becomes of the call if the answer to it is yes."""
         asked: Ask | None = None
         changed: JsonObject | None = None
@@ -85,7 +87,7 @@ class Guards:
 
 def allow_only(patterns: Iterable[str]) -> Guard:
     """Deny every tool but those whose name matches, such as `shop.*`, and the loop's `OWN_TOOLS`."""
-    return _AllowOnly(_each(patterns))
+    return _AllowOnly(_pattern_tuple(patterns))
 
 
 def read_only() -> Guard:
@@ -93,26 +95,26 @@ def read_only() -> Guard:
     return _ReadOnly()
 
 
-def rate_limit(most: int, patterns: Iterable[str] = ("*",)) -> Guard:
+def rate_limit(limit: int, patterns: Iterable[str] = ("*",)) -> Guard:
     """Deny calls of matching tools once the turn has made so many of them, all such tools together.
 
     Raises:
         LooplineError: `most` is below 0.
     """
-    if most < 0:
-        raise LooplineError(f"most must be 0 or more, not {most}")
-    return _RateLimit(most, _each(patterns))
+    if limit < 0:
+        raise LooplineError(f"most must be 0 or more, not {limit}")
+    return _RateLimit(limit, _pattern_tuple(patterns))
 
 
-def block_repeated_failures(most: int = 3) -> Guard:
+def block_repeated_failures(limit: int = 3) -> Guard:
     """Deny a call that has failed so often in the turn with these very arguments.
 
     Raises:
         LooplineError: `most` is below 1.
     """
-    if most < 1:
-        raise LooplineError(f"most must be 1 or more, not {most}")
-    return _BlockRepeatedFailures(most)
+    if limit < 1:
+        raise LooplineError(f"most must be 1 or more, not {limit}")
+    return _BlockRepeatedFailures(limit)
 
 
 def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
@@ -127,10 +129,10 @@ def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
         raise LooplineError(f"the question {question!r} is no template: {error}") from error
     if strange := sorted(places - {"tool", "arguments"}):
         raise LooplineError(f"a question has {{tool}} and {{arguments}}, not {strange[0]!r}")
-    return _AskBefore(_each(patterns), question)
+    return _AskBefore(_pattern_tuple(patterns), question)
 
 
-class _KeepsResults:
+class _UnchangedResult:
     """A guard that has nothing to say of results."""
 
     __slots__ = ()
@@ -142,7 +144,7 @@ class _KeepsResults:
 
 
 @dataclass(frozen=True, slots=True)
-class _AllowOnly(_KeepsResults):
+class _AllowOnly(_UnchangedResult):
     patterns: tuple[str, ...]
 
     async def before(self, call: GuardedCall) -> Verdict:
@@ -154,7 +156,7 @@ class _AllowOnly(_KeepsResults):
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadOnly(_KeepsResults):
+class _ReadOnly(_UnchangedResult):
     async def before(self, call: GuardedCall) -> Verdict:
         if call.effect == "read" or call.tool in OWN_TOOLS:
             return Allow()
@@ -162,35 +164,39 @@ class _ReadOnly(_KeepsResults):
 
 
 @dataclass(frozen=True, slots=True)
-class _RateLimit(_KeepsResults):
-    most: int
+class _RateLimit(_UnchangedResult):
+    limit: int
     patterns: tuple[str, ...]
 
     async def before(self, call: GuardedCall) -> Verdict:
         if not _matches(call.tool, self.patterns):
             return Allow()
-        made = sum(count for tool, count in call.made.items() if _matches(tool, self.patterns))
-        if made < self.most:
+        made = sum(
+            count for tool, count in call.earlier_calls.items() if _matches(tool, self.patterns)
+        )
+        if made < self.limit:
             return Allow()
         named = ", ".join(self.patterns)
-        return Deny(f"no more calls of {named} in this turn: at most {self.most}, {made} were made")
+        return Deny(
+            f"no more calls of {named} in this turn: at most {self.limit}, {made} were made"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class _BlockRepeatedFailures(_KeepsResults):
-    most: int
+class _BlockRepeatedFailures(_UnchangedResult):
+    limit: int
 
     async def before(self, call: GuardedCall) -> Verdict:
-        if call.failed < self.most:
+        if call.failures < self.limit:
             return Allow()
         return Deny(
-            f"{call.tool} failed {call.failed} times with these arguments, and is not run with them again "
+            f"{call.tool} failed {call.failures} times with these arguments, and is not run with them again "
             "in this turn: change them, or take another way"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _AskBefore(_KeepsResults):
+class _AskBefore(_UnchangedResult):
     patterns: tuple[str, ...]
     question: str
 
@@ -203,7 +209,7 @@ class _AskBefore(_KeepsResults):
         return Ask(self.question.format(tool=call.tool, arguments=arguments))
 
 
-def _each(patterns: Iterable[str]) -> tuple[str, ...]:
+def _pattern_tuple(patterns: Iterable[str]) -> tuple[str, ...]:
     """The patterns; a text is one of them, and not its letters."""
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
@@ -215,7 +221,7 @@ def _matches(tool: str, patterns: Iterable[str]) -> bool:
 async def _verdict(guard: Guard, call: GuardedCall) -> Verdict:
     """What one guard says; where it breaks, what stands in for that."""
     try:
-        return _checked(await guard.before(call))
+        return _check_verdict(await guard.before(call))
     except Exception:
         logger.exception("the guard %r broke before %s", guard, call.tool)
         if call.effect == "read":
@@ -223,19 +229,19 @@ async def _verdict(guard: Guard, call: GuardedCall) -> Verdict:
         return Deny(f"{call.tool} was not run: what guards it failed. Do not try it again.")
 
 
-def _checked(verdict: object) -> Verdict:
+def _check_verdict(verdict: object) -> Verdict:
     if not isinstance(verdict, Allow | Deny | Ask):
         raise TypeError(f"a guard gives Allow, Deny or Ask, not {verdict!r}")
     return verdict
 
 
-def _text(left: object) -> str:
+def _check_text(left: object) -> str:
     if not isinstance(left, str):
         raise TypeError(f"a guard leaves a text of a result, not {left!r}")
     return left
 
 
-BROKEN = "A guard of this bundle broke over this result: it is not shown."
+GUARD_FAILED = "A guard of this bundle broke over this result: it is not shown."
 """What the model reads where a guard could not say what it may read."""
 
 
@@ -258,7 +264,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CheckedCall:
     """A call with the tool that runs it, or with why none does, and what the guards make of it."""
 
     call: ToolCalled
@@ -274,7 +280,7 @@ class Judged:
         return isinstance(self.tool, LooplineError) or self.tool.effect == "read"
 
 
-class Judge:
+class CallChecker:
     """Reads the calls of a turn, and has its guards judge them and look over their results."""
 
     def __init__(
@@ -282,25 +288,25 @@ class Judge:
         recorder: Recorder,
         tools: Callable[[], ToolSet],
         guards: Sequence[Guard],
-        policies: LoopOptions,
+        options: LoopOptions,
         *,
         deps: object,
     ) -> None:
         self._recorder = recorder
         self._tools = tools
         self._guards = Guards(tuple(guards)) if guards else None
-        self._policies = policies
+        self._options = options
         self._deps = deps
 
-    def parsed(self, call: ToolCalled) -> Judged:
+    def parse(self, call: ToolCalled) -> CheckedCall:
         """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
         try:
             tool = self._tools().find(call.tool)
             tool.check(call.arguments)
         except LooplineError as error:
-            return Judged(call, error, Claim("read"), call.arguments)
+            return CheckedCall(call, error, Claim("read"), call.arguments)
         guarded = None if self._guards is None else self._guarded(call, tool.effect)
-        return Judged(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
+        return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
     def claim(self, call: ToolCalled) -> Claim:
         """What a call excludes; nothing where no tool could run it."""
@@ -314,22 +320,22 @@ class Judge:
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
         """What the call excludes. Beside what a tool runs that declares nothing is a policy."""
         if isinstance(tool, BoundTool) and not tool.function.declared:
-            return Claim(self._policies.unknown_effect)
+            return Claim(self._options.unknown_effect)
         try:
             return Claim(tool.effect, tool.key(arguments))
         except Exception:
             logger.exception("the key of %s cannot be made: it runs alone", tool.spec.name)
             return Claim("exclusive")
 
-    async def judged(self, parsed: Judged) -> Judged:
+    async def check(self, parsed: CheckedCall) -> CheckedCall:
         """The call as the guards leave it."""
         tool, call, guards, guarded = parsed.tool, parsed.call, self._guards, parsed.guarded
         if isinstance(tool, LooplineError) or guards is None or guarded is None:
             return parsed
         turn = self._recorder.turn
         answer, waiting = turn.answers.get(call.call_id), turn.waiting.get(call.call_id)
-        same = waiting is not None and waiting.digest == digest_of(call)
-        agreed = same and answer is not None and approved(answer.value)
+        same = waiting is not None and waiting.digest == approval_digest(call)
+        agreed = same and answer is not None and is_approval(answer.value)
         agreed = agreed or call.call_id in turn.started  # what its children do is carried on
         verdict = await (guards.granted(guarded) if agreed else guards.before(guarded))
         parsed = replace(parsed, verdict=verdict)
@@ -353,19 +359,19 @@ class Judge:
             turn_id=f"turn_{recorder.number}",
             conversation=recorder.conversation.name,
             user=recorder.conversation.user,
-            made=dict(self._made_before(call)),
-            failed=recorder.turn.failures(call),
+            earlier_calls=dict(self._earlier_calls(call)),
+            failures=recorder.turn.failures(call),
             deps=self._deps,
         )
 
-    def _made_before(self, call: ToolCalled) -> Counter[str]:
+    def _earlier_calls(self, call: ToolCalled) -> Counter[str]:
         """How many calls the turn made before this one, by tool: all but those of its batch from this one on."""
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
         since = dropwhile(lambda one: one.call_id != call.call_id, batch)
         return turn.made - Counter(one.tool for one in since)
 
-    async def looked_over(self, judged: Judged, outcome: Outcome) -> Outcome:
+    async def filter_result(self, judged: CheckedCall, outcome: Outcome) -> Outcome:
         """The outcome as the guards let the model read it: its text, and that of each section."""
         guards, guarded = self._guards, judged.guarded
         if guards is None or guarded is None:
@@ -378,7 +384,7 @@ class Judge:
             text = await guards.after(guarded, outcome.text)
         except Exception:
             logger.exception("a guard broke over the result of %s", guarded.tool)
-            return Outcome(text=BROKEN)
+            return Outcome(text=GUARD_FAILED)
         return replace(outcome, text=text, sections=tuple(sections))
 
 
@@ -386,13 +392,13 @@ _YES = frozenset({"yes", "y", "true", "ok", "approve", "approved", "allow"})
 _NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
 
 
-def digest_of(call: ToolCalled) -> str:
+def approval_digest(call: ToolCalled) -> str:
     """What is approved of: the tool with these very arguments, as sha256 in hexadecimal."""
     said = dumps([call.call_id, call.tool, call.arguments])
     return sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def approved(value: Json) -> bool:
+def is_approval(value: Json) -> bool:
     """Whether an answer lets a call run; whatever is no clear yes does not."""
     return value is True or (isinstance(value, str) and value.strip().casefold() in _YES)
 

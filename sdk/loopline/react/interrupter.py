@@ -13,18 +13,18 @@ from loopline.errors import StoreBusy
 from loopline.timeline import Recorder
 
 T = TypeVar("T")
-Why = Literal["steer", "deadline", "budget"]
+InterruptCause = Literal["steer", "deadline", "budget"]
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 """How often a turn looks for what another process has said meanwhile, while a step takes long."""
 
 
-class Struck(Exception):
+class Interrupted(Exception):
     """The step was cut off."""
 
-    def __init__(self, why: Why) -> None:
-        super().__init__(why)
-        self.why: Why = why
+    def __init__(self, cause: InterruptCause) -> None:
+        super().__init__(cause)
+        self.cause: InterruptCause = cause
 
 
 @dataclass(slots=True)
@@ -33,40 +33,44 @@ class _Step:
 
     task: asyncio.Task[object] | None
     steerable: bool
-    struck: Why | None = None
+    cause: InterruptCause | None = None
 
 
-class Strikes:
+class Interrupter:
     """The one scope of a turn: whatever it waits for is cut off by a strike, and nothing begins past its time.
 
     A steer of this process strikes at once, one of another process when it is seen. `cut` is called with
     a strike while calls run, which are cut off one by one.
     """
 
-    def __init__(self, recorder: Recorder, clock: Clock, cut: Callable[[Why], None]) -> None:
+    def __init__(
+        self, recorder: Recorder, clock: Clock, interrupt_calls: Callable[[InterruptCause], None]
+    ) -> None:
         self._recorder = recorder
         self._clock = clock
-        self._cut = cut
+        self._interrupt_calls = interrupt_calls
         self._step: _Step | None = None
         self._deadline: float | None = None
-        self._rung = False
+        self._deadline_reached = False
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether the time of the turn is over."""
         deadline = self._deadline
-        return self._rung or (deadline is not None and self._recorder.elapsed_seconds >= deadline)
+        return self._deadline_reached or (
+            deadline is not None and self._recorder.elapsed_seconds >= deadline
+        )
 
     @asynccontextmanager
-    async def watching(self, deadline: float | None) -> AsyncGenerator[None, None]:
+    async def watch(self, deadline: float | None) -> AsyncGenerator[None, None]:
         """Watch over the turn, which may run so many seconds in all."""
-        self._recorder.on_steer = self._steered
+        self._recorder.on_steer = self._steer
         self._deadline = deadline
         alarm = None
-        if deadline is not None and not self.late:
+        if deadline is not None and not self.is_late:
             left = deadline - self._recorder.elapsed_seconds
-            alarm = self._clock.alarm(left, self._ring)
-        looking = _Later(LOOK_SECONDS, self._look_around)
+            alarm = self._clock.alarm(left, self._reach_deadline)
+        looking = _DelayedTask(POLL_SECONDS, self._poll)
         try:
             yield
         finally:
@@ -75,32 +79,32 @@ class Strikes:
                 alarm.cancel()
             await looking.end()
 
-    async def over(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
+    async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
         """The outcome of a step that may be cut off; past the deadline none is begun.
 
         Raises:
-            Struck: it was cut off, or not begun.
+            Interrupted: it was cut off, or not begun.
         """
-        if self.late:
-            raise Struck("deadline")
+        if self.is_late:
+            raise Interrupted("deadline")
         step = _Step(asyncio.current_task(), steerable)
         outer, self._step = self._step, step
         try:
             try:
                 return await begin()
             finally:
-                if step.struck is not None:
-                    # Struck from inside, a step may end, well or by an error, before its cancellation is
+                if step.cause is not None:
+                    # Interrupted from inside, a step may end, well or by an error, before its cancellation is
                     # thrown; until Python 3.13 `uncancel` leaves that to the next step.
                     await asyncio.sleep(0)
         finally:
             self._step = outer
             # Else the turn itself is being stopped, which goes further than a strike.
-            if step.struck is not None and step.task is not None and not step.task.uncancel():
-                raise Struck(step.struck) from None
+            if step.cause is not None and step.task is not None and not step.task.uncancel():
+                raise Interrupted(step.cause) from None
 
     @contextmanager
-    def apart(self) -> Generator[None, None, None]:
+    def shielded(self) -> Generator[None, None, None]:
         """What is between the steps of a turn is not cut off, whatever stands about it."""
         outer, self._step = self._step, None
         try:
@@ -108,23 +112,23 @@ class Strikes:
         finally:
             self._step = outer
 
-    def strike(self, why: Why) -> None:
+    def interrupt(self, why: InterruptCause) -> None:
         """Cut off what runs."""
         step = self._step
         if step is None:
-            self._cut(why)
-        elif step.task is not None and step.struck is None and (step.steerable or why != "steer"):
-            step.struck = why
+            self._interrupt_calls(why)
+        elif step.task is not None and step.cause is None and (step.steerable or why != "steer"):
+            step.cause = why
             step.task.cancel()
 
-    def _ring(self) -> None:
-        self._rung = True
-        self.strike("deadline")
+    def _reach_deadline(self) -> None:
+        self._deadline_reached = True
+        self.interrupt("deadline")
 
-    def _steered(self) -> None:
-        self.strike("steer")
+    def _steer(self) -> None:
+        self.interrupt("steer")
 
-    async def _look_around(self) -> None:
+    async def _poll(self) -> None:
         """Look again and again; turns that are over sooner never come to it."""
         seen = 0
         while True:
@@ -134,11 +138,11 @@ class Strikes:
                 newest = seen
             if newest > seen:
                 seen = newest
-                self.strike("steer")
-            await asyncio.sleep(LOOK_SECONDS)
+                self.interrupt("steer")
+            await asyncio.sleep(POLL_SECONDS)
 
 
-class _Later:
+class _DelayedTask:
     """Something that is begun after a while, unless it is ended before."""
 
     def __init__(self, seconds: float, begin: Callable[[], Awaitable[None]]) -> None:

@@ -50,20 +50,20 @@ RESULT_BYTES = 2_000_000
 """Bytes of UTF-8 of a result that are kept where nothing else is said."""
 
 
-def bounded(outcome: Outcome, most: int) -> Outcome:
+def truncate_outcome(outcome: Outcome, most: int) -> Outcome:
     """Return the outcome with at most so many bytes of text, and a line where some are left out.
 
     The call has happened, whatever it gave: what is too long is cut, and is no error.
     """
-    text, left = _bounded(outcome.text, most)
+    text, left = _truncate(outcome.text, most)
     sections = list[ResultSection]()
     for section in outcome.sections:
-        shown, left = _bounded(section.text, left)
+        shown, left = _truncate(section.text, left)
         sections.append(replace(section, text=shown))
     return replace(outcome, text=text, sections=tuple(sections))
 
 
-def _bounded(text: str, most: int) -> tuple[str, int]:
+def _truncate(text: str, most: int) -> tuple[str, int]:
     """Return the text in so many bytes, and how many are left then."""
     stored = text.encode("utf-8", "surrogatepass")
     if len(stored) <= most:
@@ -72,7 +72,7 @@ def _bounded(text: str, most: int) -> tuple[str, int]:
     return f"{stored[:most].decode('utf-8', 'ignore')}\n{said}", 0
 
 
-def recorded(
+def result_bodies(
     call: ToolCalled,
     outcome: Outcome,
     elapsed_ms: float,
@@ -94,7 +94,7 @@ def recorded(
     result = ToolResult(
         call_id=call.call_id,
         tool=call.tool,
-        text=rendered(outcome, sids, artifact) or NO_OUTPUT,
+        text=render_outcome(outcome, sids, artifact) or NO_OUTPUT,
         elapsed_ms=elapsed_ms,
         found=outcome.match_count,
         shows=outcome.shows,
@@ -105,7 +105,7 @@ def recorded(
     return [result, *added, *outcome.bodies, *kept]
 
 
-def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
+def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
     """The text that the model reads: the lead, the sections, the sources with their numbers."""
     numbers = iter(sids)
     parts = [outcome.text]
@@ -124,7 +124,7 @@ def rendered(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-async def acknowledged(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
+async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
     """Find what the marks in notes change of the current plan's steps."""
     current, snapshot = timeline.plans.current, None
     if current and notes:
@@ -140,38 +140,38 @@ async def acknowledged(timeline: Timeline, notes: str, moment: Moment) -> list[B
     return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
 
 
-def sound(echo: ReasoningReplay | None) -> ReasoningReplay | None:
+def well_formed_echo(echo: ReasoningReplay | None) -> ReasoningReplay | None:
     """The echo, as a log can hold it."""
     return echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts)))
 
 
-def thoughts(reply: Reply) -> list[Thinking]:
+def thinking_bodies(reply: Reply) -> list[Thinking]:
     """What the model has thought, for people."""
     return [Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
 
 
-def noticed(code: str, text: str) -> list[Notice]:
-    """What a nudge says, as the log keeps it."""
+def notice_bodies(code: str, text: str) -> list[Notice]:
+    """What a hook says, as the log keeps it."""
     return [Notice(code=code, text=well_formed(text))] if text else []
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LoopEnd:
     """Why the loop is over, or that it pauses."""
 
     reason: ExitReason
     error: str = ""
 
 
-def answered(turn: Turn, answers: int) -> Ended | None:
+def recorded_end(turn: Turn, answers: int) -> LoopEnd | None:
     """How the loop ended before the turn was cut off; None when it has not come to so many answers."""
     if len(turn.completions) < answers:
         return None
     answer = turn.completions[answers - 1]
-    return Ended(answer.reason, answer.error)
+    return LoopEnd(answer.reason, answer.error)
 
 
-async def completion(
+async def make_completion(
     timeline: Timeline,
     text: str,
     *,
@@ -204,13 +204,13 @@ async def completion(
 EMPTY_REPLY = "(nothing)"
 """What stands for a reply without a word."""
 
-Collected = Literal["summary", "partial"]
+FallbackStyle = Literal["summary", "partial"]
 PARTIAL_CHARACTERS = 30_000
 """What an answer of collected results holds at most, beside a line for each call."""
 LISTED_CALLS = 200
 """So many calls have a line each, the newest."""
 
-_BECAUSE: Mapping[ExitReason, str] = {
+_REASON_TEXTS: Mapping[ExitReason, str] = {
     "max_iterations": "the round limit was reached",
     "deadline": "the time of the turn was over",
     "budget": "the budget of the turn was spent",
@@ -218,22 +218,24 @@ _BECAUSE: Mapping[ExitReason, str] = {
 }
 
 
-async def fallback(
+async def make_fallback(
     timeline: Timeline,
     turn: Turn,
     reason: ExitReason,
     error: str = "",
     *,
-    way: Collected = "summary",
+    way: FallbackStyle = "summary",
     output: OutputType[Any] | None = None,
 ) -> Completion:
     """The held draft, else what was collected: a line for each call, or all that the calls gave."""
     if turn.draft is not None:
         text = turn.draft.text
-        return await completion(
+        return await make_completion(
             timeline, text, flag="draft", reason=reason, error=error, output=output
         )
-    because = f"the model could not be asked ({error})" if error else _BECAUSE.get(reason, reason)
+    because = (
+        f"the model could not be asked ({error})" if error else _REASON_TEXTS.get(reason, reason)
+    )
     listed = turn.results[-LISTED_CALLS:]
     lines = [f"There is no answer: {because}."]
     if listed:
@@ -246,10 +248,10 @@ async def fallback(
         if way == "partial":
             lines.append(excerpt)
     text = "\n".join(lines)
-    return await completion(timeline, text, flag=way, reason=reason, error=error)
+    return await make_completion(timeline, text, flag=way, reason=reason, error=error)
 
 
-def continued(turn: Turn) -> str:
+def cut_off_text(turn: Turn) -> str:
     """Return what was written of a reply that was cut off, so far."""
     texts = list[str]()
     for decision in reversed(turn.decisions):

@@ -210,7 +210,7 @@ _CHECKS: Mapping[str, Check] = {
 }
 
 
-def checked(limits: Limits) -> Limits:
+def check_limits(limits: Limits) -> Limits:
     """The limits, when they are ones.
 
     Raises:
@@ -226,15 +226,15 @@ def checked(limits: Limits) -> Limits:
     return limits
 
 
-def recorded(limits: Limits) -> dict[str, LimitValue]:
+def stored_limits(limits: Limits) -> dict[str, LimitValue]:
     """The limits as a turn's prompt keeps them."""
     return {name: cast("LimitValue", value) for name, value in limits.items()}
 
 
-def recalled(kept: Mapping[str, LimitValue]) -> Limits:
+def restore_limits(kept: Mapping[str, LimitValue]) -> Limits:
     """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
     known = {name: value for name, value in kept.items() if name in _CHECKS}
-    return checked(cast("Limits", known))
+    return check_limits(cast("Limits", known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +279,7 @@ class LoopOptions:
     summary_hint: str | None = None
     time_zone: str | None = None
 
-    def under(self, *limits: Limits) -> LoopOptions:
+    def with_limits(self, *limits: Limits) -> LoopOptions:
         """These, with what the limits set, the later ones over the earlier.
 
         Raises:
@@ -287,10 +287,10 @@ class LoopOptions:
         """
         together: Limits = {}
         for one in limits:
-            together.update(checked(one))
+            together.update(check_limits(one))
         return replace(self, **together)
 
-    def sound(self) -> LoopOptions:
+    def validated(self) -> LoopOptions:
         """These, when they go together.
 
         Raises:
@@ -317,7 +317,7 @@ class LoopOptions:
         """Every policy by its name."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
-    def apart_from(self, other: LoopOptions) -> dict[str, LimitValue]:
+    def differences(self, other: LoopOptions) -> dict[str, LimitValue]:
         """What these have otherwise than others, by name."""
         others = other.values
         return {name: value for name, value in self.values.items() if value != others[name]}
@@ -365,20 +365,20 @@ GROUPS: Mapping[str, Iterable[str]] = {
     ),
     "dialect": ("dialect",),
 }
-"""The policies by what they are about."""
+"""The options by what they are about."""
 
 
-def chosen_protocol(policies: LoopOptions, model: Model) -> DecisionProtocol:
+def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
     """The protocol that is asked for, unless the model cannot keep it; "auto" is the best it can."""
     capabilities = model.capabilities
-    match policies.protocol:
+    match options.protocol:
         case "json" | "tagged" | "thought_action" as name if capabilities.write_decisions:
             return protocol(name)
         case _:
-            return protocol(_best(capabilities, policies.text_protocol))
+            return protocol(_best_protocol(capabilities, options.text_protocol))
 
 
-def _best(capabilities: Capabilities, text: TextProtocol) -> ProtocolName:
+def _best_protocol(capabilities: Capabilities, text: TextProtocol) -> ProtocolName:
     if capabilities.tool_call:
         return "native"
     if text != "auto":

@@ -23,45 +23,45 @@ LONGEST_WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """How often a request is made again, when the model may answer later.
 
     It waits a part of a second drawn by lot, then up to twice and four times as long, and never less than the server
-    asks for; a server that asks for more than a minute is not waited for. `again` hears of each attempt
-    that is given up: its number, why, and the seconds until the next. One that `falls_back` does not repeat
+    asks for; a server that asks for more than a minute is not waited for. `on_retry` hears of each attempt
+    that is given up: its number, why, and the seconds until the next. One that `has_fallback` does not repeat
     a request that timed out, for another model can be asked at once.
     """
 
     clock: Clock
     retries: int
-    falls_back: bool = False
-    again: Callable[[int, ModelUnavailable, float], Awaitable[None]] | None = None
-    draw: Callable[[], float] = random.random
+    has_fallback: bool = False
+    on_retry: Callable[[int, ModelUnavailable, float], Awaitable[None]] | None = None
+    jitter: Callable[[], float] = random.random
 
-    def wait(self, attempt: int, error: ModelUnavailable) -> float | None:
+    def delay(self, attempt: int, error: ModelUnavailable) -> float | None:
         """The seconds until the attempt after this one; None when there is to be none."""
-        if attempt > self.retries or (self.falls_back and isinstance(error, ModelTimedOut)):
+        if attempt > self.retries or (self.has_fallback and isinstance(error, ModelTimedOut)):
             return None
         wanted = error.retry_after or 0.0
         if wanted > LONGEST_WAIT_SECONDS:
             return None
         most = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
-        return max(wanted, self.draw() * most)
+        return max(wanted, self.jitter() * most)
 
 
-class Unasked(Exception):
+class RequestSkipped(Exception):
     """No model is asked for this decision or answer."""
 
-    def __init__(self, why: Literal["recalled", "budget"]) -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: Literal["recalled", "budget"]) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
-async def ask(
+async def request_reply(
     model: Model,
     prompt: Prompt,
     hear: Callable[[TextDelta], None],
-    patience: Patience | None = None,
+    patience: RetryPolicy | None = None,
 ) -> Reply:
     """The model's reply; `hear` gets its pieces on the way, a long one in parts.
 
@@ -71,18 +71,18 @@ async def ask(
     attempt = 1
     while True:
         try:
-            return replace(await _once(model, prompt, hear), attempt=attempt)
+            return replace(await _attempt(model, prompt, hear), attempt=attempt)
         except ModelUnavailable as error:
-            seconds = patience.wait(attempt, error) if patience else None
+            seconds = patience.delay(attempt, error) if patience else None
             if patience is None or seconds is None:
                 raise
-            if patience.again is not None:
-                await patience.again(attempt, error, seconds)
+            if patience.on_retry is not None:
+                await patience.on_retry(attempt, error, seconds)
             await patience.clock.sleep(seconds)
         attempt += 1
 
 
-async def _once(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None]) -> Reply:
+async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], None]) -> Reply:
     reply: Reply | None = None
     pieces = model.stream(prompt)
     try:

@@ -1,4 +1,4 @@
-"""Presets: the policies of the five systems that this engine unites, and its own, as plain values."""
+"""Presets: the options of the five systems that this engine unites, and its own, as plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Literal
 
 from loopline.errors import LooplineError
-from loopline.react.loop_options import Limits, LoopOptions, checked
+from loopline.react.loop_options import Limits, LoopOptions, check_limits
 from loopline.timeline import LimitValue
 
 PresetName = Literal["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
@@ -28,7 +28,7 @@ class Preset:
 
     name: str
     about: str
-    policies: LoopOptions = field(default_factory=LoopOptions)
+    options: LoopOptions = field(default_factory=LoopOptions)
     variables: Mapping[str, Variable] = field(default_factory=dict[str, Variable], hash=False)
 
     def environment(self, environment: Mapping[str, str]) -> Limits:
@@ -43,7 +43,7 @@ class Preset:
             if not text:
                 continue
             try:
-                limits.update(checked(variable(text)))
+                limits.update(check_limits(variable(text)))
             except (ValueError, LooplineError) as error:
                 raise LooplineError(
                     f"the environment variable {name} is {text!r}: {error}"
@@ -52,9 +52,9 @@ class Preset:
 
 
 def presets_diff(one: Preset, other: Preset) -> dict[str, tuple[LimitValue, LimitValue]]:
-    """The policies in which two presets differ, by name."""
-    theirs = other.policies.values
-    apart = one.policies.apart_from(other.policies)
+    """The options in which two presets differ, by name."""
+    theirs = other.options.values
+    apart = one.options.differences(other.options)
     return {name: (value, theirs[name]) for name, value in apart.items()}
 
 
@@ -109,12 +109,12 @@ _ALL = (
     Preset(
         name="kdcube",
         about="channels in one stream, one call after the other",
-        policies=LoopOptions(protocol="tagged", chain="first", parallel_tools=1, dialect="kdcube"),
+        options=LoopOptions(protocol="tagged", chain="first", parallel_tools=1, dialect="kdcube"),
     ),
     Preset(
         name="fim",
         about="a loop of calls, then a request of its own that writes the answer",
-        policies=LoopOptions(
+        options=LoopOptions(
             max_iterations=50,
             chain="first",
             text_protocol="json",
@@ -132,7 +132,7 @@ _ALL = (
     Preset(
         name="nadoo",
         about="thought, action, observation: one tool at a time",
-        policies=LoopOptions(
+        options=LoopOptions(
             max_iterations=10,
             protocol="thought_action",
             chain="first",
@@ -143,7 +143,7 @@ _ALL = (
     Preset(
         name="chatcli",
         about="a worker with 30 rounds and 10 minutes, whose work is kept at the limit",
-        policies=LoopOptions(
+        options=LoopOptions(
             max_iterations=30,
             chain="first",
             deadline_seconds=600.0,
@@ -162,7 +162,7 @@ _ALL = (
     Preset(
         name="beakr",
         about="as many rounds as 200,000 tokens and 10 minutes allow",
-        policies=LoopOptions(
+        options=LoopOptions(
             max_iterations=None,
             max_tokens=200_000,
             deadline_seconds=600.0,

@@ -37,10 +37,10 @@ from loopline.prompt import (
     truncate,
 )
 from loopline.react.loop_options import LoopOptions
-from loopline.react.model_requests import Patience, ask
+from loopline.react.model_requests import RetryPolicy, request_reply
 from loopline.react.quota import MeteredModel, OutOfBudget, Quota
-from loopline.react.replies import TypedAnswer, recorded_answer
-from loopline.react.tool_offering import Offer
+from loopline.react.replies import TypedAnswer, answer_record
+from loopline.react.tool_offering import ToolOffering
 from loopline.timeline import (
     Body,
     PlanHistory,
@@ -63,7 +63,7 @@ THINKING_ROOM = 8_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Smaller:
+class _Reduction:
     """A smaller window, what the request costs under it, and how it is told."""
 
     window: Window
@@ -87,16 +87,16 @@ class _SummaryTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class ProjectionPlanner:
     """Chooses the window of a round that is about to be opened; what it drops it says in the log."""
 
     recorder: Recorder
     model: Model
     protocol: DecisionProtocol
     view: View
-    offer: Offer
+    offer: ToolOffering
     answer: TypedAnswer | None
-    policies: LoopOptions
+    options: LoopOptions
     clock: Clock
     listen: EventSink
     quota: Quota
@@ -104,42 +104,42 @@ class Windows:
     async def choose(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
         view, window, causes = self.view, self.view.window, list[str]()
-        changes = self._changes()
-        if changes or self._cold() or view.state.last_hide > window.hides:
-            window, causes = await computed(partial(self._changed, changes))
+        changes = self._change_causes()
+        if changes or self._cache_is_cold() or view.state.last_hide > window.hides:
+            window, causes = await computed(partial(self._after_changes, changes))
         now = view.rendering if window == view.window else view.under(window)
         if budget.over(now, TRIGGER):
-            smaller = await self._compacted(window, budget)
+            smaller = await self._compact(window, budget)
             if smaller != window:
                 window, causes = smaller, [*causes, "compaction"]
         elif causes == ["prune"]:
-            await self._tell_pruned(window)
+            await self._record_prune(window)
         if window != view.window:
             await computed(partial(view.under, window))  # so that opening it costs nothing
         return window, causes
 
-    def _changed(self, changes: list[str]) -> tuple[Window, list[str]]:
+    def _after_changes(self, changes: list[str]) -> tuple[Window, list[str]]:
         """The window that goes with what has changed, and what has."""
         window, causes = self.view.window, changes
         if causes == ["start"]:
-            window = replace(window, result_limit=self.policies.result_characters)
+            window = replace(window, result_limit=self.options.result_characters)
         elif causes:
-            window = self._aged(window)
+            window = self._age(window)
         if causes:
             window = replace(window, carrying=self.model.capabilities.attachment_support)
         hidden = self.view.state.last_hide
         if hidden > window.hides:
             window, causes = replace(window, hides=hidden), [*causes, "hide"]
-        if self._cold() and not causes:
-            pruned = self._aged(window)
-            if self._is_worth_it(pruned):
+        if self._cache_is_cold() and not causes:
+            pruned = self._age(window)
+            if self._is_worth_pruning(pruned):
                 window, causes = pruned, ["prune"]
-        window = window if causes in ([], ["start"]) else self._unbound(window)
+        window = window if causes in ([], ["start"]) else self._without_reasoning(window)
         if window != self.view.window:
             self.view.under(window)
         return window, causes
 
-    async def _tell_pruned(self, window: Window) -> None:
+    async def _record_prune(self, window: Window) -> None:
         """Say that something is no longer shown, if so: feedback alone takes nothing away."""
         before = self.view.window
         alike = replace(window, feedback=before.feedback, unbound=before.unbound)
@@ -148,45 +148,45 @@ class Windows:
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
             )
-            await self._tell([SystemMessage(code="prune", text=text)])
+            await self._record([SystemMessage(code="prune", text=text)])
 
-    def _changes(self) -> list[str]:
+    def _change_causes(self) -> list[str]:
         """What makes this prompt another one than that of the round before, from its beginning."""
         before = self.recorder.timeline.last_round
         if before is None:
             return ["start"]
         causes = {
-            "model": before.model != self.model.name or self._carries_otherwise(),
+            "model": before.model != self.model.name or self._attachment_support_changed(),
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
             "instructions": before.system_sha256 != self.offer.system_sha256,
             "tools": before.tools_sha256 != self.offer.tools_sha256,
-            "output": (before.answer_by, before.schema_sha256) != recorded_answer(self.answer),
+            "output": (before.answer_by, before.schema_sha256) != answer_record(self.answer),
         }
         return [cause for cause, is_one in causes.items() if is_one]
 
-    def _carries_otherwise(self) -> bool:
+    def _attachment_support_changed(self) -> bool:
         """Whether the model takes other files than it did."""
         known, now = self.view.window.carrying, self.model.capabilities.attachment_support
         return replace(known, tokens=now.tokens) != now
 
-    def _aged(self, window: Window) -> Window:
-        newest, most = self.recorder.timeline.reactions.newest, self.policies.result_characters
+    def _age(self, window: Window) -> Window:
+        newest, most = self.recorder.timeline.reactions.newest, self.options.result_characters
         return age(
             replace(window, result_limit=min(window.result_limit, most)),
             self.recorder.number,
-            self.policies.keep_recent_turns,
-            self.policies.keep_recent_intact_turns,
+            self.options.keep_recent_turns,
+            self.options.keep_recent_intact_turns,
             newest,
         )
 
-    def _unbound(self, window: Window) -> Window:
+    def _without_reasoning(self, window: Window) -> Window:
         """The window in another prompt than before, behind which no thinking so far belongs."""
         return replace(window, unbound=self.view.seq)
 
-    def _cold(self) -> bool:
+    def _cache_is_cold(self) -> bool:
         """Whether the provider has forgotten the prompt of the round before."""
-        last, ttl = self.recorder.timeline.last_asked, self.policies.cache_ttl_seconds
+        last, ttl = self.recorder.timeline.last_asked, self.options.cache_ttl_seconds
         if last is None or not ttl:
             return False
         match last.body:
@@ -196,48 +196,51 @@ class Windows:
                 pass
         return self.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
 
-    def _is_worth_it(self, pruned: Window) -> bool:
+    def _is_worth_pruning(self, pruned: Window) -> bool:
         """Whether the window makes the prompt smaller, or puts feedback where it belongs."""
         if pruned == self.view.window:
             return False
         smaller = self.view.under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compacted(self, given: Window, budget: Budget) -> Window:
+    async def _compact(self, given: Window, budget: Budget) -> Window:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
-        view, window = self.view, self._unbound(self._aged(given))
+        view, window = self.view, self._without_reasoning(self._age(given))
         before = budget.cost(view.rendering)
         self.listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
-        lighter = await computed(partial(self._lighter, given, window, budget))
+        lighter = await computed(partial(self._clear_least, given, window, budget))
         if lighter.enough:
-            await self._tell([self._made_room(before, lighter.named, lighter.cost)])
+            await self._record([self._compaction_message(before, lighter.named, lighter.cost)])
             return lighter.window
-        summed = await self._summed_up(window, budget, before)
-        shorter = await computed(partial(_shorter, view, summed or window, budget))
+        summed = await self._summarize(window, budget, before)
+        shorter = await computed(partial(_shorten, view, summed or window, budget))
         if summed is None and shorter.window != given:
-            await self._tell([self._made_room(before, shorter.named, shorter.cost)])
+            await self._record([self._compaction_message(before, shorter.named, shorter.cost)])
             return await computed(partial(truncate, view, shorter.window, budget))
         return shorter.window
 
-    def _lighter(self, given: Window, window: Window, budget: Budget) -> _Smaller:
+    def _clear_least(self, given: Window, window: Window, budget: Budget) -> _Reduction:
         """The window with as little cleared as is enough, if that can be."""
         view = self.view
         smaller, enough = clear_results(view, window, budget)
         named = "what older calls gave is now only named: each line says which ref restores it"
-        if enough and view.under(smaller).tokens == view.under(self._unbound(given)).tokens:
+        if (
+            enough
+            and view.under(smaller).tokens == view.under(self._without_reasoning(given)).tokens
+        ):
             named = "what was thought in earlier rounds is no longer shown"
-        return _Smaller(smaller, budget.cost(view.under(smaller)), named, enough=enough)
+        return _Reduction(smaller, budget.cost(view.under(smaller)), named, enough=enough)
 
-    async def _summed_up(self, window: Window, budget: Budget, before: int) -> Window | None:
+    async def _summarize(self, window: Window, budget: Budget, before: int) -> Window | None:
         """The window under which a new summary stands for all but the newest rounds.
 
         One that was recorded before a cut, and never used, is used first.
         """
-        task = await computed(partial(self._to_summarize, window, budget))
+        task = await computed(partial(self._plan_summary, window, budget))
         if not isinstance(task, _SummaryTask):
             return task
         covered, view = task.covered, self.view
-        written = await self._written(task.messages, summary_instructions(task.hint))
+        written = await self._write_summary(task.messages, summary_instructions(task.hint))
         made = partial(summarize, covered, written, task.hint, self.recorder.timeline)
         summary = replace(
             await computed(made),
@@ -248,12 +251,12 @@ class Windows:
         told: list[Body] = [summary, *history]
         first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
         named = f"{first} to {last} are summed up"
-        await self._tell([*told, self._made_room(before, named)])
+        await self._record([*told, self._compaction_message(before, named)])
         recorded = view.state.newest_summary
         seq = recorded.seq if recorded else 0
         return replace(task.window, summary=seq, start=covered.cut.seq)
 
-    def _to_summarize(self, window: Window, budget: Budget) -> _SummaryTask | Window | None:
+    def _plan_summary(self, window: Window, budget: Budget) -> _SummaryTask | Window | None:
         """What is to be summed up, or the window of a summary that stands ready; None when there is neither."""
         view = self.view
         unused = view.unused_summary(window)
@@ -261,15 +264,15 @@ class Windows:
             return unused
         window = unused or window
         now = view.under(window)
-        covered = self._to_cover(window, now, budget)
+        covered = self._coverage(window, now, budget)
         if covered is None:
             return unused
         usual = "general" if covered.cut.opens_turn else "react_iteration"
-        hint = summary_hint(self.policies.summary_hint or usual)
-        messages = self._to_sum_up(window, covered.cut, summary_instructions(hint), budget)
+        hint = summary_hint(self.options.summary_hint or usual)
+        messages = self._summary_messages(window, covered.cut, summary_instructions(hint), budget)
         return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
-    def _to_sum_up(
+    def _summary_messages(
         self, window: Window, cut: CutPoint, asked: str, budget: Budget
     ) -> Sequence[Message] | None:
         """The messages before a cut, with their thinking as the provider's cache has them, else without.
@@ -283,7 +286,7 @@ class Windows:
                     return shown.messages[: one.messages]
         return None
 
-    def _to_cover(self, window: Window, now: Rendering, budget: Budget) -> SummaryRange | None:
+    def _coverage(self, window: Window, now: Rendering, budget: Budget) -> SummaryRange | None:
         """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
         view, room = self.view, budget.room(now)
         if not now.cuts:
@@ -312,7 +315,7 @@ class Windows:
             history=plan.history(plans, int(room * LEDGER_SHARE * HISTORY_SHARE)),
         )
 
-    async def _written(self, messages: Sequence[Message] | None, asked: str) -> SummaryReply:
+    async def _write_summary(self, messages: Sequence[Message] | None, asked: str) -> SummaryReply:
         """What the model writes for a summary of these messages.
 
         They are the beginning of the last request, so that most of it is read from the provider's cache.
@@ -329,7 +332,7 @@ class Windows:
             tail_kind="inside" if capabilities.tail == "inside" else "dropped",
             options=Options(
                 allow_calls=False,
-                reasoning_effort=self.policies.reasoning_effort or "",
+                reasoning_effort=self.options.reasoning_effort or "",
                 output_limit=min(longest, capabilities.output_limit),
             ),
             purpose="summary",
@@ -337,16 +340,18 @@ class Windows:
         start = self.clock.elapsed()
         written = SummaryReply(model=self.model.name)
         try:
-            patience = Patience(clock=self.clock, retries=self.policies.model_retries)
+            patience = RetryPolicy(clock=self.clock, retries=self.options.model_retries)
             factor = self.view.state.factor_of(self.model.name)
-            reply = await ask(
-                MeteredModel(self.model, self.quota, factor=factor), prompt, _unheard, patience
+            reply = await request_reply(
+                MeteredModel(self.model, self.quota, factor=factor), prompt, _ignore, patience
             )
         except OutOfBudget as error:
             return SummaryReply(why=str(error))
         except ModelError as error:
             return replace(written, elapsed_ms=elapsed_ms(self.clock, start), why=str(error))
-        text = "" if reply.stop_reason == "refusal" else well_formed(self._said(reply)).strip()
+        text = (
+            "" if reply.stop_reason == "refusal" else well_formed(self._summary_text(reply)).strip()
+        )
         return replace(
             written,
             text=text,
@@ -356,7 +361,7 @@ class Windows:
             why="" if text else "the model wrote no summary",
         )
 
-    def _said(self, reply: Reply) -> str:
+    def _summary_text(self, reply: Reply) -> str:
         """The words of a summary, from a model that may keep to the protocol of its decisions."""
         match self.protocol.decode(reply):
             case Answer(text=text):
@@ -364,24 +369,24 @@ class Windows:
             case _:
                 return reply.text
 
-    def _made_room(self, before: int, named: str, after: int = 0) -> SystemMessage:
+    def _compaction_message(self, before: int, named: str, after: int = 0) -> SystemMessage:
         to = f" to {after}" if after else ""
         text = f"To make room, from about {before} tokens{to}, {named}."
         return SystemMessage(code="compaction", text=text)
 
-    async def _tell(self, bodies: Sequence[Body]) -> None:
+    async def _record(self, bodies: Sequence[Body]) -> None:
         await self.recorder.record(*bodies)
         self.view.extend(self.recorder.timeline.after(self.view.seq))
 
 
-def _shorter(view: View, window: Window, budget: Budget) -> _Smaller:
+def _shorten(view: View, window: Window, budget: Budget) -> _Reduction:
     """The window under which the prompt fits, with texts cut where clearing is not enough."""
     if budget.over(view.under(window), TRIGGER):
         window, _ = clear_results(view, window, budget)
     smaller = truncate(view, window, budget)
     named = "what calls gave is now only named, and long texts are cut: refs restore them"
-    return _Smaller(smaller, budget.cost(view.under(smaller)), named)
+    return _Reduction(smaller, budget.cost(view.under(smaller)), named)
 
 
-def _unheard(piece: TextDelta) -> None:
+def _ignore(piece: TextDelta) -> None:
     """Nobody listens to a summary being written."""

@@ -25,18 +25,18 @@ from loopline.models.tokens import cost_of_prompt, estimate
 from loopline.react.loop_options import LoopOptions
 from loopline.timeline import Recorder, Turn, parent_name
 
-LEAST_OUTPUT = 256
+MIN_OUTPUT = 256
 """Output tokens below which a request is not worth sending, unless it wants fewer."""
 ANSWER_OUTPUT = 1_000
 """Output tokens that a forced answer should have."""
-KEPT_INPUT = 1_000
+ANSWER_INPUT = 1_000
 """Input tokens that are kept for a forced answer, beside its output."""
-KEPT_SHARE = 0.25
+ANSWER_SHARE = 0.25
 """The largest share of a limit that is kept for a forced answer."""
 
-_COUNTED = 0.95
+_LOWEST_ESTIMATE = 0.95
 """The least that an estimate of input is of what a provider counts."""
-_EXACT = 1 - 1e-9
+_ROUNDING = 1 - 1e-9
 """Rounds a sum of dollars down, so that what is reserved is never more than what is left."""
 
 
@@ -56,7 +56,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class RequestEstimate:
     """A request before it is sent: its estimated input and its output limit, in tokens.
 
     The price is in US dollars for a million tokens, 0 where nobody knows one. An answer may use what is kept for it.
@@ -69,7 +69,7 @@ class Need:
     is_answer: bool
 
     @classmethod
-    def of(cls, prompt: Prompt, tokens: int, capabilities: Capabilities) -> Need:
+    def of(cls, prompt: Prompt, tokens: int, capabilities: Capabilities) -> RequestEstimate:
         """Return the need of a prompt with so many input tokens, at the highest price they can have."""
         dearest, output_price = _prices(capabilities.price, tokens)
         return cls(
@@ -85,9 +85,9 @@ class Need:
         cost = (self.input * self.input_price + output * self.output_price) / 1_000_000
         return Amount(self.input + output, cost)
 
-    def affordable(self, left: Left, claimants: int) -> int:
+    def affordable(self, left: Remaining, claimants: int) -> int:
         """Return the output tokens that one of so many claimants can have; negative when there are none."""
-        output, least = self.output, self.amount(min(LEAST_OUTPUT, self.output))
+        output, least = self.output, self.amount(min(MIN_OUTPUT, self.output))
         if left.tokens is not None:
             share = min(max(left.tokens // claimants, least.tokens), left.tokens)
             output = min(output, share - self.input)
@@ -97,12 +97,12 @@ class Need:
             if spare < 0:
                 return -1
             if self.output_price:
-                output = min(output, int(spare / self.output_price * 1_000_000 * _EXACT))
+                output = min(output, int(spare / self.output_price * 1_000_000 * _ROUNDING))
         return output
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Remaining:
     """What is left of the limits; None where there is no limit."""
 
     tokens: int | None
@@ -119,10 +119,10 @@ class Quota:
     """
 
     parent: Quota | None = None
-    limit: Left = Left(None, None)
+    limit: Remaining = Remaining(None, None)
     deadline_seconds: float | None = None
     elapsed_seconds: Callable[[], float] | None = None
-    kept_share: float = 0.0
+    answer_share: float = 0.0
     recorded: Amount = field(default_factory=Amount)
     settled: Amount = field(default_factory=Amount)
     reserved: Amount | None = None
@@ -133,14 +133,14 @@ class Quota:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def open(
-        self, turn: Turn, policies: LoopOptions, elapsed_seconds: Callable[[], float] | None = None
+        self, turn: Turn, options: LoopOptions, elapsed_seconds: Callable[[], float] | None = None
     ) -> None:
-        """Take the limits of the policies, what the turn's blocks say was used, and the turn's clock."""
-        self.limit = Left(policies.max_tokens, policies.max_cost)
-        self.deadline_seconds = policies.deadline_seconds
+        """Take the limits of the options, what the turn's blocks say was used, and the turn's clock."""
+        self.limit = Remaining(options.max_tokens, options.max_cost)
+        self.deadline_seconds = options.deadline_seconds
         self.elapsed_seconds = elapsed_seconds
-        forces = policies.on_exhausted == "force" or policies.synthesizes
-        self.kept_share = KEPT_SHARE if forces else 0.0
+        forces = options.on_exhausted == "force" or options.synthesizes
+        self.answer_share = ANSWER_SHARE if forces else 0.0
         self.recorded = recorded_amount(turn)
 
     def child(self, name: str) -> Quota:
@@ -153,13 +153,13 @@ class Quota:
         """Count what the child run of that name used as this run's own, for it makes no more requests."""
         child = self.children.pop(name)
         self.settled += child.used
-        self.estimate(*child.unrecorded())
-        self._tell()
+        self.estimate(*child.take_unrecorded())
+        self._notify()
 
     @property
     def is_limited(self) -> bool:
         """Whether this run, or one above it, has a limit."""
-        return any(one.limit != Left(None, None) for one in self._lineage())
+        return any(one.limit != Remaining(None, None) for one in self._lineage())
 
     def check_time(self) -> None:
         """Refuse a request when the time of this run, or of one above it, is over.
@@ -182,16 +182,16 @@ class Quota:
         return total
 
     @property
-    def unspent(self) -> Left:
+    def unspent(self) -> Remaining:
         """What is left of the run's own limits, requests in flight not counted."""
-        return self._minus(self.used)
+        return self._remaining_after(self.used)
 
     def room(self, model: Model) -> int | None:
         """Return the input tokens that a forced answer may have; None where nothing limits them."""
         input_price, output_price = _prices(model.capabilities.price, 0)
         rooms = list[int]()
         for one in self._lineage():
-            left = one._left(is_own_answer=one is self)
+            left = one._remaining(is_own_answer=one is self)
             if left.tokens is not None:
                 rooms.append(left.tokens - min(ANSWER_OUTPUT, left.tokens // 2))
             if left.cost is not None and input_price:
@@ -199,7 +199,7 @@ class Quota:
                 rooms.append(int((left.cost - output) / input_price * 1_000_000))
         return min(rooms, default=None)
 
-    async def reserve(self, need: Need) -> int:
+    async def reserve(self, need: RequestEstimate) -> int:
         """Reserve the request and return its output limit; wait while others' requests hold what it needs.
 
         Raises:
@@ -209,11 +209,11 @@ class Quota:
             self.check_time()
             output = min(
                 need.affordable(
-                    one._left(is_own_answer=need.is_answer and one is self), one._claimants
+                    one._remaining(is_own_answer=need.is_answer and one is self), one._claimants
                 )
                 for one in self._lineage()
             )
-            if output >= min(LEAST_OUTPUT, need.output):
+            if output >= min(MIN_OUTPUT, need.output):
                 self.reserved = need.amount(output)
                 return output
             changed = self._root.changed
@@ -225,14 +225,14 @@ class Quota:
         """Put what a request used in place of what was reserved for it."""
         self.settled += used
         self.reserved = None
-        self._tell()
+        self._notify()
 
     def estimate(self, usage: Usage, cost: float) -> None:
         """Note that nobody reported this usage of a request that was settled."""
         self.estimated += usage
         self.estimated_cost += cost
 
-    def unrecorded(self) -> tuple[Usage, float]:
+    def take_unrecorded(self) -> tuple[Usage, float]:
         """Return the estimated usage and its cost since the last call, which are about to be recorded."""
         usage, cost = self.estimated, self.estimated_cost
         self.estimated, self.estimated_cost = Usage(), 0.0
@@ -262,33 +262,33 @@ class Quota:
             return max(sum(one._claimants for one in running if one.reserved is None), 1)
         return 1
 
-    def _left(self, *, is_own_answer: bool) -> Left:
-        left = self._minus(self.used + self._in_flight)
+    def _remaining(self, *, is_own_answer: bool) -> Remaining:
+        left = self._remaining_after(self.used + self._in_flight)
         if is_own_answer:
             return left
-        tokens, cost = self._kept
-        return Left(
+        tokens, cost = self._answer_reserve
+        return Remaining(
             None if left.tokens is None else left.tokens - tokens,
             None if left.cost is None else left.cost - cost,
         )
 
     @property
-    def _kept(self) -> tuple[int, float]:
+    def _answer_reserve(self) -> tuple[int, float]:
         """What is kept for a forced answer."""
         tokens, cost = self.limit.tokens or 0, self.limit.cost or 0.0
         return (
-            min(KEPT_INPUT + ANSWER_OUTPUT, int(tokens * self.kept_share)),
-            cost * self.kept_share,
+            min(ANSWER_INPUT + ANSWER_OUTPUT, int(tokens * self.answer_share)),
+            cost * self.answer_share,
         )
 
-    def _minus(self, used: Amount) -> Left:
+    def _remaining_after(self, used: Amount) -> Remaining:
         tokens, cost = self.limit.tokens, self.limit.cost
-        return Left(
+        return Remaining(
             None if tokens is None else tokens - used.tokens,
             None if cost is None else cost - used.cost,
         )
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Wake the requests that wait for something to be settled."""
         root = self._root
         root.changed.set()
@@ -313,18 +313,18 @@ async def recount(quota: Quota, turn: Turn, name: str, recorder: Recorder) -> No
             await recount(below, run, child, recorder)
 
 
-def check_prices(policies: LoopOptions, models: Iterable[Model]) -> None:
+def check_prices(options: LoopOptions, models: Iterable[Model]) -> None:
     """Refuse a limit of the cost that cannot be held.
 
     Raises:
         LooplineError: a model's price is not known.
     """
-    if policies.max_cost is None:
+    if options.max_cost is None:
         return
     for model in models:
         if model.capabilities.price is None:
             raise LooplineError(
-                f"max_cost={policies.max_cost:g} cannot be held: the price of {model.name!r} is not known. "
+                f"max_cost={options.max_cost:g} cannot be held: the price of {model.name!r} is not known. "
                 "Limit max_tokens instead, or use a model whose price is known"
             )
 
@@ -333,7 +333,7 @@ def _prices(price: Price | None, tokens: int) -> tuple[float, float]:
     """Return the highest price of an input token, and that of an output token, for a million."""
     if price is None:
         return 0.0, 0.0
-    if price.long is not None and tokens > price.long.over * _COUNTED:
+    if price.long is not None and tokens > price.long.over * _LOWEST_ESTIMATE:
         return _prices(price.long.price, 0)
     return max(price.input, price.cache_read, price.cache_write), price.output
 
@@ -373,7 +373,7 @@ class MeteredModel:
             async for piece in self.model.stream(prompt):
                 yield piece
             return
-        need = self._need(prompt)
+        need = self._estimate(prompt)
         output = await self.quota.reserve(need)
         capped = replace(prompt, options=replace(prompt.options, output_limit=output))
         heard, settled = list[str](), False
@@ -395,13 +395,13 @@ class MeteredModel:
             if not settled:
                 self._settle_estimated(need, estimate("".join(heard)))
 
-    def _need(self, prompt: Prompt) -> Need:
+    def _estimate(self, prompt: Prompt) -> RequestEstimate:
         tokens = self.tokens
         if tokens is None:
             tokens = int(cost_of_prompt(prompt) * self.factor) + 1
-        return Need.of(prompt, tokens, self.capabilities)
+        return RequestEstimate.of(prompt, tokens, self.capabilities)
 
-    def _settle(self, need: Need, reply: Reply) -> None:
+    def _settle(self, need: RequestEstimate, reply: Reply) -> None:
         usage = reply.usage
         if not usage.input_tokens and not usage.output_tokens:
             said = [reply.text, reply.thinking, *map(repr, reply.calls)]
@@ -410,7 +410,7 @@ class MeteredModel:
         cost = self.capabilities.cost(usage) or 0.0
         self.quota.settle(Amount(usage.input_tokens + usage.output_tokens, cost))
 
-    def _settle_estimated(self, need: Need, output: int) -> None:
+    def _settle_estimated(self, need: RequestEstimate, output: int) -> None:
         """Settle a request of which nobody says what it used: an attempt given up, or a reply without usage."""
         usage = Usage(input_tokens=need.input, output_tokens=output)
         cost = self.capabilities.cost(usage) or 0.0

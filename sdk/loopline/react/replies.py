@@ -75,7 +75,7 @@ class TypedAnswer:
         return cls(type=type, way=way, protocol=NATIVE)
 
     @property
-    def words(self) -> str:
+    def instructions(self) -> str:
         """What the instructions say of it."""
         match self.way:
             case "schema":
@@ -191,13 +191,13 @@ def answer_text(value: object, type: OutputType[Any] | None) -> str | None:
     )
 
 
-def recorded_answer(answer: TypedAnswer | None) -> tuple[AnswerWay | Literal[""], str]:
+def answer_record(answer: TypedAnswer | None) -> tuple[AnswerWay | Literal[""], str]:
     """Return the way and the digest of the schema, as a round keeps them."""
     return ("", "") if answer is None else (answer.way, answer.type.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class ReplyReader:
     """How a whole reply is read.
 
     Without a `protocol` its text is the answer. `before` is its beginning, where an earlier reply was cut off, and
@@ -215,10 +215,10 @@ class Whole:
         return await computed(partial(self._read, reply), characters=size)
 
     def _read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
-        read = self._decoded(reply)
-        decided, marks = self._without_marks(read)
+        read = self._decode(reply)
+        decided, marks = self._split_marks(read)
         if self.answer is not None:
-            decided = self._typed(self.answer, reply, decided)
+            decided = self._hold_to_type(self.answer, reply, decided)
             if not isinstance(decided, Calls):  # a call that is the answer goes back as its text
                 reply = replace(reply, echo=None if reply.calls else reply.echo)
         if not isinstance(read, Malformed):
@@ -231,7 +231,9 @@ class Whole:
             reply = replace(reply, thinking=thinking, discarded=well_formed(discarded))
         return reply, decided, marks
 
-    def _typed(self, answer: TypedAnswer, reply: Reply, decided: DecodedReply) -> DecodedReply:
+    def _hold_to_type(
+        self, answer: TypedAnswer, reply: Reply, decided: DecodedReply
+    ) -> DecodedReply:
         """Return the decision with its answer held to the type; a reply may begin anew what was cut off."""
         typed, protocol = answer.read(decided), self.protocol
         if not isinstance(typed, Malformed) or protocol is None or reply.calls:
@@ -241,7 +243,7 @@ class Whole:
             return alone if isinstance(alone, Answer) else typed
         return typed if protocol.name == NATIVE else replace(typed, raw=well_formed(reply.text))
 
-    def _decoded(self, reply: Reply) -> DecodedReply:
+    def _decode(self, reply: Reply) -> DecodedReply:
         """Return what is decided; what was written before a reply was cut off is the beginning of it."""
         if self.protocol is None:
             return Answer("", well_formed(reply.text))
@@ -251,7 +253,7 @@ class Whole:
                 return whole
         return self.protocol.decode(reply)
 
-    def _without_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
+    def _split_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
         """Return the decision without the marks of the plan's steps that lead its answer, and these."""
         match decided:
             case Answer(text=text) if self.steps:
@@ -265,19 +267,19 @@ class Whole:
                 return decided, ""
 
 
-def joined_notes(notes: str, marks: str) -> str:
+def join_notes(notes: str, marks: str) -> str:
     """Join notes and the marks that led an answer."""
     return "\n".join(part for part in (notes, marks) if part)
 
 
-def words_of(decided: DecodedReply) -> str:
+def decision_text(decided: DecodedReply) -> str:
     """Return the words of a decision, whatever it is."""
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
             return text
 
 
-class Resolved:
+class CitationFilter:
     """A listener before another one, which hears the answer channel with its citations resolved.
 
     A token becomes `[1]`, `[2]`, …: which of the cited sources it is, in the order of their first
@@ -289,30 +291,30 @@ class Resolved:
         self._listen = listen
         self._pool = pool
         self._attempt = 1
-        self._resolver = self._begun()
+        self._resolver = self._new_resolver()
 
     def __call__(self, event: Event) -> None:
         """Hear an event, and let the other one hear what can be told of it now."""
         match event:
             case Delta(type="delta", channel="answer", text=text, attempt=attempt):
                 self._attempt = attempt
-                self._tell(self._resolver.feed(text))
+                self._emit(self._resolver.feed(text))
             case Delta(type="reset", channel="answer"):
-                self._resolver = self._begun()
+                self._resolver = self._new_resolver()
                 self._listen(event)
             case _:
                 self._listen(event)
 
     def close(self) -> None:
         """The reply is whole."""
-        self._tell(self._resolver.close())
-        self._resolver = self._begun()
+        self._emit(self._resolver.close())
+        self._resolver = self._new_resolver()
 
-    def _begun(self) -> citations.Resolver:
+    def _new_resolver(self) -> citations.Resolver:
         marks = citations.Marks(self._pool.sources)
         return citations.Resolver(marks, newest=self._pool.newest)
 
-    def _tell(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if text:
             self._listen(Delta(type="delta", channel="answer", text=text, attempt=self._attempt))
 
@@ -342,11 +344,11 @@ class ChannelTexts:
         return channel in self._texts
 
     @property
-    def whole(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
         """The text of each channel."""
         return {channel: "".join(parts) for channel, parts in self._texts.items()}
 
-    def void(self) -> None:
+    def retract(self) -> None:
         """Take back every text that is in no block."""
         self.written = []
         self._align({})
@@ -358,19 +360,19 @@ class ChannelTexts:
 
     async def settle(self, bodies: Iterable[Body], pool: Pool) -> None:
         """Have each channel hold the text of what is about to be recorded, and nothing else."""
-        self._align(await self._stored(bodies, pool))
+        self._align(await self._recorded_texts(bodies, pool))
         self._texts.clear()
         self.written = []
 
-    async def settle_cut(self, bodies: Iterable[Body], pool: Pool) -> None:
+    async def settle_partial(self, bodies: Iterable[Body], pool: Pool) -> None:
         """Settle a reply that was cut off: its thinking is whole, and the next reply goes on with the rest."""
-        stored = await self._stored(bodies, pool)
+        stored = await self._recorded_texts(bodies, pool)
         if "thinking" in stored:
-            self._align({**self.whole, **stored})
+            self._align({**self.texts, **stored})
             self._texts.pop("thinking")
 
     def _align(self, texts: Mapping[str, str]) -> None:
-        heard = self.whole
+        heard = self.texts
         self._texts = {channel: [text] for channel, text in texts.items() if text}
         for channel in dict.fromkeys([*heard, *texts]):
             text, before = texts.get(channel, ""), heard.get(channel, "")
@@ -380,7 +382,7 @@ class ChannelTexts:
             if rest := text[len(before) :]:
                 self._listen(Delta(type="delta", channel=channel, text=rest, attempt=self.attempt))
 
-    async def _stored(self, bodies: Iterable[Body], pool: Pool) -> dict[str, str]:
+    async def _recorded_texts(self, bodies: Iterable[Body], pool: Pool) -> dict[str, str]:
         """The texts of bodies by channel; a draft is heard where it was no answer from the beginning."""
         texts: dict[str, str] = {}
         for body in bodies:
@@ -401,7 +403,7 @@ class ChannelTexts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReplyFormat:
     """How a reply is read while it is written.
 
     `steps` is how many steps the current plan has. `before` is the beginning of the reply, where an
@@ -423,31 +425,31 @@ class ReplyStream:
     It begins with `begin`, which hears what was written before the reply.
     """
 
-    def __init__(self, texts: ChannelTexts, reading: Reading) -> None:
+    def __init__(self, texts: ChannelTexts, reading: ReplyFormat) -> None:
         self._texts = texts
         self._reading = reading
         self._attempt = 1
-        self._into: ChannelTexts = texts
+        self._target: ChannelTexts = texts
         self._renew()
 
     def __call__(self, piece: TextDelta) -> None:
         """Hear the next piece."""
         if piece.channel == "thinking":
-            self._tell("thinking", piece.text)
+            self._emit("thinking", piece.text)
         else:
-            self._pass(self._splitter.feed(piece.text))
+            self._feed(self._splitter.feed(piece.text))
 
-    async def again(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
+    async def retry(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
         """Void what was heard of an attempt that is given up; another follows."""
-        self._texts.void()
+        self._texts.retract()
         said = f"{error}; asked again in {seconds:.1f} s"
         self._texts(Delta(type="progress", channel="model", text=said, attempt=attempt))
         await self.begin(attempt + 1)
 
     def close(self) -> None:
         """The reply is whole."""
-        self._pass(self._splitter.close())
-        self._tell_all(self._marks.close())
+        self._feed(self._splitter.close())
+        self._emit_all(self._marks.close())
         self._resolved.close()
 
     async def begin(self, attempt: int = 1) -> None:
@@ -455,33 +457,33 @@ class ReplyStream:
         self._attempt = attempt
         self._renew()
         async for part in in_parts(self._reading.before):
-            self._pass(self._splitter.feed(part))
-        self._texts.begin(self._into.whole, self._written, attempt)
-        self._into = self._texts
+            self._feed(self._splitter.feed(part))
+        self._texts.begin(self._target.texts, self._written, attempt)
+        self._target = self._texts
 
     def _renew(self) -> None:
         reading = self._reading
         self._splitter = reading.protocol.splitter()
         self._marks = MarkFilter(reading.steps)
         self._value = reading.answer.splitter() if reading.answer else None
-        self._into = ChannelTexts(lambda _: None)
+        self._target = ChannelTexts(lambda _: None)
         self._written = list[str]()
-        self._resolved = Resolved(self._hear, reading.pool)
+        self._resolved = CitationFilter(self._receive, reading.pool)
 
-    def _pass(self, pieces: Iterable[Piece]) -> None:
+    def _feed(self, pieces: Iterable[Piece]) -> None:
         for channel, text in pieces:
             if channel == "answer":
-                self._tell_all(self._marks.feed(text))
+                self._emit_all(self._marks.feed(text))
             else:
-                self._tell(channel, text)
+                self._emit(channel, text)
 
-    def _tell_all(self, pieces: Iterable[Piece]) -> None:
+    def _emit_all(self, pieces: Iterable[Piece]) -> None:
         """Tell what the beginning of an answer comes to; its marks are a line of the notes."""
         for channel, text in pieces:
-            joint = "\n" if channel == "notes" and "notes" in self._into else ""
-            self._tell(channel, joint + text)
+            joint = "\n" if channel == "notes" and "notes" in self._target else ""
+            self._emit(channel, joint + text)
 
-    def _tell(self, channel: Channel, text: str) -> None:
+    def _emit(self, channel: Channel, text: str) -> None:
         if channel == "answer" and self._value is not None:
             text = self._value.feed(text)
         name = "draft" if channel == "answer" and self._reading.is_draft else channel
@@ -490,8 +492,8 @@ class ReplyStream:
         if text:
             self._resolved(Delta(type="delta", channel=name, text=text, attempt=self._attempt))
 
-    def _hear(self, event: Event) -> None:
-        self._into(event)
+    def _receive(self, event: Event) -> None:
+        self._target(event)
 
 
 class MarkFilter:
@@ -502,21 +504,21 @@ class MarkFilter:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._begun: str | None = "" if steps else None
+        self._held_text: str | None = "" if steps else None
 
     def feed(self, text: str) -> list[Piece]:
         """Return the next text of notes and answer."""
-        if self._begun is None:
+        if self._held_text is None:
             return [("answer", text)]
-        self._begun += text
-        rest = plan.split_marks(self._begun, self._steps)[1]
-        if len(self._begun) < LONGEST_MARKS and "\n" not in rest and plan.may_lead(rest):
+        self._held_text += text
+        rest = plan.split_marks(self._held_text, self._steps)[1]
+        if len(self._held_text) < LONGEST_MARKS and "\n" not in rest and plan.may_lead(rest):
             return []
         return self.close()
 
     def close(self) -> list[Piece]:
         """Return what is held back."""
-        begun, self._begun = self._begun, None
+        begun, self._held_text = self._held_text, None
         marks, rest = plan.split_marks(begun or "", self._steps)
         pieces: list[Piece] = [("notes", marks), ("answer", rest)]
         return [piece for piece in pieces if piece[1]]

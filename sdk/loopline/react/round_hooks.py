@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from loopline.errors import LooplineError
-from loopline.react.extensions import Hold, Nudge, Nudged, Reminder, Stop
+from loopline.react.extensions import Hold, Reminder, RoundHook, RoundHookResult, Stop
 from loopline.react.loop_options import LoopOptions
-from loopline.react.state import ReactStateV2, repeated
+from loopline.react.state import ReactStateV2, repetitions
 from loopline.timeline import Batch, ToolResult
 
 CYCLE = "cycle_warning"
 SELF_CHECK = "self_check"
 COMPLETION_CHECK = "completion_check"
-FAILURE = "failure_reflection"
+FAILURE_REFLECTION = "failure_reflection"
 
 CHECKLIST = """\
 - Is every part of what was asked answered?
@@ -30,72 +30,72 @@ ESCALATES_AT = 3
 """Rounds in a row in which a call failed, from which the words are stronger."""
 
 
-def nudges_of(policies: LoopOptions) -> Iterator[Nudge]:
-    """Those that the policies switch on, in the order in which they are asked."""
-    if policies.stagnation_rounds:
-        yield stagnation(policies.stagnation_rounds)
-    if policies.cycle_warning_rounds:
-        yield cycle_warning(policies.cycle_warning_rounds)
-    if policies.failure_reflection:
+def configured_hooks(options: LoopOptions) -> Iterator[RoundHook]:
+    """Those that the options switch on, in the order in which they are asked."""
+    if options.stagnation_rounds:
+        yield stagnation(options.stagnation_rounds)
+    if options.cycle_warning_rounds:
+        yield cycle_warning(options.cycle_warning_rounds)
+    if options.failure_reflection:
         yield failure_reflection()
-    if policies.self_check_rounds:
-        yield self_check(policies.self_check_rounds)
-    if policies.completion_check:
+    if options.self_check_rounds:
+        yield self_check(options.self_check_rounds)
+    if options.completion_check:
         yield completion_check(CHECKLIST)
 
 
-def cycle_warning(after: int = 3) -> Nudge:
+def cycle_warning(after: int = 3) -> RoundHook:
     """Warn once when the same calls have been made so often over, and again in the next cycle."""
-    _check(after, "after", least=2)
+    _check_count(after, "after", least=2)
 
-    def nudge(state: ReactStateV2) -> Nudged:
-        if not _between(state) or state.same_calls < after:
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        if not _may_decide(state) or state.same_calls < after:
             return None
-        return _said(state, CYCLE, _cycles(state.batches, after), _cycle_text(state))
+        return _reminder(state, CYCLE, _cycles(state.batches, after), _cycle_text(state))
 
-    return nudge
+    return hook
 
 
-def stagnation(after: int = 3) -> Nudge:
+def stagnation(after: int = 3) -> RoundHook:
     """End the turn when the same calls have been made so often over."""
-    _check(after, "after", least=2)
+    _check_count(after, "after", least=2)
 
-    def nudge(state: ReactStateV2) -> Nudged:
-        if not _between(state) or state.same_calls < after:
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        if not _may_decide(state) or state.same_calls < after:
             return None
-        return Stop("stagnation", _again(state))
+        return Stop("stagnation", _repetition_text(state))
 
-    return nudge
+    return hook
 
 
-def self_check(every: int = 6, goal: str = "") -> Nudge:
+def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
     """Have the model look up from its work after every so many rounds with calls; `goal` is quoted."""
-    _check(every, "every")
+    _check_count(rounds_between, "every")
     asked = f"\nWhat was asked: {goal}" if goal else ""
 
-    def nudge(state: ReactStateV2) -> Nudged:
+    def hook(state: ReactStateV2) -> RoundHookResult:
         rounds = sum(bool(batch.calls) for batch in state.batches)
-        if not _acted(state) or rounds % every:
+        if not _follows_calls(state) or rounds % rounds_between:
             return None
         text = (
             f"[Self-check] {rounds} rounds with calls are over. Before the next one: what was found, "
             "what is still missing, and is this the shortest way there? If there is enough, answer."
         )
-        return _said(state, SELF_CHECK, rounds // every, text + asked)
+        return _reminder(state, SELF_CHECK, rounds // rounds_between, text + asked)
 
-    return nudge
+    return hook
 
 
-def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> Nudge:
+def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> RoundHook:
     """Hold one answer of the turn until the model has gone through the checklist.
 
     Only turns that have made calls in `after` rounds are held, and answers of at most `longest`
     characters.
     """
-    _check(after, "after", least=0)
-    _check(longest, "longest")
+    _check_count(after, "after", least=0)
+    _check_count(longest, "longest")
 
-    def nudge(state: ReactStateV2) -> Nudged:
+    def hook(state: ReactStateV2) -> RoundHookResult:
         rounds = sum(bool(batch.calls) for batch in state.batches)
         if state.answer is None or len(state.answer) > longest or rounds < after:
             return None
@@ -104,59 +104,61 @@ def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> N
         text = f"Before this is the answer, check it:\n{checklist}\nThen answer, changed or not."
         return Hold(COMPLETION_CHECK, text)
 
-    return nudge
+    return hook
 
 
-def failure_reflection() -> Nudge:
+def failure_reflection() -> RoundHook:
     """After a round in which a call failed, ask for another way; more firmly from the third in a row on."""
 
-    def nudge(state: ReactStateV2) -> Nudged:
-        if not _acted(state) or not _failed(state.batches[-1]):
+    def hook(state: ReactStateV2) -> RoundHookResult:
+        if not _follows_calls(state) or not _has_failure(state.batches[-1]):
             return None
-        due = sum(map(_failed, state.batches))
-        return _said(state, FAILURE, due, _failure_text(state.batches))
+        due = sum(map(_has_failure, state.batches))
+        return _reminder(state, FAILURE_REFLECTION, due, _failure_text(state.batches))
 
-    return nudge
+    return hook
 
 
-def _check(count: int, name: str, least: int = 1) -> None:
+def _check_count(count: int, name: str, least: int = 1) -> None:
     if count < least:
         raise LooplineError(f"{name} must be {least} or more, not {count}")
 
 
-def _between(state: ReactStateV2) -> bool:
+def _may_decide(state: ReactStateV2) -> bool:
     """Whether another decision is about to be made, and no answer is on the table."""
     return state.answer is None and not state.exhausted
 
 
-def _acted(state: ReactStateV2) -> bool:
+def _follows_calls(state: ReactStateV2) -> bool:
     """Whether the newest round made calls, and another decision is about to be made."""
-    return _between(state) and bool(state.batches) and bool(state.batches[-1].calls)
+    return _may_decide(state) and bool(state.batches) and bool(state.batches[-1].calls)
 
 
-def _said(state: ReactStateV2, code: str, due: int, text: str) -> Reminder | None:
+def _reminder(state: ReactStateV2, code: str, due: int, text: str) -> Reminder | None:
     """What is to be said, unless the turn has been told as often as was due."""
     return Reminder(code, text) if state.notices.get(code, 0) < due else None
 
 
 def _cycles(batches: Sequence[Batch], after: int) -> int:
     """How many times so far the same calls have come to be made so often over."""
-    times = [0, *repeated(batches)]
+    times = [0, *repetitions(batches)]
     return sum(before < after <= now for before, now in pairwise(times))
 
 
-def _again(state: ReactStateV2) -> str:
-    return f"The same calls were made {state.same_calls} times over: {_tools(state.batches[-1])}."
+def _repetition_text(state: ReactStateV2) -> str:
+    return (
+        f"The same calls were made {state.same_calls} times over: {_tool_names(state.batches[-1])}."
+    )
 
 
 def _cycle_text(state: ReactStateV2) -> str:
     return (
-        f"{_again(state)} Do not expect other results: use what they gave, call something else or with "
+        f"{_repetition_text(state)} Do not expect other results: use what they gave, call something else or with "
         "other arguments, or answer."
     )
 
 
-def _tools(batch: Batch) -> str:
+def _tool_names(batch: Batch) -> str:
     return ", ".join(dict.fromkeys(call.tool for call in batch.calls))
 
 
@@ -165,7 +167,7 @@ def _failures(batch: Batch) -> list[ToolResult]:
     return [one for one in batch.results.values() if one.status in ("error", "denied")]
 
 
-def _failed(batch: Batch) -> bool:
+def _has_failure(batch: Batch) -> bool:
     """Whether a call failed, and none of them waits any more."""
     return len(batch.results) == len(batch.calls) and bool(_failures(batch))
 
@@ -176,7 +178,7 @@ def _failure_text(batches: Sequence[Batch]) -> str:
     tools = ", ".join(dict.fromkeys(result.tool for result in failures))
     row = 0
     for batch in reversed(batches):
-        if not _failed(batch):
+        if not _has_failure(batch):
             break
         row += 1
     every = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loopline.models import Reply, ToolCall
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed
-from loopline.react.extensions import Hold, Nudge, Stop
+from loopline.react.extensions import Hold, RoundHook, Stop
 from loopline.react.loop_options import LoopOptions
 from loopline.react.state import ReactStateV2
 from loopline.timeline import AnswerFlag
@@ -56,7 +56,7 @@ class Held:
     notes: str
     text: str
     reason: str
-    say: Hold | None = None
+    reminder: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +70,26 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A nudge ends the turn with the answer that is on the table."""
+    """A round hook ends the turn with the answer that is on the table."""
 
     notes: str
     text: str
     stop: Stop
 
 
-MORE_SAID = "the user has said more"
+NEW_INPUT = "the user has said more"
 
 Route = Refused | Continue | Repair | Unusable | Act | Held | Accept | End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What the rows go by beside the reply: the state, who waits, the policies, the nudges."""
+    """What the rows go by beside the reply: the state, who waits, the options, the round hooks."""
 
     state: ReactStateV2
     waiting: bool
-    policies: LoopOptions
-    nudges: Sequence[Nudge] = ()
+    options: LoopOptions
+    round_hooks: Sequence[RoundHook] = ()
 
 
 def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
@@ -99,7 +99,7 @@ def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
         return Refused()
     match decided:
         case Calls(notes=notes, calls=calls):
-            return _acted(notes, calls, table)
+            return _route_calls(notes, calls, table)
         case Answer() | Malformed() if _is_cut_off(reply, table) and reply.text.strip():
             return Continue()
         case Malformed(raw=raw, problem=problem) if _may_repair(table):
@@ -109,12 +109,14 @@ def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
         case Malformed(raw=raw, problem=problem):
             return _unusable(raw, problem, table)
         case Answer(notes=notes, text=text):
-            return _answered(notes, text, reply, replace(table, state=replace(state, answer=text)))
+            return _route_answer(
+                notes, text, reply, replace(table, state=replace(state, answer=text))
+            )
 
 
-def _acted(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
+def _route_calls(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
     """Return the calls to run, unless they are more than one reply may make."""
-    most = table.policies.max_calls_per_reply
+    most = table.options.max_calls_per_reply
     if len(calls) <= most:
         return Act(notes, calls)
     raw = f"{notes}\n({len(calls)} calls)".strip()
@@ -134,15 +136,15 @@ def _unusable(raw: str, problem: str, table: Table) -> Route:
     return Unusable(raw, problem, error)
 
 
-def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
+def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
     """An answer is accepted if and only if nothing holds it; on the last round nothing does."""
     state = table.state
     if table.waiting and not state.last:
-        return Held(notes, text, MORE_SAID)
+        return Held(notes, text, NEW_INPUT)
     if not state.last and state.iteration + 1 < state.min_rounds:
-        return Held(notes, text, f"there are to be {state.min_rounds} rounds", _early(state))
-    for nudge in table.nudges:
-        match nudge(state):
+        return Held(notes, text, f"there are to be {state.min_rounds} rounds", _too_early(state))
+    for hook in table.round_hooks:
+        match hook(state):
             case Hold() as hold if not state.last:
                 return Held(notes, text, hold.code, hold)
             case Stop() as stop:
@@ -152,7 +154,7 @@ def _answered(notes: str, text: str, reply: Reply, table: Table) -> Route:
     return Accept(notes, text, "cut" if reply.stop_reason == "length" else "")
 
 
-def _early(state: ReactStateV2) -> Hold:
+def _too_early(state: ReactStateV2) -> Hold:
     """What the model is told of an answer that comes before all rounds are made."""
     made, least = state.iteration + 1, state.min_rounds
     return Hold(
@@ -163,11 +165,11 @@ def _early(state: ReactStateV2) -> Hold:
 
 
 def _is_cut_off(reply: Reply, table: Table) -> bool:
-    left = table.state.cut_off < table.policies.output_escalations and not table.state.last
+    left = table.state.cut_off < table.options.output_escalations and not table.state.last
     return reply.stop_reason == "length" and left
 
 
 def _may_repair(table: Table) -> bool:
-    repairs = table.policies.repairs
+    repairs = table.options.repairs
     left = repairs is None or table.state.malformed < repairs
     return left and not table.state.last

@@ -28,29 +28,36 @@ from loopline.models import (
 )
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react.context import Context, Iteration, RoundPurpose
-from loopline.react.executor import Actor, ToolRuntime
-from loopline.react.extensions import Nudge, Reminder, Seams, Stop
-from loopline.react.interrupter import Strikes, Struck, Why
+from loopline.react.executor import ToolExecutor, ToolRuntime
+from loopline.react.extensions import Extensions, Reminder, RoundHook, Stop
+from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.journal import (
     EMPTY_REPLY,
-    Collected,
-    Ended,
-    acknowledged,
-    answered,
-    completion,
-    continued,
-    fallback,
-    noticed,
-    thoughts,
+    FallbackStyle,
+    LoopEnd,
+    cut_off_text,
+    make_completion,
+    make_fallback,
+    notice_bodies,
+    plan_acknowledgements,
+    recorded_end,
+    thinking_bodies,
 )
 from loopline.react.loop_options import LoopOptions
-from loopline.react.middleware import wrapped
-from loopline.react.model_requests import Patience, Unasked, ask
+from loopline.react.middleware import wrap
+from loopline.react.model_requests import RequestSkipped, RetryPolicy, request_reply
 from loopline.react.quota import OutOfBudget, check_prices
-from loopline.react.replies import ChannelTexts, Reading, ReplyStream, Whole, joined_notes, words_of
-from loopline.react.round_hooks import nudges_of
+from loopline.react.replies import (
+    ChannelTexts,
+    ReplyFormat,
+    ReplyReader,
+    ReplyStream,
+    decision_text,
+    join_notes,
+)
+from loopline.react.round_hooks import configured_hooks
 from loopline.react.router import (
-    MORE_SAID,
+    NEW_INPUT,
     Accept,
     Act,
     Continue,
@@ -84,7 +91,7 @@ from loopline.timeline.waiting import is_long, settled
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 
-MOST_REPAIRS = 3
+MAX_REPAIRS = 3
 """So often an answer is written anew where repairs have no limit but that of rounds, which it is none of."""
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 
@@ -101,32 +108,39 @@ class React(Generic[T_co]):
         recorder: Recorder,
         models: Sequence[Model],
         context: Context,
-        hands: ToolRuntime,
+        runtime: ToolRuntime,
         clock: Clock,
         listen: EventSink,
-        policies: LoopOptions,
-        seams: Seams | None = None,
+        options: LoopOptions,
+        extensions: Extensions | None = None,
     ) -> None:
         self._recorder = recorder
-        self._models = models if policies.chain == "next" else models[:1]
+        self._models = models if options.chain == "next" else models[:1]
         self._context = context
-        self._strikes = Strikes(recorder, clock, self._cut)
-        self._actor = Actor(
-            recorder=recorder, clock=clock, listen=listen, hands=hands, strikes=self._strikes
+        self._interrupter = Interrupter(recorder, clock, self._cut)
+        self._executor = ToolExecutor(
+            recorder=recorder,
+            clock=clock,
+            listen=listen,
+            runtime=runtime,
+            interrupter=self._interrupter,
         )
         self._clock = clock
         self._texts = ChannelTexts(listen)
-        self._policies = policies
-        self._seams = seams or Seams()
-        self._nudges: Sequence[Nudge] = (*nudges_of(policies), *self._seams.nudges)
-        check_prices(policies, context.priced(self._models))
+        self._options = options
+        self._extensions = extensions or Extensions()
+        self._round_hooks: Sequence[RoundHook] = (
+            *configured_hooks(options),
+            *self._extensions.round_hooks,
+        )
+        check_prices(options, context.priced(self._models))
         self._result: TurnResult[T_co] | None = None
 
     @property
     def state(self) -> ReactStateV2:
         """Where the turn stands."""
         recorder = self._recorder
-        return ReactStateV2.fold(recorder.turn, self._policies, recorder.elapsed_seconds)
+        return ReactStateV2.fold(recorder.turn, self._options, recorder.elapsed_seconds)
 
     async def run(self, payload: TurnPayload) -> TurnResult[T_co]:
         """Carry the turn on until it has an answer, or waits for the user.
@@ -134,26 +148,25 @@ class React(Generic[T_co]):
         Raises:
             LeaseLost: another runner has taken the conversation over.
         """
-        run = wrapped(self._run, self._seams.arounds)
-        async with self._strikes.watching(self._policies.deadline_seconds):
+        run = wrap(self._run, self._extensions.middleware)
+        async with self._interrupter.watch(self._options.deadline_seconds):
             try:
-                return await self._strikes.over(lambda: run(payload), steerable=False)
-            except Struck:  # what stands about the run took too long
+                return await self._interrupter.run(lambda: run(payload), steerable=False)
+            except Interrupted:  # what stands about the run took too long
                 return self._result or await self._run(payload)
             except asyncio.CancelledError:
                 await self._keep_answer()
                 raise
 
     async def _run(self, payload: TurnPayload) -> TurnResult[T_co]:
-        # What the user said is in the log, where it cannot differ from what is rendered.
-        del payload
+        del payload  # the log holds what the user said, as it is rendered
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
-        with self._strikes.apart():
+        with self._interrupter.shielded():
             await self._context.open_quota()
-            await self._actor.settle()
+            await self._executor.settle()
             recorder.answers += 1
-            ended = self._paused() or answered(recorder.turn, recorder.answers)
+            ended = self._paused() or recorded_end(recorder.turn, recorder.answers)
             if ended is None and recorder.turn.given_answer is None:
                 await self._select_tools()
             while ended is None:
@@ -170,65 +183,62 @@ class React(Generic[T_co]):
             await self._record(await self._completion(text, "partial", "stopped"))
 
     async def _select_tools(self) -> None:
-        """Have tools chosen, as far as there is time; the choice shows nothing that the user says now."""
-        with suppress(Struck):
-            await self._strikes.over(self._context.select_tools, steerable=False)
+        with suppress(Interrupted):
+            await self._interrupter.run(self._context.select_tools, steerable=False)
 
-    def _cut(self, why: Why) -> None:
+    def _cut(self, why: InterruptCause) -> None:
         """Cut off the calls that run; for a steer only where a request can still show it."""
         if why == "deadline" or self._asks_again:
-            self._actor.cut(why)
+            self._executor.interrupt(why)
 
     @property
     def _asks_again(self) -> bool:
         """Whether a request is to come that can show what the user says now."""
-        forces = self._policies.on_exhausted == "force" or self._policies.synthesizes
+        forces = self._options.on_exhausted == "force" or self._options.synthesizes
         return forces or not self.state.exhausted
 
-    def _paused(self) -> Ended | None:
-        """The turn waits for the user while a call does."""
+    def _paused(self) -> LoopEnd | None:
         turn = self._recorder.turn
-        return Ended("paused") if any(one not in turn.answers for one in turn.waiting) else None
+        return LoopEnd("paused") if any(one not in turn.answers for one in turn.waiting) else None
 
-    async def _given(self) -> Ended | None:
-        """End the turn with the answer that a tool gave, unless the user has said more meanwhile."""
+    async def _given(self) -> LoopEnd | None:
         recorder, text = self._recorder, self._recorder.turn.given_answer
         if text is None:
             return None
         await recorder.catch_up()
         if recorder.timeline.inputs_for(recorder.number) and self._asks_again:
-            await self._record(Draft(text=text, reason=MORE_SAID))
+            await self._record(Draft(text=text, reason=NEW_INPUT))
             return None
         body = await self._completion(text, "", "complete")
         await self._record(body)
-        return Ended(body.reason)
+        return LoopEnd(body.reason)
 
-    async def _step(self) -> Ended | None:
+    async def _step(self) -> LoopEnd | None:
         state = self.state
-        if self._strikes.late:
+        if self._interrupter.is_late:
             return await self._exhausted("deadline")
         if state.exhausted:
             return await self._exhausted("max_iterations")
-        stop = await self._nudged(state)
+        stop = await self._apply_round_hooks(state)
         if stop is not None:
             return await self._exhausted(stop.reason)
         try:
-            reply = await self._strikes.over(partial(self._replied, "decision"))
-        except Unasked as unasked:
-            if unasked.why == "budget":
+            reply = await self._interrupter.run(partial(self._replied, "decision"))
+        except RequestSkipped as skipped:
+            if skipped.reason == "budget":
                 return await self._exhausted("budget")
-            return Ended("stopped", "what the turn was to answer was recalled")
+            return LoopEnd("stopped", "what the turn was to answer was recalled")
         except ModelError as error:
             return await self._without_model(error)
-        except Struck:  # the next step sees why
-            self._texts.void()
+        except Interrupted:  # the next step sees why
+            self._texts.retract()
             return None
         return await self._route(state, reply)
 
-    async def _nudged(self, state: ReactStateV2) -> Stop | None:
-        """Tell the model what the nudges have it told; or the one that ends the turn."""
-        for nudge in self._nudges:
-            match nudge(state):
+    async def _apply_round_hooks(self, state: ReactStateV2) -> Stop | None:
+        """Give the model the reminders of the round hooks; return the stop that ends the turn, if any."""
+        for hook in self._round_hooks:
+            match hook(state):
                 case Stop(reason=reason, text=text) as stop:
                     await self._tell(reason, text)
                     return stop
@@ -239,79 +249,79 @@ class React(Generic[T_co]):
         return None
 
     async def _tell(self, code: str, text: str) -> None:
-        """Have the model read something, once between two decisions."""
-        told = noticed(code, text)
+        told = notice_bodies(code, text)
         if told and code not in self._recorder.turn.told:
             await self._recorder.record(*told)
 
-    async def _route(self, state: ReactStateV2, reply: Reply) -> Ended | None:
+    async def _route(self, state: ReactStateV2, reply: Reply) -> LoopEnd | None:
         recorder = self._recorder
         written = reply
         reply, decided, marks = await self._read(reply)
         if not isinstance(decided, Calls):  # an answer hears first what was said meanwhile
             await recorder.catch_up()
         waiting = bool(recorder.timeline.inputs_for(recorder.number))
-        table = Table(state=state, waiting=waiting, policies=self._policies, nudges=self._nudges)
+        table = Table(
+            state=state, waiting=waiting, options=self._options, round_hooks=self._round_hooks
+        )
         match route(reply, decided, table):
             case Refused():
                 return await self._refused(reply)
             case Act(notes=notes, calls=calls):
                 return await self._act(reply, notes, calls)
             case Repair(raw=raw, problem=problem, notes=notes):
-                await self._record_malformed(reply, raw, problem, joined_notes(notes, marks))
+                await self._record_malformed(reply, raw, problem, join_notes(notes, marks))
             case Unusable(raw=raw, problem=problem, error=error):
                 await self._record_malformed(reply, raw, problem, marks)
                 return await self._without_model(ModelError(error))
             case Continue():
                 await self._record_cut(written)
-            case Held(notes=notes, text=text, reason=reason, say=say):
-                told = noticed(say.code, say.text) if say else []
+            case Held(notes=notes, text=text, reason=reason, reminder=say):
+                told = notice_bodies(say.code, say.text) if say else []
                 await self._hold(
-                    reply, joined_notes(notes, marks), Draft(text=text, reason=reason), told
+                    reply, join_notes(notes, marks), Draft(text=text, reason=reason), told
                 )
             case Accept(notes=notes, text=text, flag=flag):
-                return await self._accept(reply, joined_notes(notes, marks), text, flag)
+                return await self._accept(reply, join_notes(notes, marks), text, flag)
             case End(notes=notes, text=text, stop=stop):
                 body = await self._completion(text, "", stop.reason)
-                told = noticed(stop.reason, stop.text)
-                return await self._close(reply, body, joined_notes(notes, marks), told=told)
+                told = notice_bodies(stop.reason, stop.text)
+                return await self._close(reply, body, join_notes(notes, marks), told=told)
         return None
 
     async def _read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, DecodedReply, str]:
         """Read a reply: with its thinking, what it decides, and the marks that led its answer."""
         current = self._recorder.timeline.plans.current
-        reading = Whole(
+        reading = ReplyReader(
             protocol=None if traces else self._context.protocol,
-            before=continued(self._recorder.turn),
+            before=cut_off_text(self._recorder.turn),
             steps=len(current.steps) if current else 0,
             answer=self._context.answer(traces=traces),
         )
         return await reading.read(reply)
 
-    async def _begin(self, state: ReactStateV2, purpose: RoundPurpose, traces: bool) -> bool:
-        limit = state.max_iterations or 0
-        return await self._context.begin(
-            Iteration(made=state.iteration, limit=limit, purpose=purpose, traces=traces)
-        )
-
     async def _replied(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
         """The reply of the first model of the chain that gives one.
 
         Raises:
-            Unasked: there is nothing to decide, or too little left to ask.
+            RequestSkipped: there is nothing to decide, or too little left to ask.
             ModelError: no model of the chain can be asked.
         """
         place, shrunk = min(self._recorder.turn.place, len(self._models) - 1), False
         while True:
             self._context.use(self._models[place])
-            is_wanted = await self._begin(self.state, purpose, traces)
+            state = self.state
+            limit = state.max_iterations or 0
+            iteration = Iteration(
+                decisions=state.iteration, limit=limit, purpose=purpose, traces=traces
+            )
+            is_wanted = await self._context.begin(iteration)
             if purpose == "decision" and not is_wanted:
-                raise Unasked("recalled")
+                raise RequestSkipped("recalled")
             is_last = place + 1 == len(self._models)
             try:
                 reply = await self._ask(purpose, traces=traces, falls_back=not is_last)
             except OutOfBudget as error:
-                raise Unasked("budget") from error
+                raise RequestSkipped("budget") from error
             except ModelError as error:
                 if isinstance(error, ModelOverflow) and not shrunk:
                     await self._context.overflow(error)
@@ -328,7 +338,7 @@ class React(Generic[T_co]):
             await self._hand_over(place, *given_up)
 
     async def _hand_over(self, place: int, why: SwitchCause, said: str, usage: Usage) -> None:
-        self._texts.void()
+        self._texts.retract()
         switched = ModelSwitched(
             model=self._context.model.name,
             to=self._models[place].name,
@@ -343,26 +353,26 @@ class React(Generic[T_co]):
     async def _ask(self, purpose: RoundPurpose, *, traces: bool, falls_back: bool) -> Reply:
         prompt = self._context.prompt(purpose, longer=self.state.cut_off)
         hear = ReplyStream(self._texts, self._reading(prompt, traces=traces))
-        patience = Patience(
+        patience = RetryPolicy(
             clock=self._clock,
-            retries=self._policies.model_retries,
-            falls_back=falls_back,
-            again=hear.again,
+            retries=self._options.model_retries,
+            has_fallback=falls_back,
+            on_retry=hear.retry,
         )
         await hear.begin()
-        reply = await ask(self._context.metered, prompt, hear, patience)
+        reply = await request_reply(self._context.metered, prompt, hear, patience)
         hear.close()
         return reply
 
-    def _reading(self, prompt: Prompt, *, traces: bool) -> Reading:
+    def _reading(self, prompt: Prompt, *, traces: bool) -> ReplyFormat:
         """How the reply is read; an answer from the trace goes on with nothing that was cut off."""
-        timeline, synthesizes = self._recorder.timeline, self._policies.synthesizes
+        timeline, synthesizes = self._recorder.timeline, self._options.synthesizes
         current = None if traces and synthesizes else timeline.plans.current
-        return Reading(
+        return ReplyFormat(
             protocol=protocol(prompt.options.protocol, values=self._context.output is not None),
             pool=timeline.pool,
             steps=len(current.steps) if current else 0,
-            before="" if traces else continued(self._recorder.turn),
+            before="" if traces else cut_off_text(self._recorder.turn),
             is_draft=synthesizes and not traces,
             answer=self._context.answer(traces=traces),
         )
@@ -381,7 +391,7 @@ class React(Generic[T_co]):
         await self._texts.settle(bodies, self._recorder.timeline.pool)
         await self._recorder.record(*bodies)
 
-    async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> Ended | None:
+    async def _act(self, reply: Reply, notes: str, calls: tuple[ToolCall, ...]) -> LoopEnd | None:
         recorder = self._recorder
         first = recorder.timeline.calls + 1
         numbered = [
@@ -398,14 +408,14 @@ class React(Generic[T_co]):
         await self._record(*self._decided(reply, notes, len(calls)), *acks, *numbered)
         why = self._why_not()
         if why is None:
-            await self._actor.act(numbered)
+            await self._executor.run_calls(numbered)
         else:
-            await self._actor.pass_over(numbered, why)
+            await self._executor.skip(numbered, why)
         return self._paused()
 
-    def _why_not(self) -> Why | None:
+    def _why_not(self) -> InterruptCause | None:
         """Why no call is begun: there is nothing left for it, or the user has just steered elsewhere."""
-        recorder, most, dear = self._recorder, self._policies.max_tokens, self._policies.max_cost
+        recorder, most, dear = self._recorder, self._options.max_tokens, self._options.max_cost
         used, cost = recorder.turn.usage, recorder.turn.cost or 0.0
         if most is not None and used.input_tokens + used.output_tokens > most:
             return "budget"
@@ -425,18 +435,18 @@ class React(Generic[T_co]):
         notes: str,
         text: str,
         flag: AnswerFlag,
-    ) -> Ended | None:
+    ) -> LoopEnd | None:
         if flag == "unparsed":
-            text = continued(self._recorder.turn) + text
-        if not self._policies.synthesizes:
+            text = cut_off_text(self._recorder.turn) + text
+        if not self._options.synthesizes:
             return await self._close(reply, await self._completion(text, flag, "complete"), notes)
         await self._hold(reply, notes, Draft(text=text, reason="synthesis"), [])
         return await self._synthesized("complete")
 
-    async def _synthesized(self, reason: ExitReason) -> Ended | None:
+    async def _synthesized(self, reason: ExitReason) -> LoopEnd | None:
         """The answer, written by a request of its own; one that is no value of its type is repaired."""
-        repairs = self._policies.repairs
-        left = MOST_REPAIRS if repairs is None else repairs
+        repairs = self._options.repairs
+        left = MAX_REPAIRS if repairs is None else repairs
         written = await self._write_answer(reason)
         while isinstance(written, Malformed) and left:
             left -= 1
@@ -445,18 +455,17 @@ class React(Generic[T_co]):
             return await self._without_model(ModelError(written.problem))
         return written
 
-    async def _write_answer(self, reason: ExitReason) -> Ended | Malformed | None:
-        """Ask for an answer that sees every result of the turn."""
+    async def _write_answer(self, reason: ExitReason) -> LoopEnd | Malformed | None:
         recorder = self._recorder
         try:
-            reply = await self._strikes.over(partial(self._replied, "answer", traces=True))
-        except Unasked:
+            reply = await self._interrupter.run(partial(self._replied, "answer", traces=True))
+        except RequestSkipped:
             return await self._drafted("budget") or await self._collected("budget")
         except ModelError as error:
             told = Notice(code="model_error", text=well_formed(str(error)))
             return await self._drafted(reason, told) or await self._without_model(error)
-        except Struck:
-            self._texts.void()
+        except Interrupted:
+            self._texts.retract()
             return None
         if reply.stop_reason == "refusal":
             decided = self._decided(reply, "", 0, answer=True)
@@ -472,31 +481,30 @@ class React(Generic[T_co]):
         if isinstance(written, Malformed):
             decision = replace(self._context.decision(reply, raw=text), purpose="answer")
             told = Notice(code="malformed_reply", text=written.problem)
-            await self._record(decision, *thoughts(reply), told)
+            await self._record(decision, *thinking_bodies(reply), told)
             return written
         reply, text = replace(reply, discarded=written.discarded), written.text
         return await self._close(reply, await self._completion(text, "", reason), "", answer=True)
 
-    async def _drafted(self, reason: ExitReason, *before: Body) -> Ended | None:
-        """Let the draft be the answer, after what led to that; None when there is none."""
+    async def _drafted(self, reason: ExitReason, *before: Body) -> LoopEnd | None:
         draft = self._recorder.turn.draft
         if draft is None:
             return None
         body = await self._completion(draft.text, "draft", reason)
         await self._record(*before, body)
-        return Ended(body.reason, body.error)
+        return LoopEnd(body.reason, body.error)
 
     async def _completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
         output = self._context.output
-        return await completion(
+        return await make_completion(
             self._recorder.timeline, text, flag=flag, reason=reason, output=output
         )
 
     async def _fallback(
-        self, reason: ExitReason, error: str = "", *, way: Collected = "summary"
+        self, reason: ExitReason, error: str = "", *, way: FallbackStyle = "summary"
     ) -> Completion:
         recorder, output = self._recorder, self._context.output
-        return await fallback(
+        return await make_fallback(
             recorder.timeline, recorder.turn, reason, error, way=way, output=output
         )
 
@@ -508,12 +516,11 @@ class React(Generic[T_co]):
         *,
         answer: bool = False,
         told: Sequence[Notice] = (),
-    ) -> Ended:
-        """Record the decision together with the answer that ends the loop."""
+    ) -> LoopEnd:
         acks = await self._acks(notes)
         decided = self._decided(reply, notes, 0, answer=answer)
         await self._record(*decided, *acks, *told, body)
-        return Ended(body.reason, body.error)
+        return LoopEnd(body.reason, body.error)
 
     async def _record_malformed(
         self, reply: Reply, raw: str, problem: str, notes: str = ""
@@ -521,76 +528,72 @@ class React(Generic[T_co]):
         acks = await self._acks(notes)
         decision = self._context.decision(reply, raw=raw if raw.strip() else EMPTY_REPLY)
         notice = Notice(code="malformed_reply", text=problem)
-        await self._record(decision, *thoughts(reply), *acks, notice)
+        await self._record(decision, *thinking_bodies(reply), *acks, notice)
 
     async def _record_cut(self, reply: Reply) -> None:
-        """Keep what came of a reply that was cut off, and have the model write on."""
         decision = self._context.decision(reply, raw=well_formed(reply.text))
         told = Notice(code="reply_cut_off", text=CONTINUE)
-        bodies: list[Body] = [decision, *thoughts(reply), told]
-        await self._texts.settle_cut(bodies, self._recorder.timeline.pool)
+        bodies: list[Body] = [decision, *thinking_bodies(reply), told]
+        await self._texts.settle_partial(bodies, self._recorder.timeline.pool)
         await self._recorder.record(*bodies)
 
     def _decided(self, reply: Reply, notes: str, calls: int, *, answer: bool = False) -> list[Body]:
         decision = self._context.decision(reply, calls=calls)
         if answer:
             decision = replace(decision, purpose="answer")
-        return [decision, *thoughts(reply), *([Notes(text=notes)] if notes else [])]
+        return [decision, *thinking_bodies(reply), *([Notes(text=notes)] if notes else [])]
 
     async def _acks(self, notes: str) -> list[Body]:
         recorder = self._recorder
         moment = Moment(self._clock.now(), f"turn_{recorder.number}")
-        return await acknowledged(recorder.timeline, notes, moment)
+        return await plan_acknowledgements(recorder.timeline, notes, moment)
 
-    async def _exhausted(self, reason: ExitReason) -> Ended | None:
-        """An answer although there is no round, no time or nothing to spend left."""
+    async def _exhausted(self, reason: ExitReason) -> LoopEnd | None:
         may_ask = reason in ("max_iterations", "stagnation") or (
-            reason == "budget" and self._context.affords_answer
+            reason == "budget" and self._context.can_afford_answer
         )
-        if may_ask and self._policies.synthesizes:
+        if may_ask and self._options.synthesizes:
             return await self._synthesized(reason)
-        if may_ask and self._policies.on_exhausted == "force":
+        if may_ask and self._options.on_exhausted == "force":
             return await self._forced(reason)
         return await self._collected(reason)
 
-    async def _collected(self, reason: ExitReason) -> Ended:
-        """What there is, as the answer: the draft, or what the calls gave."""
-        way = self._policies.on_exhausted
+    async def _collected(self, reason: ExitReason) -> LoopEnd:
+        way = self._options.on_exhausted
         body = await self._fallback(reason, way="partial" if way == "partial" else "summary")
         await self._record(body)
-        return Ended(body.reason, body.error)
+        return LoopEnd(body.reason, body.error)
 
-    async def _forced(self, reason: ExitReason) -> Ended | None:
+    async def _forced(self, reason: ExitReason) -> LoopEnd | None:
         """An answer that is asked for without calls, else what there is."""
         traces = reason == "budget"  # what the trace costs can be chosen
         try:
             ask = partial(self._replied, "answer", traces=traces)
-            reply = await self._strikes.over(ask, steerable=reason != "budget")
-        except Unasked:
+            reply = await self._interrupter.run(ask, steerable=reason != "budget")
+        except RequestSkipped:
             return await (self._collected("budget") if traces else self._exhausted("budget"))
         except ModelError as error:
             return await self._without_model(error)
-        except Struck:  # the next step sees why, and asks anew where there is time
-            self._texts.void()
+        except Interrupted:  # the next step sees why, and asks anew where there is time
+            self._texts.retract()
             return None
         if reply.stop_reason == "refusal":
             return await self._refused(reply, answer=True)
         reply, decided, marks = await self._read(reply, traces=traces)
-        answer = words_of(decided)
+        answer = decision_text(decided)
         if not answer.strip() or (marks and isinstance(decided, Malformed)):
             return await self._close(reply, await self._fallback(reason), marks, answer=True)
         body = await self._completion(answer, "forced", reason)
         return await self._close(reply, body, marks, answer=True)
 
-    async def _refused(self, reply: Reply, *, answer: bool = False) -> Ended:
+    async def _refused(self, reply: Reply, *, answer: bool = False) -> LoopEnd:
         text = well_formed(reply.text).strip() or "The model refused to answer."
         return await self._close(
             reply, await self._completion(text, "", "refused"), "", answer=answer
         )
 
-    async def _without_model(self, error: ModelError) -> Ended:
-        """The model cannot be asked: say so, with what was found."""
+    async def _without_model(self, error: ModelError) -> LoopEnd:
         said = well_formed(str(error))
         notice = Notice(code="model_error", text=said)
         await self._record(notice, await self._fallback("error", said))
-        return Ended("error", said)
+        return LoopEnd("error", said)

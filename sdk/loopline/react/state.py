@@ -57,11 +57,11 @@ class ReactStateV2:
     answer: str | None = None
 
     @classmethod
-    def fold(cls, turn: Turn, policies: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
+    def fold(cls, turn: Turn, options: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
         """The state that the turn's blocks make."""
-        most = policies.max_iterations
-        least = policies.min_rounds
-        if most is not None and not policies.early_stop:
+        most = options.max_iterations
+        least = options.min_rounds
+        if most is not None and not options.early_stop:
             least = most
         if turn.steered is not None:
             left = turn.steered + STEER_ROUNDS
@@ -98,10 +98,10 @@ class ReactStateV2:
     @property
     def same_calls(self) -> int:
         """How often over the newest calls were made, by rounds alike, in a circle of rounds, or in one round."""
-        return list(repeated(self.batches[-FARTHEST:]))[-1] if self.batches else 0
+        return list(repetitions(self.batches[-FARTHEST:]))[-1] if self.batches else 0
 
 
-def repeated(batches: Iterable[Batch]) -> Iterator[int]:
+def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
     """How often over the same calls have been made when each of these rounds is over.
 
     It is 0 for a round without calls. A circle is of `LONGEST_CIRCLE` rounds at most.
@@ -109,7 +109,7 @@ def repeated(batches: Iterable[Batch]) -> Iterator[int]:
     made = list[str]()
     again = [0] * LONGEST_CIRCLE
     for batch in batches:
-        steps = _steps(batch)
+        steps = _call_steps(batch)
         made = [*made, *steps] if steps else []
         for place in range(len(made) - len(steps), len(made)):
             for length in range(1, LONGEST_CIRCLE + 1):
@@ -119,15 +119,15 @@ def repeated(batches: Iterable[Batch]) -> Iterator[int]:
         made = made[-LONGEST_CIRCLE:]
 
 
-def _steps(batch: Batch) -> list[str]:
+def _call_steps(batch: Batch) -> list[str]:
     """What the calls of a round are, whatever their order and spacing, as often as it makes all of them."""
-    calls = Counter(dumps([call.tool, _squeezed(call.arguments)]) for call in batch.calls)
+    calls = Counter(dumps([call.tool, _normalized(call.arguments)]) for call in batch.calls)
     times = gcd(*calls.values())
     kinds = sorted(f"{call}×{count // times}" for call, count in calls.items())
     return ["\n".join(kinds)] * times
 
 
-def _squeezed(arguments: JsonObject) -> JsonObject:
+def _normalized(arguments: JsonObject) -> JsonObject:
     return {
         name: " ".join(value.split()) if isinstance(value, str) else value
         for name, value in sorted(arguments.items())

@@ -16,7 +16,7 @@ from loopline.tools import REQUEST_TOOLS, RequestTools, ToolSet, requested_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class ToolOffering:
     """Tools, and the parts of a prompt that go with them; `fixed` is what these cost, in tokens.
 
     The digests are sha256 in hexadecimal. `specs` travel beside the text, where the protocol has them so.
@@ -37,9 +37,9 @@ class Offer:
         instructions: str,
         protocol: DecisionProtocol,
         answer: TypedAnswer | None = None,
-    ) -> Offer:
+    ) -> ToolOffering:
         """The offer of these tools in a protocol, with an answer of that type."""
-        manual, words = protocol.manual(tools.specs), answer.words if answer else ""
+        manual, words = protocol.manual(tools.specs), answer.instructions if answer else ""
         system = "\n\n".join(part for part in (instructions, manual, words) if part)
         specs = (*tools.specs, *(answer.specs if answer else ()))
         text = tools_text(specs)
@@ -55,9 +55,9 @@ class Offer:
         )
 
     @classmethod
-    def of_trace(cls, answer: TypedAnswer | None = None) -> Offer:
+    def of_trace(cls, answer: TypedAnswer | None = None) -> ToolOffering:
         """What goes with the trace of a turn, and an answer of that type: no tools."""
-        text, words = tools_text(()), answer.words if answer else ""
+        text, words = tools_text(()), answer.instructions if answer else ""
         system = "\n\n".join(part for part in (TRACE_SYSTEM, words) if part)
         return cls(
             tools=ToolSet(),
@@ -70,7 +70,7 @@ class Offer:
         )
 
 
-class Offers:
+class OfferedTools:
     """The offers of a turn: everything, or what was selected and asked for since."""
 
     def __init__(
@@ -82,20 +82,22 @@ class Offers:
         answer: TypedAnswer | None,
     ) -> None:
         self._recorder = recorder
-        self._every = tools
+        self._all_tools = tools
         self._instructions = instructions
         self._protocol = protocol
         self._answer = answer
-        self._made: dict[tuple[str, ...] | None, Offer] = {}
+        self._cache: dict[tuple[str, ...] | None, ToolOffering] = {}
 
     @property
-    def now(self) -> Offer:
+    def current(self) -> ToolOffering:
         """What the next round offers."""
-        names = self._active()
-        if names not in self._made:
-            tools = self._every if names is None else self._only(names)
-            self._made[names] = Offer.of(tools, self._instructions, self._protocol, self._answer)
-        return self._made[names]
+        names = self._active_names()
+        if names not in self._cache:
+            tools = self._all_tools if names is None else self._subset(names)
+            self._cache[names] = ToolOffering.of(
+                tools, self._instructions, self._protocol, self._answer
+            )
+        return self._cache[names]
 
     async def select(self, model: Model, clock: Clock, listen: EventSink) -> None:
         """Have the model choose among many tools, once a turn; the choice is recorded."""
@@ -107,15 +109,15 @@ class Offers:
                 pass
             case _:
                 return
-        pinned = [name for name in self._every if name.startswith("react.")]
+        pinned = [name for name in self._all_tools if name.startswith("react.")]
         said = Delta(
-            type="progress", channel="tools", text="selecting tools", total=len(self._every)
+            type="progress", channel="tools", text="selecting tools", total=len(self._all_tools)
         )
         start = clock.elapsed()
         chosen = await select_tools(
-            model, self._every.specs, question, pinned=pinned, on_request=lambda: listen(said)
+            model, self._all_tools.specs, question, pinned=pinned, on_request=lambda: listen(said)
         )
-        if len(chosen.chosen) == len(self._every) and not chosen.fallback:
+        if len(chosen.chosen) == len(self._all_tools) and not chosen.fallback:
             return
         body = ToolsSelected(
             names=chosen.chosen,
@@ -127,18 +129,18 @@ class Offers:
         )
         await self._recorder.record(body)
 
-    def _active(self) -> tuple[str, ...] | None:
+    def _active_names(self) -> tuple[str, ...] | None:
         """The names that are offered; None when all are."""
         selected = self._recorder.turn.selected
         if selected is None:
             return None
         wanted = {*selected.names, *requested_tools(self._recorder.timeline, self._recorder.number)}
-        names = tuple(name for name in self._every if name in wanted)
-        return None if len(names) == len(self._every) else names
+        names = tuple(name for name in self._all_tools if name in wanted)
+        return None if len(names) == len(self._all_tools) else names
 
-    def _only(self, names: tuple[str, ...]) -> ToolSet:
-        chosen = [tool for name, tool in self._every.items() if name in names]
-        others = RequestTools(self._every.specs, names)
+    def _subset(self, names: tuple[str, ...]) -> ToolSet:
+        chosen = [tool for name, tool in self._all_tools.items() if name in names]
+        others = RequestTools(self._all_tools.specs, names)
         return ToolSet([*chosen, *([] if REQUEST_TOOLS in names else [others])])
 
 

@@ -68,13 +68,13 @@ def result(
         usage=turn.usage,
         sources=[timeline.pool.sources[sid] for sid in used if sid in timeline.pool.sources],
         cost=turn.cost,
-        pending=waiting(turn),
+        pending=pending_calls(turn),
         late_input=late_input(timeline),
-        output=_value(turn, completion, output) if completion else None,
+        output=_output_value(turn, completion, output) if completion else None,
     )
 
 
-def _value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> object:
+def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> object:
     """The value of an answer that was held to a type; None of any other one."""
     if not answer.schema_sha256:
         return None
@@ -96,7 +96,7 @@ def _value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> ob
         ) from error
 
 
-def waiting(turn: Turn) -> list[PendingCall]:
+def pending_calls(turn: Turn) -> list[PendingCall]:
     """The calls that wait for the user, in order."""
     calls = [
         (turn.open_calls[call_id], pending)

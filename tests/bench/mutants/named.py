@@ -144,8 +144,8 @@ NAMED = (
     Named(
         "a reply that was cut off on the last round is continued",
         "react/router.py",
-        "table.policies.output_escalations and not table.state.last",
-        "table.policies.output_escalations",
+        "table.options.output_escalations and not table.state.last",
+        "table.options.output_escalations",
     ),
     Named(
         "what stands at the first place that may change cannot be hidden",
@@ -198,17 +198,17 @@ NAMED = (
     Named(
         "a turn looks for steers too seldom",
         "react/interrupter.py",
-        "LOOK_SECONDS = 0.2",
-        "LOOK_SECONDS = 2.0",
+        "POLL_SECONDS = 0.2",
+        "POLL_SECONDS = 2.0",
     ),
     Named(
-        "a second strike takes the place of the first",
+        "a second interruption takes the place of the first",
         "react/interrupter.py",
-        'step.struck is None and (step.steerable or why != "steer")',
+        'step.cause is None and (step.steerable or why != "steer")',
         '(step.steerable or why != "steer")',
     ),
     Named(
-        "a stop within a strike is taken for the strike",
+        "a stop within an interruption is taken for the interruption",
         "react/interrupter.py",
         "and not step.task.uncancel():",
         "and step.task.uncancel() >= 0:",

@@ -309,7 +309,7 @@ async def test_a_nudge_is_told_once_between_two_decisions() -> None:
         )
 
     model = ScriptedModel([Call("w.look"), Call("w.look"), "Done."])
-    async with at_work(model, workbench(nudges=[hurry])) as talk:
+    async with at_work(model, workbench(round_hooks=[hurry])) as talk:
         await talk.say("go")
     assert [str(one).count("Be quick.") for one in model.requests] == [0, 1, 1]
     assert len(results(model.requests[-1])) == 2
@@ -319,7 +319,7 @@ async def test_why_a_nudge_ended_a_turn_with_the_answer_on_the_table_is_in_the_l
     def enough(state: ReactStateV2) -> Stop | None:
         return Stop("complete", "This is enough.") if state.answer else None
 
-    async with at_work(["Tea."], workbench(nudges=[enough])) as talk:
+    async with at_work(["Tea."], workbench(round_hooks=[enough])) as talk:
         result = await talk.say("go")
         told = await bodies(talk, Notice)
     assert (result.answer, result.exit_reason) == ("Tea.", "complete")

@@ -114,7 +114,7 @@ async def test_row_114_an_answer_can_be_held_once_to_be_checked() -> None:
 
     looks: list[Entry] = [Call("w.look", text=f"{n}") for n in range(3)]
     model = ScriptedModel([*looks, "Early.", "Checked."])
-    async with at_work(model, workbench(nudges=[check])) as talk:
+    async with at_work(model, workbench(round_hooks=[check])) as talk:
         assert (await talk.say("go")).answer == "Checked."
         (draft,) = await bodies(talk, Draft)
     assert draft.text == "Early."
@@ -128,7 +128,7 @@ async def test_row_115_a_nudge_may_warn_of_calls_that_repeat() -> None:
 
     same = Call("w.look", text="tea")
     model = ScriptedModel([same, same, same, "Done."])
-    async with at_work(model, workbench(nudges=[warn])) as talk:
+    async with at_work(model, workbench(round_hooks=[warn])) as talk:
         await talk.say("go")
     told = ["The same call" in shown(one) for one in model.requests]
     assert told == [False, False, True, True]

@@ -12,7 +12,15 @@ from loopline.models import (
     Usage,
     structured_llm_call,
 )
-from loopline.react import Allow, Deny, GuardedCall, Nudged, ReactStateV2, Reminder, Verdict
+from loopline.react import (
+    Allow,
+    Deny,
+    GuardedCall,
+    ReactStateV2,
+    Reminder,
+    RoundHookResult,
+    Verdict,
+)
 from loopline.testing import Call, Fail, FakeClock, Raw, Say, ScriptedModel
 from loopline.testing.scripted import CapabilityChoices, Entry
 from loopline.timeline import (
@@ -316,7 +324,7 @@ async def test_f26_an_answer_is_checked_once_after_enough_rounds(
     assert shown(model.requests[-1]).count("Before this is the answer") == int(held)
 
 
-def reflect(state: ReactStateV2) -> Nudged:
+def reflect(state: ReactStateV2) -> RoundHookResult:
     due = state.answer is None and state.iteration and state.iteration % 6 == 0
     return Reminder("reflect", "Does this serve the goal?") if due and not state.last else None
 
@@ -329,7 +337,7 @@ async def test_f27_every_sixth_round_but_the_last_the_goal_is_asked_after(
 ) -> None:
     made: list[Entry] = [Call("w.count", number=n) for n in range(rounds)]
     model = ScriptedModel([*made, "Done."])
-    async with at_work(model, workbench(nudges=[reflect], max_iterations=limit)) as talk:
+    async with at_work(model, workbench(round_hooks=[reflect], max_iterations=limit)) as talk:
         await talk.say("go")
     assert shown(model.requests[-1]).count("serve the goal") == told
 
