@@ -11,8 +11,7 @@ import pytest
 
 from loopline import BundleError, Harness
 from loopline.bundle import Installation, load, load_skills, load_tools
-from loopline.bundle.installation import recorded
-from loopline.bundle.template import create
+from loopline.bundle.template import create, recorded
 from loopline.testing import Call, Say, ScriptedModel
 
 LOOPLINE = Installation(version="0.1.0")

@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from loopline import BundleError, Output, Source, ToolContext, ToolError, tool
-from loopline.bundle.importing import import_file
+from loopline.bundle.importer import import_file
 from loopline.models import Json, JsonObject
 from loopline.tools import Outcome, ToolFunction
 from tests.authoring.bundle_files import a_call, a_context, line_of, write

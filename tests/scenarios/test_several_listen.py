@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loopline import Block, Harness
 from loopline.conversations import Conversation
-from loopline.conversations.hearing import Ear, Ears
+from loopline.conversations.subscriptions import Ear, Ears
 from loopline.events import Event
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted

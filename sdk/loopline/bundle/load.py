@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from typing_extensions import TypeIs
 
 from loopline.bundle.bundle import Bundle
-from loopline.bundle.importing import (
+from loopline.bundle.importer import (
     blame,
     import_file,
     import_name,

@@ -10,10 +10,9 @@ from typing import Any, Generic, Unpack, cast
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.bundle.loop import Loop
+from loopline.bundle.loop import Loop, guarded_read, guarded_search, system_text
+from loopline.bundle.prepared_run import Services
 from loopline.bundle.properties import Properties
-from loopline.bundle.services import Services
-from loopline.bundle.wiring import guarded_read, guarded_search, system_text
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
 from loopline.knowledge import KnowledgeSpace, Passage

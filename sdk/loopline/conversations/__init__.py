@@ -1,11 +1,11 @@
 """What a person can do with a conversation."""
 
-from loopline.conversations.children import run_child
+from loopline.conversations.child_runs import run_child
+from loopline.conversations.conversation import Attachments, Conversation, WhenBusy, check_name
 from loopline.conversations.interrupts import InterruptQueue, Receipt
-from loopline.conversations.logs import InTurn
 from loopline.conversations.queue_notice import QUEUE_CHANNEL
 from loopline.conversations.recovery import Recoveries, Recovery, RecoveryStatus
-from loopline.conversations.talk import Attachments, Conversation, WhenBusy, check_name
+from loopline.conversations.turn_log import InTurn
 from loopline.conversations.turns import Process, Turns
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loopline.conversations.children import check_own
+from loopline.conversations.child_runs import check_own
 from loopline.errors import LooplineError
 from loopline.files import with_unique_names
 from loopline.models import well_formed

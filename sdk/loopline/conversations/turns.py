@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from loopline.clock import Clock
-from loopline.conversations.hearing import Ear, Ears, Hear, replay
-from loopline.conversations.leading import Leading, settled
-from loopline.conversations.logs import IN_TURN, in_turn
+from loopline.conversations.leased_conversation import Leading, settled
 from loopline.conversations.queue_notice import QueueNotice
+from loopline.conversations.subscriptions import Ear, Ears, Hear, replay
+from loopline.conversations.turn_log import IN_TURN, in_turn
 from loopline.conversations.watching import logged, observed, observed_turn
 from loopline.errors import (
     BundleError,

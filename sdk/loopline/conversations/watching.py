@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from loopline.conversations.logs import log_block
+from loopline.conversations.turn_log import log_block
 from loopline.events import Caller, EventSink, ObservedTurn, Observer
 from loopline.timeline import Block, ConversationKey, Recorder, Timeline, parent_name
 

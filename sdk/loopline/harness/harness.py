@@ -33,13 +33,12 @@ from loopline.conversations import Conversation, Recoveries, Recovery, Turns, ru
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import EventSink
 from loopline.files import AttachmentCaps
-from loopline.harness.cassettes import Cassette, inserted
-from loopline.harness.conversing import Conversing
-from loopline.harness.logs import MEMORY, open_log, place
-from loopline.harness.model_choice import ModelChoice, resolve_models
-from loopline.harness.models_in_use import ModelsInUse
+from loopline.harness.cassette import Cassette, inserted
+from loopline.harness.conversation_host import Conversing
+from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
 from loopline.harness.opened import Opened, conversed, others
 from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
+from loopline.harness.store import MEMORY, open_log, place
 from loopline.harness.telemetry import Telemetry, chosen, observer_of
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.models import Chain, ClockedModel, Model, ModelRegistry, output_type_of

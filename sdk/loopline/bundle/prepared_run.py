@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from loopline.bundle.properties import Properties
-from loopline.bundle.settings import LoopSettings
+from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace

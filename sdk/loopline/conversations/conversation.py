@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, Unpack, overload
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.conversations.children import check_own
+from loopline.conversations.child_runs import check_own
 from loopline.conversations.interrupts import InterruptQueue, Receipt, said
 from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
 from loopline.errors import ConflictError, LooplineError

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, cast, get_args, get_origin
 
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
-from loopline.bundle.services import Services
+from loopline.bundle.prepared_run import Services
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, LooplineError
 from loopline.react import TurnPayload, TurnResult

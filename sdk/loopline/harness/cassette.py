@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from loopline.clock import Clock, SystemClock
 from loopline.errors import CassetteError
 from loopline.harness.model_choice import ModelChoice, names, resolve_models
-from loopline.harness.wires import Wires
+from loopline.harness.provider_models import Wires
 from loopline.models import VENDORS, Chain, Model, ModelRegistry
 from loopline.models.safe_text import without_secrets
 
