@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loopline import BaseWorkflow, Bundle, BundleError, Harness, LooplineError, run_sync, tool
-from loopline.bundle import load, load_skills, load_tools, wired
+from loopline.bundle import descriptor_modules, load, load_skills, load_tools
 from loopline.testing import Call, Say, ScriptedModel
 from tests.support.git_repositories import commit
 
@@ -144,7 +144,7 @@ def test_code_beside_a_bundle_in_one_file_is_not_its_own(tmp_path: Path) -> None
     (tmp_path / "neighbour.py").write_text('self.build_react(skills_module="absent.skills")\n')
     (tmp_path / "tools_descriptor.py").write_text("TOOLS_SPECS = None\n")
     loaded = load(tmp_path / "one.py")
-    assert (wired(loaded, "skills"), wired(loaded, "tools")) == ([], [])
+    assert (descriptor_modules(loaded, "skills"), descriptor_modules(loaded, "tools")) == ([], [])
 
 
 def test_a_bundle_made_in_a_script_reads_no_other_file(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_packages_beside_a_package_are_not_its_own(tmp_path: Path) -> None:
     (package / "__init__.py").write_text('from loopline import Bundle\nbundle = Bundle(id="c")\n')
     (package / "inner" / "__init__.py").write_text('x.build_react(tools_module="inner.tools")\n')
     (package / ".venv" / "lib" / "other.py").write_text('x.build_react(tools_module="o.tools")\n')
-    assert wired(load(package), "tools") == ["inner.tools"]
+    assert descriptor_modules(load(package), "tools") == ["inner.tools"]
 
 
 def test_one_turn_runs_without_an_event_loop() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from loopline import BundleError, Harness
 from loopline.bundle import Installation, load, load_skills, load_tools
-from loopline.bundle.template import create, recorded
+from loopline.bundle.template import create, installation_of
 from loopline.testing import Call, Say, ScriptedModel
 
 LOOPLINE = Installation(version="0.1.0")
@@ -87,7 +87,7 @@ def test_its_entry_point_is_its_name(tmp_path: Path) -> None:
 def test_it_takes_loopline_from_where_it_was_installed_from(
     tmp_path: Path, record: str | None, source: dict[str, str | bool] | None, arguments: str
 ) -> None:
-    project = create("tea_shop", tmp_path, recorded("0.1.0", record))
+    project = create("tea_shop", tmp_path, installation_of("0.1.0", record))
     content = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))
     assert content["project"]["dependencies"] == ["loopline>=0.1.0"]
     sources = content.get("tool", {}).get("uv", {}).get("sources", {})

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from loopline import PropertyError
-from loopline.bundle import Properties, Setting, Written, merged, written
+from loopline.bundle import Properties, Setting, TypedValue, merged, parse_setting
 from loopline.models import Json
 from tests.authoring.bundle_files import write
 
@@ -46,7 +46,7 @@ def complaint(
 
 
 def typed(*settings: str) -> Properties:
-    return given(dict(written(setting) for setting in settings))
+    return given(dict(parse_setting(setting) for setting in settings))
 
 
 def test_a_configuration_gives_the_defaults(tmp_path: Path) -> None:
@@ -141,17 +141,17 @@ def test_what_is_typed_for_a_text_stays_a_text(text: str) -> None:
 
 
 def test_what_is_typed_may_hold_an_equals_sign() -> None:
-    assert written("shop.url = a=b ") == ("shop.url", Written("a=b"))
+    assert parse_setting("shop.url = a=b ") == ("shop.url", TypedValue("a=b"))
 
 
 @pytest.mark.parametrize("setting", ["shop.url", "=x", " =x"])
 def test_what_is_typed_without_a_name_and_a_value_is_refused(setting: str) -> None:
     with pytest.raises(PropertyError, match="write it as name=value"):
-        written(setting)
+        parse_setting(setting)
 
 
 def test_what_is_typed_and_no_value_is_refused() -> None:
-    assert complaint(dict([written("shop.limit=[")])).startswith("shop.limit: expected")
+    assert complaint(dict([parse_setting("shop.limit=[")])).startswith("shop.limit: expected")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loopline import BundleError, Harness
-from loopline.bundle import load, load_skills, wired, wiring_problems
+from loopline.bundle import build_call_problems, descriptor_modules, load, load_skills
 
 WORKFLOW = """
 from loopline import BaseWorkflow, Bundle
@@ -34,14 +34,14 @@ def test_a_module_that_is_written_out_is_found(
 ) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").write_text(WORKFLOW.replace("{module}", module))
-    assert wired(load(tmp_path / "shop"), "tools") == found
+    assert descriptor_modules(load(tmp_path / "shop"), "tools") == found
 
 
 def test_without_one_it_is_the_descriptor_of_the_usual_name(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").write_text(WORKFLOW.replace("{module}", "chosen()"))
     (tmp_path / "shop" / "tools_descriptor.py").write_text("TOOLS_SPECS = []\n")
-    assert wired(load(tmp_path / "shop"), "tools") == ["shop.tools_descriptor"]
+    assert descriptor_modules(load(tmp_path / "shop"), "tools") == ["shop.tools_descriptor"]
 
 
 def test_a_pattern_that_matches_no_skill_is_warned_of_with_its_line(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_a_limit_or_preset_that_is_written_out_wrongly_is_told_with_its_line(
 ) -> None:
     shop = limited(tmp_path, argument)
     wrong = WRONG.get(argument, WRONG["max_iteration=3"])
-    assert list(wiring_problems(load(shop))) == [f"{shop / '__init__.py'}:8: {wrong}"]
+    assert list(build_call_problems(load(shop))) == [f"{shop / '__init__.py'}:8: {wrong}"]
 
 
 @pytest.mark.parametrize("argument", ["max_iterations=3", "max_iterations=some()", "**some()"])
 def test_what_is_right_or_known_only_when_it_runs_is_no_problem(
     tmp_path: Path, argument: str
 ) -> None:
-    assert list(wiring_problems(load(limited(tmp_path, argument)))) == []
+    assert list(build_call_problems(load(limited(tmp_path, argument)))) == []
 
 
 @pytest.mark.parametrize(("argument", "wrong"), WRONG.items())

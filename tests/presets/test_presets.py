@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from loopline import BaseWorkflow, Bundle, Harness, LooplineError
-from loopline.bundle import Setting, Written
+from loopline.bundle import Setting, TypedValue
 from loopline.errors import PropertyError
 from loopline.models import JsonObject, Usage
 from loopline.react import (
@@ -253,7 +253,7 @@ async def test_junk_in_the_configuration_is_refused_before_any_turn(
 
 
 async def test_what_is_typed_on_a_command_line_sets_a_policy() -> None:
-    given = {"react.max_iterations": Written("7"), "react.deadline_seconds": Written("null")}
+    given = {"react.max_iterations": TypedValue("7"), "react.deadline_seconds": TypedValue("null")}
     said = await header("chatcli", given)
     assert (said.limits["max_iterations"], "deadline_seconds" in said.limits) == (7, False)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loopline import Block, Harness
 from loopline.conversations import Conversation
-from loopline.conversations.subscriptions import Ear, Ears
+from loopline.conversations.subscriptions import Subscriber, Subscriptions
 from loopline.events import Event
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 from loopline.testing.scripted import Entry as Scripted
@@ -159,7 +159,7 @@ async def test_what_the_timeline_was_not_opened_with_is_heard_from_the_log() -> 
         entry = Entry(body=UserPrompt(text=text), turn=NEW_TURN)
         await log.append(talk, [entry], seen=0)
     blocks = await log.read(talk)
-    timeline, ears = Timeline(blocks[2:], Checkpoint(covers=2)), Ears(log)
-    with ears.listening(talk, Ear(events.append, 1)):
+    timeline, ears = Timeline(blocks[2:], Checkpoint(covers=2)), Subscriptions(log)
+    with ears.subscribed(talk, Subscriber(events.append, 1)):
         await ears.catch_up(talk, timeline, 3)
     assert events == list(blocks[1:])

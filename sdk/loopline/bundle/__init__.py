@@ -1,21 +1,21 @@
 """Bundles: what an author writes, and how it is loaded, configured and run."""
 
-from loopline.bundle.build_calls import wired, wiring_problems
+from loopline.bundle.build_calls import build_call_problems, descriptor_modules
 from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
-from loopline.bundle.prepared_run import RunServed, Services
+from loopline.bundle.prepared_run import RunLoop, Services
 from loopline.bundle.properties import (
     LoopSettings,
     Properties,
     Setting,
-    Written,
+    TypedValue,
     loop_settings,
     merged,
-    written,
+    parse_setting,
 )
-from loopline.bundle.run import begin, make_deps, run
+from loopline.bundle.run import call_load_hook, make_deps, run
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
 
@@ -28,22 +28,22 @@ __all__ = [
     "LoadedBundle",
     "LoopSettings",
     "Properties",
-    "RunServed",
+    "RunLoop",
     "Services",
     "Setting",
-    "Written",
+    "TypedValue",
     "available",
-    "begin",
     "blame",
+    "build_call_problems",
+    "call_load_hook",
     "create",
+    "descriptor_modules",
     "load",
     "load_skills",
     "load_tools",
     "loop_settings",
     "make_deps",
     "merged",
+    "parse_setting",
     "run",
-    "wired",
-    "wiring_problems",
-    "written",
 ]

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 Kind = Literal["tools", "skills"]
 
 
-def wired(bundle: LoadedBundle, kind: Kind) -> list[str]:
+def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
     """The descriptor modules that calls of `build_react` name, or the one of the usual name.
 
     Only names that are written out are found, `f"{__package__}.tools_descriptor"` among them.
     """
     usual = f"{kind}_descriptor"
-    found = dict.fromkeys(_named(bundle, f"{kind}_module"))
+    found = dict.fromkeys(_module_names(bundle, f"{kind}_module"))
     if not found and bundle.holds(usual):
         return [f"{bundle.name}.{usual}"]
     return list(found)
 
 
-def wiring_problems(bundle: LoadedBundle) -> Iterator[str]:
+def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
     """Yield what is wrong with the limits and presets that calls of `build_react` write out, with file and line."""
     for file, call in _calls(bundle):
         for given in call.keywords:
@@ -71,9 +71,9 @@ def _keywords_beside_limits() -> frozenset[str]:
     return frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
 
 
-def _named(bundle: LoadedBundle, keyword: str) -> Iterator[str]:
+def _module_names(bundle: LoadedBundle, keyword: str) -> Iterator[str]:
     for _, call in _calls(bundle):
-        names = (_text(one.value, bundle) for one in call.keywords if one.arg == keyword)
+        names = (_literal_text(one.value, bundle) for one in call.keywords if one.arg == keyword)
         yield from (name for name in names if name)
 
 
@@ -94,7 +94,7 @@ def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:
                     pass
 
 
-def _text(node: ast.expr, bundle: LoadedBundle) -> str:
+def _literal_text(node: ast.expr, bundle: LoadedBundle) -> str:
     """A text that is written out, the bundle's package in it filled in; else nothing."""
     import ast
 

@@ -60,7 +60,7 @@ class ChatCommunicator:
     ) -> Awaitable[None]:
         """Tell a piece of a text on its way, the `index`-th from 0 of its marker."""
         status = "completed" if completed else "running"
-        said = _said(agent, marker, status, "", "")
+        said = _envelope(agent, marker, status, "", "")
         delta = {"text": text, "marker": marker, "index": index, "completed": completed}
         sent = {"event": said, "data": {}, "delta": delta, "route": "chat_delta"}
         return self._emitter.emit("chat.delta", sent)
@@ -78,7 +78,7 @@ class ChatCommunicator:
         route: str = "chat_step",
     ) -> Awaitable[None]:
         """Tell of anything, by its type."""
-        said = _said(agent, step, status, title, markdown)
+        said = _envelope(agent, step, status, title, markdown)
         sent = {"event": said, "data": dict(data or {}), "delta": None, "route": route}
         return self._emitter.emit(type, sent, durable=self._durable)
 
@@ -124,5 +124,5 @@ class ChatCommunicator:
         return self._emitter.emit(event, data, durable=self._durable)
 
 
-def _said(agent: str, step: str, status: str, title: str, markdown: str) -> dict[str, str]:
+def _envelope(agent: str, step: str, status: str, title: str, markdown: str) -> dict[str, str]:
     return {"agent": agent, "step": step, "status": status, "title": title, "markdown": markdown}

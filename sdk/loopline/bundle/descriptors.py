@@ -62,13 +62,13 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
     Raises:
         BundleError: the descriptor or a tool is wrong; the message names file and line.
     """
-    declared = list(_declared(bundle.bundle))
+    declared = list(_listed_tools(bundle.bundle))
     if not module:
-        _check_declared(bundle.bundle, declared)
+        _check_listed(bundle.bundle, declared)
         return ToolSet(declared)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
-    bound = [*declared, *_bound(descriptor, bundle)]
+    bound = [*declared, *_bound_tools(descriptor, bundle)]
     _check_different(descriptor, bound)
     if descriptor.value("MCP_TOOL_SPECS", []):
         raise descriptor.wrong(
@@ -86,7 +86,7 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
         BundleError: the descriptor or a skill is wrong; the message names file and line.
     """
     default = bundle.folder / SKILLS_FOLDER if bundle.folder else None
-    declared = _declared_skills(bundle)
+    declared = _listed_skills(bundle)
     if not module:
         found = Skills.load(default) if default and default.is_dir() else Skills()
         return _joined(declared, found, bundle).enabled({}, consumer)
@@ -109,7 +109,7 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
     return Skills(skills.enabled(config, consumer).skills, (*skills.warnings, *strange, *idle))
 
 
-def _declared(bundle: Bundle[Any]) -> Iterator[Tool]:
+def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
     """Yield the tools that the bundle and its workflow class list as functions."""
     for function in (*bundle.tools, *bundle.workflow.tools):
         made = _as_tool(function)
@@ -127,12 +127,12 @@ def _as_tool(function: Callable[..., Any]) -> ToolFunction[..., Any]:
     return tool(function)
 
 
-def _check_declared(bundle: Bundle[Any], tools: Sequence[Tool]) -> None:
-    if twice := _twice(tools):
+def _check_listed(bundle: Bundle[Any], tools: Sequence[Tool]) -> None:
+    if twice := _duplicate_name(tools):
         raise BundleError(f"bundle {bundle.id!r}: two of its tools are called {twice!r}")
 
 
-def _declared_skills(bundle: LoadedBundle) -> Skills:
+def _listed_skills(bundle: LoadedBundle) -> Skills:
     """Return the skills in the folders that the bundle and its workflow class list."""
     found = list[Skills]()
     for given in (*bundle.bundle.skills, *bundle.bundle.workflow.skills):
@@ -182,7 +182,7 @@ class _Descriptor:
         file = self.module.__file__
         if file is None:
             return self.module.__name__
-        written = _written(Path(file)).get(name)
+        written = _assignments(Path(file)).get(name)
         return file if written is None else f"{file}:{_line(written, item)}"
 
     def check_spelling(self, names: Iterable[str]) -> None:
@@ -194,7 +194,7 @@ class _Descriptor:
                 raise self.wrong(name, f"{name} means nothing, nearest is {near[0]}")
 
 
-def _written(file: Path) -> dict[str, ast.expr]:
+def _assignments(file: Path) -> dict[str, ast.expr]:
     """What is assigned to each name at the top level of a file."""
     import ast
 
@@ -225,7 +225,7 @@ def _line(written: ast.expr, item: int | str | None) -> int:
             return written.lineno
 
 
-def _bound(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
+def _bound_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool]:
     specs = descriptor.value("TOOLS_SPECS", None)
     if not isinstance(specs, list | tuple):
         problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
@@ -305,12 +305,12 @@ def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
 
 
 def _check_different(descriptor: _Descriptor, tools: Iterable[Tool]) -> None:
-    if twice := _twice(tools):
+    if twice := _duplicate_name(tools):
         problem = f"two tools are called {twice!r}: give one of them another alias"
         raise descriptor.wrong("TOOLS_SPECS", problem)
 
 
-def _twice(tools: Iterable[Tool]) -> str:
+def _duplicate_name(tools: Iterable[Tool]) -> str:
     """Return the first name that two of the tools have, or nothing."""
     seen = set[str]()
     for bound in tools:

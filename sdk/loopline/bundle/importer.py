@@ -43,7 +43,7 @@ def import_package(folder: Path) -> ModuleType:
     Raises:
         BundleError: its code fails; the message names file and line.
     """
-    return _imported(folder / "__init__.py", folder, folder.name)
+    return _import_once(folder / "__init__.py", folder, folder.name)
 
 
 def import_file(file: Path) -> ModuleType:
@@ -52,7 +52,7 @@ def import_file(file: Path) -> ModuleType:
     Raises:
         BundleError: its code fails; the message names file and line.
     """
-    return _imported(file, file.parent, file.stem)
+    return _import_once(file, file.parent, file.stem)
 
 
 def import_name(name: str, folder: Path | None) -> ModuleType | None:
@@ -64,7 +64,7 @@ def import_name(name: str, folder: Path | None) -> ModuleType | None:
     with _lock:
         importlib.invalidate_caches()
         try:
-            with _clean(name.partition(".")[0]):
+            with _undo_on_error(name.partition(".")[0]):
                 return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is not None and f"{name}.".startswith(f"{error.name}."):
@@ -81,7 +81,7 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
     """
     if isinstance(error, BundleError):
         return error
-    place = _place(error, folder)
+    place = _error_place(error, folder)
     # A syntax error says its place too, and less well.
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     message = f"{place}: {type(error).__name__}: {_OWN.sub('', text)}"
@@ -99,7 +99,7 @@ def public_name(module: str) -> str:
     return _OWN.sub("", module)
 
 
-def _imported(file: Path, folder: Path, name: str) -> ModuleType:
+def _import_once(file: Path, folder: Path, name: str) -> ModuleType:
     path = folder.resolve() if file.name == "__init__.py" else file.resolve()
     digest = sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:_DIGEST]
     package = f"{_FOREIGN.sub('_', name)}{MARK}{digest}"
@@ -110,17 +110,17 @@ def _imported(file: Path, folder: Path, name: str) -> ModuleType:
 
 
 def _execute(package: str, file: Path, folder: Path) -> None:
-    if not any(isinstance(finder, _Inside) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Inside())
+    if not any(isinstance(finder, _BundleFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _BundleFinder())
     importlib.invalidate_caches()
-    loader = _Source(package, str(file))
+    loader = _BundleLoader(package, str(file))
     within = [str(folder)] if file.name == "__init__.py" else None
     spec = spec_from_file_location(package, file, loader=loader, submodule_search_locations=within)
     if spec is None:
         raise BundleError(f"{file}: not a Python file")
     module = module_from_spec(spec)
     try:
-        with _clean(package):
+        with _undo_on_error(package):
             sys.modules[package] = module
             loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -128,7 +128,7 @@ def _execute(package: str, file: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _clean(package: str) -> Generator[None, None, None]:
+def _undo_on_error(package: str) -> Generator[None, None, None]:
     """Leave no module of the package behind that was imported in vain."""
     before = set(sys.modules)
     try:
@@ -140,7 +140,7 @@ def _clean(package: str) -> Generator[None, None, None]:
         raise
 
 
-class _Source(SourceFileLoader):
+class _BundleLoader(SourceFileLoader):
     """Runs a module of a bundle; compiled anew each time, since a cache would be written beside it."""
 
     def path_stats(self, path: str) -> Mapping[str, float]:
@@ -153,7 +153,7 @@ class _Source(SourceFileLoader):
         super().exec_module(module)
 
 
-class _Inside:
+class _BundleFinder:
     """Finds the modules inside the bundles' packages."""
 
     def find_spec(
@@ -163,7 +163,7 @@ class _Inside:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Source(fullname, spec.loader.path)
+            spec.loader = _BundleLoader(fullname, spec.loader.path)
         return spec
 
 
@@ -185,7 +185,7 @@ def _import_of(package: str) -> Callable[..., ModuleType]:
     return find
 
 
-def _place(error: BaseException, folder: Path | None) -> str:
+def _error_place(error: BaseException, folder: Path | None) -> str:
     places = [
         (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
     ]

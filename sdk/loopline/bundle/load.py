@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 GROUP = "loopline.bundles"
 """The entry points by whose names installed bundles are opened."""
 
-BESIDE = "bundles"
+BUNDLES_FOLDER = "bundles"
 """The folder here whose folders are bundles that are opened by their names."""
 
 __all__ = ["Available", "LoadedBundle", "available", "blame", "load", "raised_inside"]
@@ -141,21 +141,21 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
             looked for, or names file and line.
     """
     if isinstance(source, Bundle):
-        return _given(source)
+        return _from_value(source)
     if not _is_name(source):
-        return _opened(_site(Path(source).expanduser()))
+        return _from_site(_site(Path(source).expanduser()))
     name = str(source)
     if not name:
         raise BundleError("a bundle has a path or a name: the one given is empty")
     if _is_site(Path(name)):
-        return _opened(_site(Path(name)))
+        return _from_site(_site(Path(name)))
     if installed := [point for point in _entry_points() if point.name == name]:
-        return _installed(name, installed)
-    if (Path(BESIDE) / name).is_dir():
-        return _opened(_site(Path(BESIDE) / name))
+        return _from_entry_point(name, installed)
+    if (Path(BUNDLES_FOLDER) / name).is_dir():
+        return _from_site(_site(Path(BUNDLES_FOLDER) / name))
     known = [found.name for found in available()]
     raise BundleError(
-        f"no bundle {name!r}: no such folder here or in {BESIDE}/ is one, and no installed package "
+        f"no bundle {name!r}: no such folder here or in {BUNDLES_FOLDER}/ is one, and no installed package "
         f"has an entry point of that name in the group {GROUP!r}; {_nearest(name, known)}"
     )
 
@@ -163,7 +163,7 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
 def available(folder: Path | None = None) -> list[Available]:
     """What can be opened by name, found without importing it: installed ones, then `./bundles`."""
     installed = [Available(name=e.name, place=e.value) for e in _entry_points()]
-    beside = (Path() if folder is None else folder) / BESIDE
+    beside = (Path() if folder is None else folder) / BUNDLES_FOLDER
     inside = sorted(beside.iterdir()) if beside.is_dir() else []
     sites = [Available(name=path.name, place=str(path)) for path in inside if _is_site(path)]
     return [*sorted(installed, key=lambda found: found.name), *sites]
@@ -254,7 +254,7 @@ def _project_site(project: Path, value: str) -> _Site:
     )
 
 
-def _opened(site: _Site) -> LoadedBundle:
+def _from_site(site: _Site) -> LoadedBundle:
     module = import_package(site.path) if site.path.is_dir() else import_file(site.path)
     folder = site.path if site.path.is_dir() else site.path.parent
     return LoadedBundle(
@@ -266,7 +266,7 @@ def _opened(site: _Site) -> LoadedBundle:
     )
 
 
-def _installed(name: str, found: list[EntryPoint]) -> LoadedBundle:
+def _from_entry_point(name: str, found: list[EntryPoint]) -> LoadedBundle:
     if len({point.value for point in found}) > 1:
         values = sorted(point.value for point in found)
         raise BundleError(f"several installed bundles are called {name!r}: open {values} by path")
@@ -302,14 +302,14 @@ def _is_bundle(value: object) -> TypeIs[Bundle[Any]]:
     return isinstance(value, Bundle)
 
 
-def _given(bundle: Bundle[Any]) -> LoadedBundle:
+def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
     name = bundle.workflow.__module__
     if bundle.workflow is BaseWorkflow:  # then the bundle's own code is where it was made
         name = bundle.module
     module = sys.modules.get(name)
     if module is None:
         return LoadedBundle(bundle=bundle, folder=None, package=name, name=public_name(name))
-    home = _home(bundle, module)
+    home = _home_module(bundle, module)
     is_package = hasattr(home, "__path__")
     package = home.__name__ if is_package else home.__package__ or home.__name__
     written = getattr(home, "__file__", None)  # a prompt's `__main__` has none
@@ -323,7 +323,7 @@ def _given(bundle: Bundle[Any]) -> LoadedBundle:
     )
 
 
-def _home(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
+def _home_module(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
     """The package that offers the bundle, else the module of its workflow."""
     parts = module.__name__.split(".")
     around = (sys.modules.get(".".join(parts[:end])) for end in range(1, len(parts)))

@@ -19,7 +19,7 @@ from loopline.tools import KnowledgeSearch, ToolSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loop:
+class LoopSpec:
     """What `build_react` was given, and what was configured.
 
     A tool is offered that each list of `allowed` patterns allows; `child_tools` are what a child run may
@@ -63,7 +63,7 @@ class Loop:
             output=self.output.schema if self.output else None,
         )
 
-    def of_child(self, child: Child, models: ModelRegistry) -> Loop:
+    def of_child(self, child: Child, models: ModelRegistry) -> LoopSpec:
         """The same for a child run, with what its task has otherwise.
 
         Raises:

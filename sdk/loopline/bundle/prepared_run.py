@@ -18,7 +18,7 @@ from loopline.timeline import ConversationSummary, Recorder, TurnHeader
 from loopline.tools import ToolSet
 
 
-class RunServed(Protocol):
+class RunLoop(Protocol):
     """Runs a turn with the services it is given."""
 
     async def __call__(self, services: Services, payload: TurnPayload, /) -> TurnResult[Any]:
@@ -26,10 +26,10 @@ class RunServed(Protocol):
         ...
 
 
-class SpawnServed(Protocol):
+class SpawnRun(Protocol):
     """Runs a child of the turn; `run` is called with the services of the child's own turn."""
 
-    async def __call__(self, child: Child, listen: EventSink, run: RunServed, /) -> TurnResult[Any]:
+    async def __call__(self, child: Child, listen: EventSink, run: RunLoop, /) -> TurnResult[Any]:
         """What comes of it."""
         ...
 
@@ -61,7 +61,7 @@ class Services:
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
     other: ConversationLookup
-    spawn: SpawnServed
+    spawn: SpawnRun
     deps: object = field(default=None, repr=False)
 
     @property

@@ -40,13 +40,13 @@ LOOP: Mapping[str, Json] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TypedValue:
     """A value as it was typed: a text where the default is a text, else a YAML value."""
 
     text: str
 
 
-Setting = Json | Written
+Setting = Json | TypedValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def merged(
     return Properties(tree, frozenset(given))
 
 
-def written(setting: str) -> tuple[str, Written]:
+def parse_setting(setting: str) -> tuple[str, TypedValue]:
     """The name and the value in `a.b=value`, as it is typed behind `--prop`.
 
     Raises:
@@ -116,7 +116,7 @@ def written(setting: str) -> tuple[str, Written]:
     name, equals, text = setting.partition("=")
     if not equals or not name.strip():
         raise PropertyError(f"{setting!r} sets nothing: write it as name=value")
-    return name.strip(), Written(text.strip())
+    return name.strip(), TypedValue(text.strip())
 
 
 _Path = tuple[str, ...]
@@ -211,14 +211,14 @@ def _nested(shape: JsonObject, name: str, value: Setting) -> JsonObject:
     path = name.split(".")
     if not all(path):
         raise PropertyError(f"{name!r} is no name: write it as section.key")
-    nested = _read(shape, name, value) if isinstance(value, Written) else _plain(value, name)
+    nested = _read(shape, name, value) if isinstance(value, TypedValue) else _plain(value, name)
     for key in reversed(path[1:]):
         around: JsonObject = {key: nested}
         nested = around
     return {path[0]: nested}
 
 
-def _read(shape: JsonObject, name: str, value: Written) -> Json:
+def _read(shape: JsonObject, name: str, value: TypedValue) -> Json:
     is_text = isinstance(Properties(shape).at(name), str)
     try:
         found = read_yaml(value.text).value

@@ -15,26 +15,26 @@ from loopline.react import TurnPayload, TurnResult
 from loopline.timeline import Completion
 from loopline.tools import deps_problem
 
-_begun: set[type] = set()
-_beginning: dict[type, asyncio.Lock] = {}
+_loaded: set[type] = set()
+_loading: dict[type, asyncio.Lock] = {}
 
 
-async def begin(loaded: LoadedBundle) -> None:
+async def call_load_hook(loaded: LoadedBundle) -> None:
     """Call `on_bundle_load`, once a process for each workflow class.
 
     Raises:
         BundleError: the hook failed; the message names file and line.
     """
     workflow = loaded.bundle.workflow
-    async with _beginning.setdefault(workflow, asyncio.Lock()):
-        if workflow in _begun:
+    async with _loading.setdefault(workflow, asyncio.Lock()):
+        if workflow in _loaded:
             return
         try:
             await workflow.on_bundle_load()
         except (Exception, SystemExit) as error:
             raise blame(error, loaded.folder) from error
-        _begun.add(workflow)
-    _beginning.pop(workflow, None)
+        _loaded.add(workflow)
+    _loading.pop(workflow, None)
 
 
 async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:

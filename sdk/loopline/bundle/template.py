@@ -124,33 +124,33 @@ class Installation:
         from importlib.metadata import distribution
 
         ours = distribution("loopline")
-        return recorded(ours.version, ours.read_text("direct_url.json"))
+        return installation_of(ours.version, ours.read_text("direct_url.json"))
 
 
-def recorded(version: str, record: str | None) -> Installation:
+def installation_of(version: str, record: str | None) -> Installation:
     """Read the record of a direct URL that an installer leaves (PEP 610); an index leaves none."""
     origin: Json = json.loads(record) if record else None
     match origin:
         case {"url": str(url), "dir_info": {"editable": True}}:
-            path = _path(url)
-            return _taken(version, ("-e", path), f"path = {_toml(path)}, editable = true")
+            path = _url_path(url)
+            return _installed_from(version, ("-e", path), f"path = {_toml(path)}, editable = true")
         case {"url": str(url), "vcs_info": {"vcs": "git", "commit_id": str(commit)}}:
             place = f"loopline @ git+{url}@{commit}"
-            return _taken(version, (place,), f"git = {_toml(url)}, rev = {_toml(commit)}")
+            return _installed_from(version, (place,), f"git = {_toml(url)}, rev = {_toml(commit)}")
         case {"url": str(url)} if url.startswith("file:"):
-            path = _path(url)
-            return _taken(version, (path,), f"path = {_toml(path)}")
+            path = _url_path(url)
+            return _installed_from(version, (path,), f"path = {_toml(path)}")
         case {"url": str(url), "archive_info": _}:
-            return _taken(version, (f"loopline @ {url}",), f"url = {_toml(url)}")
+            return _installed_from(version, (f"loopline @ {url}",), f"url = {_toml(url)}")
         case _:
             return Installation(version=version)
 
 
-def _taken(version: str, arguments: tuple[str, ...], source: str) -> Installation:
+def _installed_from(version: str, arguments: tuple[str, ...], source: str) -> Installation:
     return Installation(version=version, arguments=arguments, source=f"{{ {source} }}")
 
 
-def _path(url: str) -> str:
+def _url_path(url: str) -> str:
     return unquote(urlsplit(url).path)
 
 

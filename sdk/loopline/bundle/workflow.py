@@ -10,7 +10,7 @@ from typing import Any, Generic, Unpack, cast
 
 from typing_extensions import TypeForm, TypeVar
 
-from loopline.bundle.loop import Loop, guarded_read, guarded_search, system_text
+from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
 from loopline.bundle.prepared_run import Services
 from loopline.bundle.properties import Properties
 from loopline.errors import LooplineError
@@ -162,7 +162,7 @@ class BaseWorkflow(Generic[Deps]):
             check_limits(limits)
         except LooplineError as error:
             raise ValueError(str(error)) from None
-        loop = Loop(
+        loop = LoopSpec(
             tools_module=tools_module,
             skills_module=skills_module,
             search=knowledge_space_fn,
@@ -183,7 +183,7 @@ class BaseWorkflow(Generic[Deps]):
     async def _react(
         self,
         services: Services,
-        loop: Loop,
+        loop: LoopSpec,
         scratchpad: dict[str, Any],
         extensions: Extensions,
         child: Child | None = None,
@@ -251,7 +251,7 @@ class BaseWorkflow(Generic[Deps]):
 
     async def _toolset(
         self,
-        loop: Loop,
+        loop: LoopSpec,
         options: LoopOptions,
         search: KnowledgeSearch | None,
         conversation: ConversationKey,

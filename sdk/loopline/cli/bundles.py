@@ -22,15 +22,15 @@ from loopline.bundle import (
     LoadedBundle,
     Properties,
     available,
-    begin,
+    build_call_problems,
+    call_load_hook,
     create,
+    descriptor_modules,
     load,
     load_skills,
     load_tools,
     make_deps,
     merged,
-    wired,
-    wiring_problems,
 )
 from loopline.cli.access import opened
 from loopline.cli.knowledge import indexed
@@ -119,14 +119,14 @@ async def check(bundle: str, choices: Choices, screen: Screen) -> int:
 def _descriptors(loaded: LoadedBundle, found: Findings) -> None:
     """Read the descriptors that the bundle's code names."""
     tools = dict[str, Tool]()
-    for module in wired(loaded, "tools") or [""]:
+    for module in descriptor_modules(loaded, "tools") or [""]:
         tools |= found.attempt(partial(_specified, module, loaded), ToolSet())
     found.tools = ToolSet(tools.values())
-    for module in wired(loaded, "skills") or [""]:
+    for module in descriptor_modules(loaded, "skills") or [""]:
         skills = found.attempt(partial(load_skills, module, loaded), Skills())
         found.skills = Skills((*found.skills, *skills), (*found.skills.warnings, *skills.warnings))
     found.warnings += found.skills.warnings
-    found.problems += wiring_problems(loaded)
+    found.problems += build_call_problems(loaded)
     if not inspect.iscoroutinefunction(loaded.bundle.workflow.process):
         name = loaded.bundle.workflow.__name__
         found.problems.append(f"{loaded.folder}: {name}.process must be `async def`")
@@ -282,12 +282,12 @@ async def tool(wanted: ToolCall, choices: Choices, screen: Screen) -> int:
     """Call the tool and print its result; a failure if it refuses."""
     loaded = load(wanted.bundle)
     tools = dict[str, Tool]()
-    for module in wired(loaded, "tools") or [""]:
+    for module in descriptor_modules(loaded, "tools") or [""]:
         tools |= load_tools(module, loaded)
     found = _tool(wanted.name, ToolSet(tools.values()))
     arguments = _checked(found, wanted.arguments)
     call = _call(loaded, choices, screen)
-    await begin(loaded)
+    await call_load_hook(loaded)
     try:
         async with AsyncExitStack() as stack:
             deps = await make_deps(loaded, stack)

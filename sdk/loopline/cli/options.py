@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from loopline.bundle import Setting, written
+from loopline.bundle import Setting, parse_setting
 from loopline.cli.process import UsageError
 from loopline.harness import Cassette
 from loopline.timeline import DEFAULT_USER, Reaction
@@ -122,7 +122,7 @@ class Choices:
         Raises:
             PropertyError: one of them sets nothing.
         """
-        return dict(map(written, self.props))
+        return dict(map(parse_setting, self.props))
 
     @property
     def cassette(self) -> Cassette | None:

@@ -11,8 +11,8 @@ from typing import Any, Generic, Literal, Unpack, overload
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.conversations.child_runs import check_own
-from loopline.conversations.interrupts import InterruptQueue, Receipt, said
-from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, to_carry_on
+from loopline.conversations.interrupts import InterruptQueue, Receipt, checked_text
+from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, turn_to_resume
 from loopline.errors import ConflictError, LooplineError
 from loopline.events import Delta, Event, Mailbox
 from loopline.files import (
@@ -94,7 +94,7 @@ class Conversation(Generic[T_co]):
         self._turns = turns
         self._process = process
         self._reader = reader
-        self._watched: set[asyncio.Task[TurnResult[Any]]] = set()
+        self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
         self.conversation = conversation
         self.interrupts: InterruptQueue = InterruptQueue(
             log,
@@ -143,7 +143,7 @@ class Conversation(Generic[T_co]):
             ConflictError: the conversation is busy, and `when_busy` is "reject".
         """
         output = output_type_of(output_type)
-        files = await self._entered(text, attachments)
+        files = await self._attachments(text, attachments)
         return await self._say(text, files, when_busy, limits, None, output)
 
     async def stream(
@@ -161,8 +161,8 @@ class Conversation(Generic[T_co]):
         `missed` which blocks went by; they can be read with `blocks`.
         """
         output = output_type_of(output_type)
-        files = await self._entered(text, attachments)
-        async for event in self._watch(
+        files = await self._attachments(text, attachments)
+        async for event in self._stream(
             lambda hear: self._say(text, files, when_busy, limits, hear, output)
         ):
             yield event
@@ -175,12 +175,12 @@ class Conversation(Generic[T_co]):
         place: those that are in the log already, and those that a slow listener would have missed.
         """
         heard = Mailbox()
-        with self._turns.listening(self.conversation, heard.put):
-            events = heard if after is None else self._whole(heard, after)
+        with self._turns.subscribed(self.conversation, heard.put):
+            events = heard if after is None else self._with_missed_blocks(heard, after)
             async for event in events:
                 yield event
 
-    async def _whole(self, heard: Mailbox, after: int) -> AsyncGenerator[Event, None]:
+    async def _with_missed_blocks(self, heard: Mailbox, after: int) -> AsyncGenerator[Event, None]:
         """What is heard, with the blocks behind `after` that are missing in it from the log.
 
         The log may be ahead of what is heard: deltas before the last block that a runner wrote go by.
@@ -248,7 +248,7 @@ class Conversation(Generic[T_co]):
     ) -> AsyncIterator[Event]:
         """`resume`, heard."""
         output = output_type_of(output_type)
-        async for event in self._watch(lambda hear: self._resume(values, limits, hear, output)):
+        async for event in self._stream(lambda hear: self._resume(values, limits, hear, output)):
             yield event
 
     async def steer(self, text: str, *, attachments: Attachments = ()) -> Receipt:
@@ -260,7 +260,7 @@ class Conversation(Generic[T_co]):
             AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.steer(text, await self._entered(text, attachments))
+        return await self.interrupts.steer(text, await self._attachments(text, attachments))
 
     async def followup(self, text: str, *, attachments: Attachments = ()) -> Receipt:
         """Add something to the running turn, or to the next one when none is running.
@@ -269,7 +269,7 @@ class Conversation(Generic[T_co]):
             AttachmentError: a file cannot be attached; nothing was recorded.
             LooplineError: the conversation has not begun.
         """
-        return await self.interrupts.followup(text, await self._entered(text, attachments))
+        return await self.interrupts.followup(text, await self._attachments(text, attachments))
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
@@ -410,7 +410,7 @@ class Conversation(Generic[T_co]):
         found = await self._log.find(conversation)
         return found is not None or await self._log.forgotten(conversation) is not None
 
-    async def _entered(self, text: str, given: Attachments) -> Sequence[UserAttachment]:
+    async def _attachments(self, text: str, given: Attachments) -> Sequence[UserAttachment]:
         """The files as they are recorded: read, and checked with the text against the caps."""
         size = check_text(text, self._caps)
         if not given:
@@ -428,7 +428,7 @@ class Conversation(Generic[T_co]):
     ) -> TurnResult[Any]:
         process = self._running()
         body = UserPrompt(
-            text=said(text),
+            text=checked_text(text),
             limits=stored_limits(check_limits(limits)),
             output=output.schema if output else None,
         )
@@ -494,7 +494,7 @@ class Conversation(Generic[T_co]):
             await self._answer(values)
 
         async def choose(timeline: Timeline) -> int:
-            number = to_carry_on(timeline)
+            number = turn_to_resume(timeline)
             turn = timeline.turn(number)
             if turn.waiting and not turn.answers:
                 asked = [f"{one.call_id} ({one.question})" for one in pending_calls(turn)]
@@ -514,7 +514,7 @@ class Conversation(Generic[T_co]):
             return await self._turns.run(request)
         except StoppedInQueue:
             timeline = await opened(self._log, self.conversation)
-            return stopped_early(turn_id(to_carry_on(timeline)))
+            return stopped_early(turn_id(turn_to_resume(timeline)))
 
     async def _answer(self, values: Mapping[str, Json]) -> None:
         """Keep what the user gives to calls that wait.
@@ -539,12 +539,12 @@ class Conversation(Generic[T_co]):
             body = UserAnswer(call_id=call_id, value=well_formed_json(value))
             await self.interrupts.append(body, pending[call_id][0].number)
 
-    async def _watch(
+    async def _stream(
         self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult[Any]]]
     ) -> AsyncIterator[Event]:
         heard = Mailbox()
         task = asyncio.ensure_future(start(heard.put))
-        self._watched.add(task)
+        self._tasks.add(task)
         task.add_done_callback(lambda _: heard.close())
         task.add_done_callback(self._forget)
         async for event in heard:
@@ -552,7 +552,7 @@ class Conversation(Generic[T_co]):
         await task
 
     def _forget(self, task: asyncio.Task[TurnResult[Any]]) -> None:
-        self._watched.discard(task)
+        self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever still listens hears it; else it is in the log
 

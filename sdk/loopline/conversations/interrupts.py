@@ -67,7 +67,7 @@ class InterruptQueue:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to follow up: say something first")
-        return await self._add(UserFollowup(text=said(text)), turn, files)
+        return await self._add(UserFollowup(text=checked_text(text)), turn, files)
 
     async def steer(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
         """Have the running turn go another way: what it is writing or looking up is cut off for this.
@@ -76,7 +76,7 @@ class InterruptQueue:
             LooplineError: the conversation has not begun.
         """
         turn = await self._newest("there is nothing to steer: say something first")
-        receipt = await self._add(UserSteer(text=said(text)), turn, files)
+        receipt = await self._add(UserSteer(text=checked_text(text)), turn, files)
         self._steered()
         return receipt
 
@@ -133,7 +133,7 @@ class InterruptQueue:
         return summary.turns
 
 
-def said(text: str) -> str:
+def checked_text(text: str) -> str:
     """The text, when it says something.
 
     Raises:

@@ -39,7 +39,7 @@ async def settled(step: Coroutine[Any, Any, None]) -> None:
         raise asyncio.CancelledError
 
 
-class Leading:
+class LeasedConversation:
     """A term in a conversation."""
 
     def __init__(
@@ -116,6 +116,6 @@ class Leading:
         )
 
 
-EndChildren = Callable[[Leading, Recorder, ResultStatus], Awaitable[None]]
+EndChildren = Callable[[LeasedConversation, Recorder, ResultStatus], Awaitable[None]]
 """Ends the child runs of a turn that have not ended, such as one that waits for the user, and records in the turn
 what each of them used."""

@@ -21,9 +21,9 @@ from loopline.timeline import (
 )
 
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
-MOST_RECOVERIES = 1
+MAX_RECOVERIES = 1
 """How often a turn is taken up unasked: one that cuts off its second process too may be the reason."""
-NEVER_BEGUN = (
+NEVER_STARTED = (
     "no bundle has begun a turn here, so nobody knows which one was asked: resume it yourself"
 )
 
@@ -102,11 +102,11 @@ class Recoveries:
         status: RecoveryStatus
         try:
             timeline = await opened(self._log, conversation)
-            turn = _oldest(timeline)
+            turn = _oldest_left(timeline)
             if turn is None:
                 return None
             number = turn.number
-            kept = self._kept(conversation, timeline, turn)
+            kept = self._reason_to_leave(conversation, timeline, turn)
             return kept or await self._resume(conversation, number)
         except _NothingToResume:
             return None
@@ -120,7 +120,7 @@ class Recoveries:
             conversation=conversation, turn_id=turn_id(number), status=status, reason=reason
         )
 
-    def _kept(
+    def _reason_to_leave(
         self, conversation: ConversationKey, timeline: Timeline, turn: Turn
     ) -> Recovery | None:
         """Why the turn is not taken up; None when it is to be."""
@@ -130,7 +130,7 @@ class Recoveries:
         if turn.waiting and not turn.answers:
             status = "waiting"
         elif bundle != self._bundle:
-            reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_BEGUN
+            reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_STARTED
         else:
             return None
         return Recovery(
@@ -144,10 +144,14 @@ class Recoveries:
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
             """The turn, if it is still left now that the conversation is held."""
-            turn = _oldest(timeline)
-            if turn is None or turn.number != number or self._kept(conversation, timeline, turn):
+            turn = _oldest_left(timeline)
+            if (
+                turn is None
+                or turn.number != number
+                or self._reason_to_leave(conversation, timeline, turn)
+            ):
                 raise _NothingToResume(f"{turn_id(number)} is no longer left behind")
-            if turn.header is not None and turn.header.recoveries >= MOST_RECOVERIES:
+            if turn.header is not None and turn.header.recoveries >= MAX_RECOVERIES:
                 # Known only by who holds the conversation: another process may be at it now.
                 raise _CutOffAgain(
                     "it was taken up before and cut off again: resume it yourself, or say something"
@@ -169,7 +173,7 @@ class Recoveries:
         )
 
 
-def _oldest(timeline: Timeline) -> Turn | None:
+def _oldest_left(timeline: Timeline) -> Turn | None:
     """The oldest turn that was cut off or is paused, else the oldest that was never begun."""
     return next(iter([*timeline.cut, *timeline.unbegun]), None)
 

@@ -14,59 +14,61 @@ Hear = Callable[[Event], None]
 
 
 @dataclass(slots=True, eq=False)
-class Ear:
+class Subscriber:
     """One who hears, and the place up to which they have heard: no block comes twice.
 
     `heard` is None where that is not known yet.
     """
 
-    hear: Hear
-    heard: int | None
+    sink: Hear
+    seq: int | None
 
-    def take(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Have it heard, unless it is a block that was."""
         match event:
-            case Block(seq=seq) if seq <= (self.heard or 0):
+            case Block(seq=seq) if seq <= (self.seq or 0):
                 return
             case Block(seq=seq):
-                self.heard = seq
+                self.seq = seq
             case Delta():
                 pass
-        self.hear(event)
+        self.sink(event)
 
     def place(self, otherwise: int) -> int:
         """The place up to which was heard: `otherwise`, from now on, if it is not known."""
-        self.heard = otherwise if self.heard is None else self.heard
-        return self.heard
+        self.seq = otherwise if self.seq is None else self.seq
+        return self.seq
 
 
-class Ears:
+class Subscriptions:
     """Those who listen to conversations, each of which is told every block from their place on."""
 
     def __init__(self, log: TimelineLog) -> None:
         self._log = log
-        self._ears: dict[ConversationKey, list[Ear]] = {}
+        self._subscribers: dict[ConversationKey, list[Subscriber]] = {}
 
     @contextmanager
-    def listening(self, conversation: ConversationKey, ear: Ear) -> Generator[None, None, None]:
+    def subscribed(
+        self, conversation: ConversationKey, ear: Subscriber
+    ) -> Generator[None, None, None]:
         """One more, until the context is left."""
-        ears = self._ears.setdefault(conversation, [])
+        ears = self._subscribers.setdefault(conversation, [])
         ears.append(ear)
         try:
             yield
         finally:
             ears.remove(ear)
             if not ears:
-                del self._ears[conversation]
+                del self._subscribers[conversation]
 
-    def telling(self, conversation: ConversationKey, sender: Ear | None = None) -> Hear:
+    def telling(self, conversation: ConversationKey, sender: Subscriber | None = None) -> Hear:
         """What tells the sender of a turn and everybody who listens."""
 
         def tell(event: Event) -> None:
             if sender is not None:
-                sender.take(event)
-            for ear in tuple(self._ears.get(conversation, ())):
-                ear.take(event)
+                sender.receive(event)
+            for ear in tuple(self._subscribers.get(conversation, ())):
+                ear.receive(event)
 
         return tell
 
@@ -77,7 +79,7 @@ class Ears:
 
         Whose place is not known hears the turn from its first block on.
         """
-        ears = tuple(self._ears.get(conversation, ()))
+        ears = tuple(self._subscribers.get(conversation, ()))
         prompt = timeline.turn(number).prompt
         begins = timeline.seq if prompt is None else prompt.seq - 1
         behind = min([ear.place(begins) for ear in ears], default=timeline.seq)
@@ -86,10 +88,10 @@ class Ears:
             blocks = await self._log.read(conversation, after=behind)
         for block in blocks:
             for ear in ears:
-                ear.take(block)
+                ear.receive(block)
 
 
-def replay(timeline: Timeline, number: int, sender: Ear | None) -> None:
+def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
     """Let the sender hear the turn as far as it is, and what the user said that it took or may take."""
     if sender is None:
         return
@@ -98,6 +100,6 @@ def replay(timeline: Timeline, number: int, sender: Ear | None) -> None:
     wanted |= {seq for one in own if isinstance(one.body, RoundStart) for seq in one.body.takes}
     for block in timeline.after(min(wanted, default=1) - 1):
         if block.seq in wanted:
-            sender.take(block)
+            sender.receive(block)
         if block.turn == number and isinstance(block.body, Exit):
             return

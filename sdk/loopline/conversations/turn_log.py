@@ -56,7 +56,7 @@ Values = dict[str, str | int | float]
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class _Record:
     """What a block is worth to say, and its values for who reads records by machine."""
 
     text: str
@@ -65,7 +65,7 @@ class Said:
 
 def log_block(conversation: str, block: Block) -> None:
     """Log the block, if it is one that a person would want to hear of."""
-    said = _said(block)
+    said = _record(block)
     if said is not None:
         where: Values = {
             "conversation": conversation,
@@ -75,19 +75,19 @@ def log_block(conversation: str, block: Block) -> None:
         logger.info("%s %s %s", conversation, block.turn_id, said.text, extra=where | said.values)
 
 
-def _said(block: Block) -> Said | None:
+def _record(block: Block) -> _Record | None:
     match block.body:
         case TurnHeader(bundle=bundle, model=model):
-            return Said(f"begins: {bundle} with {model}", {"bundle": bundle, "model": model})
+            return _Record(f"begins: {bundle} with {model}", {"bundle": bundle, "model": model})
         case Decision(stop_reason=why, calls=calls, usage=usage, model=model):
             tokens = f"{usage.input_tokens} + {usage.output_tokens} tokens"
             values: Values = {"model": model, "stop_reason": why, "calls": calls}
-            return Said(f"round {block.round}: {why}, {calls} calls, {tokens}", values)
+            return _Record(f"round {block.round}: {why}, {calls} calls, {tokens}", values)
         case ModelSwitched(model=model, to=to, why=why):
             text = f"round {block.round}: {model} gives way to {to}: {why}"
-            return Said(text, {"model": model, "to": to, "why": why})
+            return _Record(text, {"model": model, "to": to, "why": why})
         case ToolPending(call_id=call_id, kind=kind):
-            return Said(f"{call_id} waits for the user: {kind}", {"call_id": call_id})
+            return _Record(f"{call_id} waits for the user: {kind}", {"call_id": call_id})
         case ToolResult(call_id=call_id, tool=tool, status=status, elapsed_ms=elapsed):
             ran: Values = {
                 "call_id": call_id,
@@ -95,9 +95,9 @@ def _said(block: Block) -> Said | None:
                 "status": status,
                 "elapsed_ms": elapsed,
             }
-            return Said(f"{call_id} {tool}: {status} in {elapsed:.0f} ms", ran)
+            return _Record(f"{call_id} {tool}: {status} in {elapsed:.0f} ms", ran)
         case Exit(reason=reason, rounds=rounds, elapsed_ms=elapsed):
             ended: Values = {"reason": reason, "rounds": rounds, "elapsed_ms": elapsed}
-            return Said(f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms", ended)
+            return _Record(f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms", ended)
         case _:
             return None

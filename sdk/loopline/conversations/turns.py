@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from loopline.clock import Clock
-from loopline.conversations.leased_conversation import Leading, settled
+from loopline.conversations.leased_conversation import LeasedConversation, settled
 from loopline.conversations.queue_notice import QueueNotice
-from loopline.conversations.subscriptions import Ear, Ears, Hear, replay
+from loopline.conversations.subscriptions import Hear, Subscriber, Subscriptions, replay
 from loopline.conversations.turn_log import IN_TURN, in_turn
 from loopline.conversations.watching import logged, observed, observed_turn
 from loopline.errors import (
@@ -95,7 +95,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingRequest:
     """A request in this process, from the moment it is made until its turn is over."""
 
     request: Request
@@ -104,7 +104,7 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _Known:
+class _CachedConversation:
     """A conversation that was run here: as it stands, and what does not change of it."""
 
     timeline: Timeline
@@ -124,10 +124,10 @@ class Turns:
         self._clock = clock
         self._observer = observer
         self._queues: WeakValueDictionary[ConversationKey, asyncio.Lock] = WeakValueDictionary()
-        self._asked: list[_Asked] = []
+        self._requests: list[_PendingRequest] = []
         self._recorders: dict[ConversationKey, Recorder] = {}
-        self._ears = Ears(log)
-        self._known: dict[ConversationKey, _Known] = {}
+        self._ears = Subscriptions(log)
+        self._cached: dict[ConversationKey, _CachedConversation] = {}
         self._closing = False
 
     def check_outside(self, conversation: ConversationKey) -> None:
@@ -155,9 +155,9 @@ class Turns:
             BundleError: the bundle's code failed; the turn is closed as an error.
         """
         self.check_outside(request.conversation)
-        asked = _Asked(request)
-        asked.task = asyncio.create_task(self._led(asked))
-        self._asked.append(asked)
+        asked = _PendingRequest(request)
+        asked.task = asyncio.create_task(self._with_lease(asked))
+        self._requests.append(asked)
         try:
             return await asyncio.shield(asked.task)
         except asyncio.CancelledError:
@@ -174,15 +174,15 @@ class Turns:
                 asked.task.exception()  # it is in the log; the caller hears of its cancellation
             raise
         finally:
-            self._asked.remove(asked)
+            self._requests.remove(asked)
 
-    def listening(self, conversation: ConversationKey, hear: Hear) -> AbstractContextManager[None]:
+    def subscribed(self, conversation: ConversationKey, hear: Hear) -> AbstractContextManager[None]:
         """Have `hear` called for every event of the conversation's turns here, beside whoever else is.
 
         It begins behind the last block that was read here, or, where none was, with the first one of the
         next turn.
         """
-        return self._ears.listening(conversation, Ear(hear, self.seen(conversation)))
+        return self._ears.subscribed(conversation, Subscriber(hear, self.seen(conversation)))
 
     def steer(self, conversation: ConversationKey) -> None:
         """Have the turn that runs here look at what the user has just said."""
@@ -207,21 +207,21 @@ class Turns:
         if turn.exit is None:
             reason: ExitReason = "paused" if turn.waiting else "interrupted"
             return result(timeline, number, reason, output=output)
-        return _ended(timeline, number, output)
+        return _ended_result(timeline, number, output)
 
     def summary(self, conversation: ConversationKey) -> ConversationSummary | None:
         """What was known of a conversation when it was first run here; its names never change."""
-        known = self._known.get(conversation)
+        known = self._cached.get(conversation)
         return known.summary if known else None
 
     def seen(self, conversation: ConversationKey) -> int | None:
         """The last place that was read here; None when it was not run here."""
-        known = self._known.get(conversation)
+        known = self._cached.get(conversation)
         return known.timeline.seq if known else None
 
     async def stop(self, conversation: ConversationKey) -> bool:
         """End the running turn and those that wait behind it here; whether there are any."""
-        stopped = [one for one in self._asked if one.request.conversation == conversation]
+        stopped = [one for one in self._requests if one.request.conversation == conversation]
         await _stop(stopped)
         return bool(stopped)
 
@@ -241,9 +241,9 @@ class Turns:
     async def close(self) -> None:
         """Stop every turn that runs; those that wait stay pending."""
         self._closing = True
-        running = [one for one in self._asked if one.request.conversation in self._held()]
+        running = [one for one in self._requests if one.request.conversation in self._held()]
         await _stop(running)
-        rest = [one.task for one in self._asked if one.task is not None]
+        rest = [one.task for one in self._requests if one.task is not None]
         for task in rest:
             task.cancel()
         if rest:
@@ -252,12 +252,12 @@ class Turns:
     def _held(self) -> set[ConversationKey]:
         return {conversation for conversation, lock in self._queues.items() if lock.locked()}
 
-    async def _led(self, asked: _Asked) -> TurnResult[Any]:
+    async def _with_lease(self, asked: _PendingRequest) -> TurnResult[Any]:
         conversation = asked.request.conversation
         _inside.set(_inside.get() | {conversation})
         try:
             async with self._lease(asked.request) as term:
-                known = await self._brought_up(conversation)
+                known = await self._current(conversation)
                 _check_known(known.timeline)
                 number = await asked.request.choose(known.timeline)
                 timeline = await reaching(self._log, conversation, known.timeline, number)
@@ -268,7 +268,7 @@ class Turns:
                     known.summary = await self._log.find(conversation)
                 uid = known.summary.uid if known.summary else ""
                 lead = self._leading(conversation, uid, timeline, term)
-                return await self._lead(asked, lead, number)
+                return await self._run_chosen(asked, lead, number)
         except asyncio.CancelledError:
             if not asked.stopping:
                 raise
@@ -296,27 +296,29 @@ class Turns:
                 await notice.end()
             yield term
 
-    async def _brought_up(self, conversation: ConversationKey) -> _Known:
+    async def _current(self, conversation: ConversationKey) -> _CachedConversation:
         """The conversation as it stands: what was folded here before, and what has come since."""
-        known = self._known.pop(conversation, None)
+        known = self._cached.pop(conversation, None)
         if known is None:
-            known = _Known(await opened(self._log, conversation))
+            known = _CachedConversation(await opened(self._log, conversation))
         else:
             known.timeline.extend(await self._log.read(conversation, after=known.timeline.seq))
             known.timeline = trimmed(known.timeline)
-        self._known[conversation] = known
-        while len(self._known) > KEPT_TIMELINES:
-            self._known.pop(next(iter(self._known)))
+        self._cached[conversation] = known
+        while len(self._cached) > KEPT_TIMELINES:
+            self._cached.pop(next(iter(self._cached)))
         return known
 
-    async def _lead(self, asked: _Asked, lead: Leading, number: int) -> TurnResult[Any]:
+    async def _run_chosen(
+        self, asked: _PendingRequest, lead: LeasedConversation, number: int
+    ) -> TurnResult[Any]:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
         timeline, hear = lead.timeline, asked.request.hear
         await self._ears.catch_up(lead.conversation, timeline, number)
-        sender = None if hear is None else Ear(hear, 0)
+        sender = None if hear is None else Subscriber(hear, 0)
         if timeline.turn(number).exit is not None:
             replay(timeline, number, sender)
-            return _ended(timeline, number, asked.request.reads)
+            return _ended_result(timeline, number, asked.request.reads)
         others = self._ears.telling(lead.conversation)
         tell = self._ears.telling(lead.conversation, sender)
         recorder = lead.recorder(number, self._watched(lead, number, tell))
@@ -329,8 +331,8 @@ class Turns:
                 replay(timeline, number, sender)
                 if recorder.turn.stopped:  # by a process that did not live to end it
                     await settled(lead.end(recorder, "stopped", status="stopped"))
-                    return _ended(timeline, number, asked.request.reads)
-                return await self._bounded(asked, lead, recorder, tell)
+                    return _ended_result(timeline, number, asked.request.reads)
+                return await self._run_turn(asked, lead, recorder, tell)
             except asyncio.CancelledError:
                 if recorder.turn.exit is None:
                     replay(timeline, number, sender)
@@ -338,9 +340,11 @@ class Turns:
                 if not asked.stopping:
                     raise
                 _uncancel()
-                return _ended(timeline, number, asked.request.reads)
+                return _ended_result(timeline, number, asked.request.reads)
 
-    def _watched(self, lead: Leading, number: int, hear: Hear) -> Callable[[Block], None]:
+    def _watched(
+        self, lead: LeasedConversation, number: int, hear: Hear
+    ) -> Callable[[Block], None]:
         """What the turn's recorder tells of each block, beside those who hear its events."""
         heard = logged(lead.conversation.name, hear)
         if self._observer is None:
@@ -350,12 +354,14 @@ class Turns:
 
     def _leading(
         self, conversation: ConversationKey, uid: str, timeline: Timeline, term: int
-    ) -> Leading:
-        return Leading(
+    ) -> LeasedConversation:
+        return LeasedConversation(
             self._log, self._clock, conversation, uid, timeline, term, self._end_children
         )
 
-    async def _end_children(self, lead: Leading, recorder: Recorder, status: ResultStatus) -> None:
+    async def _end_children(
+        self, lead: LeasedConversation, recorder: Recorder, status: ResultStatus
+    ) -> None:
         """End the child runs of a turn that have not ended, and record in it what each of them used."""
         children = [
             child
@@ -394,23 +400,25 @@ class Turns:
                 )
                 await recorder.record(ended)
 
-    async def _run_for_another(self, asked: _Asked, lead: Leading, number: int) -> None:
+    async def _run_for_another(
+        self, asked: _PendingRequest, lead: LeasedConversation, number: int
+    ) -> None:
         """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
         hear = self._ears.telling(lead.conversation)
         recorder = lead.recorder(number, self._watched(lead, number, hear))
         recorder.adopted = True
         with in_turn(recorder):
             try:
-                await self._bounded(asked, lead, recorder, hear)
+                await self._run_turn(asked, lead, recorder, hear)
             except StoreError:
                 raise
             except LooplineError as error:
                 _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
 
-    async def _bounded(
-        self, asked: _Asked, lead: Leading, recorder: Recorder, hear: Hear
+    async def _run_turn(
+        self, asked: _PendingRequest, lead: LeasedConversation, recorder: Recorder, hear: Hear
     ) -> TurnResult[Any]:
-        payload, limits, schema = _wanted(recorder)
+        payload, limits, schema = _payload(recorder)
         request = asked.request
         recorder.output = None if recorder.adopted else request.output
         if recorder.output is None and schema is not None:
@@ -440,7 +448,7 @@ class Turns:
         )
 
 
-async def _stop(asked: list[_Asked]) -> None:
+async def _stop(asked: list[_PendingRequest]) -> None:
     tasks = [one.task for one in asked if one.task is not None]
     for one in asked:
         _begin_to_stop(one)
@@ -448,7 +456,7 @@ async def _stop(asked: list[_Asked]) -> None:
         await asyncio.wait(tasks)
 
 
-def _begin_to_stop(asked: _Asked) -> None:
+def _begin_to_stop(asked: _PendingRequest) -> None:
     if asked.task is not None and not asked.stopping:
         asked.stopping = True
         asked.task.cancel()
@@ -466,7 +474,7 @@ def _uncancel() -> None:
         task.uncancel()
 
 
-def to_carry_on(timeline: Timeline) -> int:
+def turn_to_resume(timeline: Timeline) -> int:
     """The oldest turn that was cut off, else the oldest that was never begun.
 
     Raises:
@@ -499,7 +507,9 @@ def _check_confirmed(timeline: Timeline, number: int) -> None:
         )
 
 
-def _ended(timeline: Timeline, number: int, output: OutputType[Any] | None) -> TurnResult[Any]:
+def _ended_result(
+    timeline: Timeline, number: int, output: OutputType[Any] | None
+) -> TurnResult[Any]:
     """What came of a turn that is over.
 
     Raises:
@@ -513,7 +523,7 @@ def _ended(timeline: Timeline, number: int, output: OutputType[Any] | None) -> T
     return result(timeline, number, end.reason, end.error, output)
 
 
-def _wanted(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
+def _payload(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
     """What the turn is about, under which limits, and what its answer is to be, as the log has it."""
     match recorder.turn.prompt:
         case Block(body=UserPrompt(text=text, limits=limits, output=output), ts=ts, seq=seq):

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import CassetteError
-from loopline.harness.model_choice import ModelChoice, names, resolve_models
-from loopline.harness.provider_models import Wires
+from loopline.harness.model_choice import ModelChoice, model_names, resolve_models
+from loopline.harness.provider_models import ProviderModels
 from loopline.models import VENDORS, Chain, Model, ModelRegistry
 from loopline.models.safe_text import without_secrets
 
@@ -34,7 +34,7 @@ class Cassette:
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
+class OpenCassette:
     """A cassette in use: what gives the models of a run, and the clock that belongs to it."""
 
     choose: Callable[[], ModelRegistry]
@@ -54,7 +54,9 @@ class Inserted:
         await self._tape.close()
 
 
-async def inserted(cassette: Cassette, model: ModelChoice, clock: Clock | None) -> Inserted:
+async def open_cassette(
+    cassette: Cassette, model: ModelChoice, clock: Clock | None
+) -> OpenCassette:
     """A cassette to record in or to replay: by the recorded chain and clock, where none are given.
 
     Raises:
@@ -70,32 +72,32 @@ async def inserted(cassette: Cassette, model: ModelChoice, clock: Clock | None) 
             return await asyncio.to_thread(_replay, file, model, clock)
 
 
-def _recording(file: Path, model: ModelChoice, clock: Clock) -> Inserted:
+def _recording(file: Path, model: ModelChoice, clock: Clock) -> OpenCassette:
     from loopline.adapters.providers.cassettes import CassetteRecorder
     from loopline.adapters.providers.http import pooled
 
-    named = names(model)
+    named = model_names(model)
     tape = CassetteRecorder(file, clock, named, _settings(named, os.environ))
-    wires = Wires(os.environ, lambda: tape.client(pooled()))
-    return Inserted(_taped(model, wires), tape.clock, tape)
+    wires = ProviderModels(os.environ, lambda: tape.client(pooled()))
+    return OpenCassette(_registry_maker(model, wires), tape.clock, tape)
 
 
-def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> Inserted:
+def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette:
     from loopline.adapters.providers.cassettes import CassettePlayer
 
     tape = CassettePlayer(file)
     bases = {vendor.url_variable for vendor in VENDORS.values()}
     others = {name: value for name, value in os.environ.items() if name not in bases}
-    wires = Wires({**others, **tape.settings}, tape.client, needs_keys=False)
+    wires = ProviderModels({**others, **tape.settings}, tape.client, needs_keys=False)
     choice = (",".join(tape.models) or None) if model is None else model
-    return Inserted(_taped(choice, wires), clock or tape.clock, tape)
+    return OpenCassette(_registry_maker(choice, wires), clock or tape.clock, tape)
 
 
 @dataclass(frozen=True)
-class _Taped(ModelRegistry):
+class _CassetteRegistry(ModelRegistry):
     """Models that are all asked by way of a cassette, those that a workflow brings too."""
 
-    wires: Wires
+    wires: ProviderModels
 
     def __post_init__(self) -> None:
         ModelRegistry.__post_init__(self)
@@ -115,12 +117,12 @@ class _Taped(ModelRegistry):
                 )
 
 
-def _taped(choice: ModelChoice, wires: Wires) -> Callable[[], ModelRegistry]:
+def _registry_maker(choice: ModelChoice, wires: ProviderModels) -> Callable[[], ModelRegistry]:
     """What gives the models of a run; they are looked at here already, unless a function makes them."""
     choose = resolve_models(choice, wires)
     if not callable(choice):
-        _Taped(choose().roles, wires)
-    return lambda: _Taped(choose().roles, wires)
+        _CassetteRegistry(choose().roles, wires)
+    return lambda: _CassetteRegistry(choose().roles, wires)
 
 
 def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:

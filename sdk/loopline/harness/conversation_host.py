@@ -12,7 +12,7 @@ from typing_extensions import TypeVar
 from loopline.clock import Clock
 from loopline.conversations import Conversation
 from loopline.errors import LooplineError
-from loopline.harness.opened import named
+from loopline.harness.opened import conversation_key
 from loopline.models import JsonObject
 from loopline.reader import DocumentError, import_actions, import_mark, read_document
 from loopline.timeline import (
@@ -31,7 +31,7 @@ from loopline.timeline import (
 T_co = TypeVar("T_co", covariant=True, default=None)
 
 
-class Conversing(ABC, Generic[T_co]):
+class ConversationHost(ABC, Generic[T_co]):
     """Whoever has a log of conversations open."""
 
     _clock: Clock
@@ -42,7 +42,7 @@ class Conversing(ABC, Generic[T_co]):
         """Where the conversations are kept."""
 
     @abstractmethod
-    def _talk(self, conversation: ConversationKey) -> Conversation[T_co]:
+    def _conversation(self, conversation: ConversationKey) -> Conversation[T_co]:
         """The conversation, with what can be done with it here."""
 
     def conversation(
@@ -54,7 +54,7 @@ class Conversing(ABC, Generic[T_co]):
         project: str = DEFAULT_PROJECT,
     ) -> Conversation[T_co]:
         """One conversation of one user; it begins with the first thing said."""
-        return self._talk(named(name, user=user, tenant=tenant, project=project))
+        return self._conversation(conversation_key(name, user=user, tenant=tenant, project=project))
 
     async def load(
         self,

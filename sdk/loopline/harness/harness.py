@@ -18,10 +18,10 @@ from loopline.bundle import (
     Bundle,
     LoadedBundle,
     Properties,
-    RunServed,
+    RunLoop,
     Services,
     Setting,
-    begin,
+    call_load_hook,
     load,
     loop_settings,
     make_deps,
@@ -33,13 +33,13 @@ from loopline.conversations import Conversation, Recoveries, Recovery, Turns, ru
 from loopline.errors import KnowledgeError, LooplineError, ModelError
 from loopline.events import EventSink
 from loopline.files import AttachmentCaps
-from loopline.harness.cassette import Cassette, inserted
-from loopline.harness.conversation_host import Conversing
+from loopline.harness.cassette import Cassette, open_cassette
+from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
-from loopline.harness.opened import Opened, conversed, others
-from loopline.harness.spaces import commit_of, knowledge_config, open_space, reads
-from loopline.harness.store import MEMORY, open_log, place
-from loopline.harness.telemetry import Telemetry, chosen, observer_of
+from loopline.harness.opened import Opened, conversation_finder, conversation_view
+from loopline.harness.spaces import commit_of, knowledge_config, knowledge_reader, open_space
+from loopline.harness.store import MEMORY, open_log, store_place
+from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
 from loopline.models import Chain, ClockedModel, Model, ModelRegistry, output_type_of
 from loopline.react import (
@@ -79,7 +79,7 @@ class OpenOptions(TypedDict, total=False):
     deps: object
 
 
-class Harness(Conversing[T_co], Generic[T_co]):
+class Harness(ConversationHost[T_co], Generic[T_co]):
     """A bundle that is ready to converse. Open it with `async with Harness.open(...)`."""
 
     def __init__(
@@ -96,13 +96,15 @@ class Harness(Conversing[T_co], Generic[T_co]):
         cassette = options.get("cassette")
         self._source = bundle
         self._given_log = None if isinstance(store, str | None) else store
-        self._place = place(store if isinstance(store, str | None) else MEMORY)
+        self._place = store_place(store if isinstance(store, str | None) else MEMORY)
         self._choose = resolve_models(model) if cassette is None else _unopened
-        self._insert = partial(inserted, cassette, model, clock) if cassette is not None else None
+        self._insert = (
+            partial(open_cassette, cassette, model, clock) if cassette is not None else None
+        )
         self._overrides = properties
         self._clock = clock or SystemClock()
         self._on_build = options.get("on_build")
-        self._telemetry: Telemetry = chosen(options.get("telemetry"))
+        self._telemetry: Telemetry = chosen_telemetry(options.get("telemetry"))
         self._caps = options.get("caps")
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
@@ -175,9 +177,9 @@ class Harness(Conversing[T_co], Generic[T_co]):
             space = await self._space(loaded, properties)
             if space is not None:
                 stack.push_async_callback(space.close)
-            await begin(loaded)
+            await call_load_hook(loaded)
             deps = await make_deps(loaded, stack) if self._deps is None else self._deps
-            observer = await observer_of(self._telemetry)
+            observer = await open_observer(self._telemetry)
             if observer is not None:
                 stack.push_async_callback(observer.close)
             turns = Turns(log, self._clock, observer)
@@ -264,7 +266,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
         """Where the conversations are kept."""
         return self._open_now.log
 
-    def _talk(self, conversation: ConversationKey) -> Conversation[T_co]:
+    def _conversation(self, conversation: ConversationKey) -> Conversation[T_co]:
         opened = self._open_now
         return Conversation(
             opened.log,
@@ -361,12 +363,12 @@ class Harness(Conversing[T_co], Generic[T_co]):
             properties=opened.properties,
             settings=opened.settings,
             knowledge=opened.space,
-            read=reads(opened.space, recorder.timeline, recorder.past),
+            read=knowledge_reader(opened.space, recorder.timeline, recorder.past),
             instructions=opened.loaded.bundle.instructions,
             output=opened.output,
             toolset=opened.toolset,
             skills=opened.skills,
-            other=others(opened.log, recorder.conversation),
+            other=conversation_finder(opened.log, recorder.conversation),
             spawn=partial(self._spawn, recorder.conversation, models),
             deps=opened.deps,
         )
@@ -377,7 +379,7 @@ class Harness(Conversing[T_co], Generic[T_co]):
         models: ModelRegistry,
         child: Child,
         listen: EventSink,
-        run_it: RunServed,
+        run_it: RunLoop,
     ) -> TurnResult[Any]:
         """Run a child of that conversation, as a conversation of its own, with its parent's models."""
 
@@ -417,10 +419,10 @@ class Harness(Conversing[T_co], Generic[T_co]):
         opened = self._open_now
         timeline = Timeline(await opened.log.read(conversation))
         return Reader(
-            conversation=await conversed(opened.log, conversation, timeline),
+            conversation=await conversation_view(opened.log, conversation, timeline),
             skills=await asyncio.to_thread(opened.readable_skills),
-            knowledge=reads(opened.space, timeline),
-            lookup=others(opened.log, conversation),
+            knowledge=knowledge_reader(opened.space, timeline),
+            lookup=conversation_finder(opened.log, conversation),
         )
 
 

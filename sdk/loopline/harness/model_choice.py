@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol, runtime_checkable
 
 from loopline.errors import LooplineError, ModelError
-from loopline.harness.provider_models import Wires
+from loopline.harness.provider_models import ProviderModels
 from loopline.models import BRIDGED, GENERAL, OFFLINE, VENDORS, ClosingModel, Model, ModelRegistry
 from loopline.models.safe_text import secrets_in
 
@@ -35,7 +35,7 @@ class ForeignModel(Protocol):
         ...
 
 
-def goes_elsewhere(name: str) -> bool:
+def is_bridged(name: str) -> bool:
     """Whether a model string is one for pydantic-ai: it names a provider that is not spoken here."""
     provider, _, model = name.partition(":")
     return bool(model) and provider not in VENDORS
@@ -45,7 +45,7 @@ class Bridge:
     """Makes models that pydantic-ai asks; of one that was made already always the same."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[ForeignModel, Model]] = []
+        self._models: list[tuple[ForeignModel, Model]] = []
 
     def named(self, name: str) -> Model:
         """The model of that string.
@@ -68,11 +68,11 @@ class Bridge:
         """A model of ours that asks this one."""
         from loopline.adapters.pydantic_ai.bridged_model import bridged
 
-        for known, model in self._made:
+        for known, model in self._models:
             if known is foreign:
                 return model
         made = bridged(foreign, _secrets())
-        self._made.append((foreign, made))
+        self._models.append((foreign, made))
         return made
 
 
@@ -86,14 +86,14 @@ class ModelsInUse:
     """Holds models until they are closed: with the harness, or when a run begins with others and none uses them."""
 
     def __init__(self) -> None:
-        self._held: dict[int, Model] = {}
+        self._open: dict[int, Model] = {}
         self._runs: Counter[int] = Counter()
 
     @asynccontextmanager
     async def used(self, models: Iterable[Model]) -> AsyncGenerator[None, None]:
         """A run has these models, until the context is left."""
         given = {id(model): model for model in models}
-        self._held |= given
+        self._open |= given
         self._runs.update(list(given))
         try:
             await self._release()
@@ -103,31 +103,33 @@ class ModelsInUse:
 
     async def _release(self) -> None:
         """Close what no run uses; one that objects is held, and objects again when the harness closes."""
-        for key in [key for key in self._held if not self._runs[key]]:
-            model = self._held.pop(key)
+        for key in [key for key in self._open if not self._runs[key]]:
+            model = self._open.pop(key)
             del self._runs[key]
             if isinstance(model, ClosingModel):
                 try:
                     await model.close(failed=False)
                 except LooplineError:
-                    self._held[key] = model
+                    self._open[key] = model
 
     def close_with(self, stack: AsyncExitStack, *, failed: bool) -> None:
         """Have every model closed with the stack."""
-        for model in self._held.values():
+        for model in self._open.values():
             if isinstance(model, ClosingModel):
                 stack.push_async_callback(model.close, failed=failed)
 
 
-Given = Model | ForeignModel
-Several = str | Given | Sequence[str | Given]
-Models = Several | Mapping[str, Several] | ModelRegistry
+AnyModel = Model | ForeignModel
+ModelChain = str | AnyModel | Sequence[str | AnyModel]
+Models = ModelChain | Mapping[str, ModelChain] | ModelRegistry
 ModelMaker = Callable[[], Models]
 Chosen = Models | ModelMaker
 ModelChoice = Chosen | None
 
 
-def resolve_models(choice: ModelChoice, wires: Wires | None = None) -> Callable[[], ModelRegistry]:
+def resolve_models(
+    choice: ModelChoice, wires: ProviderModels | None = None
+) -> Callable[[], ModelRegistry]:
     """What gives the models of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
 
     Model strings may be several, with commas between them; `fast=` before one is its role, `general` where
@@ -136,18 +138,18 @@ def resolve_models(choice: ModelChoice, wires: Wires | None = None) -> Callable[
     Raises:
         ModelError: a model string that does not work here, what is no model, or none at all.
     """
-    chosen, known = _given(choice), _Known(wires or Wires(os.environ))
+    chosen, known = _chosen(choice), _ModelCache(wires or ProviderModels(os.environ))
     if not isinstance(chosen, ModelRegistry) and callable(chosen):
-        return partial(_made, chosen, known)
-    return partial(_same, known.registry(chosen))
+        return partial(_call, chosen, known)
+    return partial(_constant, known.registry(chosen))
 
 
-def names(choice: ModelChoice) -> Sequence[str]:
+def model_names(choice: ModelChoice) -> Sequence[str]:
     """The choice as model strings, with their roles; none where there is another model in it."""
-    chosen = _given(choice)
+    chosen = _chosen(choice)
     if isinstance(chosen, ModelRegistry) or callable(chosen):
         return []
-    chains = {role: _each(several) for role, several in _by_role(chosen).items()}
+    chains = {role: _chain_of(several) for role, several in _by_role(chosen).items()}
     named = [
         one if role == GENERAL else f"{role}={one}"
         for role, every in chains.items()
@@ -157,37 +159,37 @@ def names(choice: ModelChoice) -> Sequence[str]:
     return named if len(named) == sum(map(len, chains.values())) else []
 
 
-def _given(choice: ModelChoice) -> Chosen:
+def _chosen(choice: ModelChoice) -> Chosen:
     """The choice; by the environment, where there is none."""
     return os.environ.get("LOOPLINE_MODEL") or OFFLINE if choice is None else choice
 
 
-def _each(several: Several) -> Sequence[str | Given]:
+def _chain_of(several: ModelChain) -> Sequence[str | AnyModel]:
     if isinstance(several, str):
         return [name.strip() for name in several.split(",")]
     return several if isinstance(several, Sequence) else (several,)
 
 
-def _same(registry: ModelRegistry) -> ModelRegistry:
+def _constant(registry: ModelRegistry) -> ModelRegistry:
     return registry
 
 
-def _made(make: ModelMaker, known: _Known) -> ModelRegistry:
+def _call(make: ModelMaker, known: _ModelCache) -> ModelRegistry:
     return known.registry(make())
 
 
-def _by_role(chosen: Several | Mapping[str, Several]) -> Mapping[str, Several]:
+def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, ModelChain]:
     """The models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
     match chosen:
         case str():
-            return _read(chosen)
+            return _parse_roles(chosen)
         case Mapping():
             return chosen
         case _:
             return {GENERAL: chosen}
 
 
-def _read(written: str) -> Mapping[str, list[str]]:
+def _parse_roles(written: str) -> Mapping[str, list[str]]:
     by_role = dict[str, list[str]]()
     for one in written.split(","):
         role, given, name = one.rpartition("=")
@@ -195,13 +197,13 @@ def _read(written: str) -> Mapping[str, list[str]]:
     return by_role
 
 
-class _Known:
+class _ModelCache:
     """Models as they are chosen: a string is one model, however often it is named."""
 
-    def __init__(self, wires: Wires) -> None:
+    def __init__(self, wires: ProviderModels) -> None:
         self._wires = wires
         self._bridge = Bridge()
-        self._known: dict[str, Model] = {}
+        self._by_name: dict[str, Model] = {}
 
     def registry(self, chosen: Models) -> ModelRegistry:
         """The models by their roles."""
@@ -210,13 +212,13 @@ class _Known:
         by_role = _by_role(chosen)
         return ModelRegistry({role: self._chain(several) for role, several in by_role.items()})
 
-    def _chain(self, several: Several) -> tuple[Model, ...]:
-        return tuple(map(self._model, _each(several)))
+    def _chain(self, several: ModelChain) -> tuple[Model, ...]:
+        return tuple(map(self._model, _chain_of(several)))
 
     def _model(self, given: object) -> Model:
         match given:
             case str():
-                return self._named(given)
+                return self._model_named(given)
             case ForeignModel():
                 return self._bridge.of(given)
             case Model():
@@ -226,10 +228,10 @@ class _Known:
                     f"{type(given).__name__} is no model: give a model string, a model, or several"
                 )
 
-    def _named(self, name: str) -> Model:
-        if name not in self._known:
-            self._known[name] = self._new(name)
-        return self._known[name]
+    def _model_named(self, name: str) -> Model:
+        if name not in self._by_name:
+            self._by_name[name] = self._make(name)
+        return self._by_name[name]
 
-    def _new(self, name: str) -> Model:
-        return self._bridge.named(name) if goes_elsewhere(name) else self._wires.model(name)
+    def _make(self, name: str) -> Model:
+        return self._bridge.named(name) if is_bridged(name) else self._wires.model(name)

@@ -9,9 +9,9 @@ from loopline.bundle import (
     LoadedBundle,
     LoopSettings,
     Properties,
+    descriptor_modules,
     load_skills,
     load_tools,
-    wired,
 )
 from loopline.conversations import Turns, check_name
 from loopline.knowledge import KnowledgeSpace
@@ -54,12 +54,14 @@ class Opened:
     def readable_skills(self) -> Skills:
         """The skills that a reader outside any turn finds."""
         if self._readable is None:
-            found = [self.skills(module) for module in wired(self.loaded, "skills") or [""]]
+            found = [
+                self.skills(module) for module in descriptor_modules(self.loaded, "skills") or [""]
+            ]
             self._readable = Skills(tuple(skill for skills in found for skill in skills))
         return self._readable
 
 
-def named(name: str, *, user: str, tenant: str, project: str) -> ConversationKey:
+def conversation_key(name: str, *, user: str, tenant: str, project: str) -> ConversationKey:
     """A conversation by its name and its owner's.
 
     Raises:
@@ -71,7 +73,7 @@ def named(name: str, *, user: str, tenant: str, project: str) -> ConversationKey
     return ConversationKey(name=name, user=user, tenant=tenant, project=project)
 
 
-async def conversed(
+async def conversation_view(
     log: TimelineLog, conversation: ConversationKey, timeline: Timeline
 ) -> ConversationView:
     """A conversation as a reader finds it."""
@@ -80,12 +82,12 @@ async def conversed(
     return ConversationView(timeline, summary, forgotten)
 
 
-def others(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
+def conversation_finder(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
     """The other conversations of the same user, by name."""
 
     async def other(name: str) -> ConversationView | None:
         wanted = replace(conversation, name=name)
-        found = await conversed(log, wanted, Timeline(await log.read(wanted)))
+        found = await conversation_view(log, wanted, Timeline(await log.read(wanted)))
         return found if found.summary or found.forgotten else None
 
     return other

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ModelArguments:
     """What code says of a model, in place of the environment and of what is known."""
 
     base_url: str = ""
@@ -38,7 +38,7 @@ class Given:
     reply_limits: ReplyLimits | None = None
 
 
-class Wires:
+class ProviderModels:
     """Makes models that share one client, which is made with the first of them."""
 
     def __init__(
@@ -59,18 +59,20 @@ class Wires:
         """Whether this is one of its models."""
         return any(model is one for one in self._made)
 
-    def model(self, name: str, said: Given | None = None) -> Model:
+    def model(self, name: str, said: ModelArguments | None = None) -> Model:
         """The model of that string; its key and base URL are from the environment, where nobody says.
 
         Raises:
             ModelError: there is no such provider, or its key is not set.
         """
-        said = said or Given()
-        made = _offline(said) if name == OFFLINE else self._wired(name, find_vendor(name), said)
+        said = said or ModelArguments()
+        made = (
+            _offline(said) if name == OFFLINE else self._provider_model(name, find_vendor(name), said)
+        )
         self._made.append(made)
         return made
 
-    def _wired(self, name: str, vendor: Vendor, said: Given) -> Model:
+    def _provider_model(self, name: str, vendor: Vendor, said: ModelArguments) -> Model:
         given = _base_url(name, vendor, self._environment, said)
         needs_key = self._needs_keys and not given
         variable, key = _key(name, vendor, self._environment, said, required=needs_key)
@@ -120,18 +122,18 @@ def model(
     Raises:
         ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.
     """
-    said = Given(
+    said = ModelArguments(
         base_url=base_url or "",
         api_key=api_key or "",
         facts=facts,
         timeouts=timeouts,
         reply_limits=reply_limits,
     )
-    return Wires(os.environ).model(name, said)
+    return ProviderModels(os.environ).model(name, said)
 
 
-def _offline(said: Given) -> Model:
-    if said != Given():
+def _offline(said: ModelArguments) -> Model:
+    if said != ModelArguments():
         raise ModelError(
             "offline asks nobody: it has no base_url, api_key, facts, timeouts or limits"
         )
@@ -140,7 +142,9 @@ def _offline(said: Given) -> Model:
     return OfflineModel()
 
 
-def _base_url(name: str, vendor: Vendor, environment: Mapping[str, str], said: Given) -> str:
+def _base_url(
+    name: str, vendor: Vendor, environment: Mapping[str, str], said: ModelArguments
+) -> str:
     """Where it is, if that is not where its provider is."""
     url = (said.base_url or environment.get(vendor.url_variable, "")).strip()
     if url and not is_address(url):
@@ -152,7 +156,12 @@ def _base_url(name: str, vendor: Vendor, environment: Mapping[str, str], said: G
 
 
 def _key(
-    name: str, vendor: Vendor, environment: Mapping[str, str], said: Given, *, required: bool
+    name: str,
+    vendor: Vendor,
+    environment: Mapping[str, str],
+    said: ModelArguments,
+    *,
+    required: bool,
 ) -> tuple[str, str]:
     """What sets the key, and the key; one from the environment does not go where code points."""
     if said.base_url or said.api_key:

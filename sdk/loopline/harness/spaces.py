@@ -72,7 +72,7 @@ def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
     return KnowledgeCommit(repository=state.location, commit=state.commit, roots=given)
 
 
-def reads(
+def knowledge_reader(
     space: KnowledgeSpace | None, timeline: Timeline, past: Past | None = None
 ) -> KnowledgeRead | None:
     """Reads from the space; what is pinned to a commit that a turn used, as that turn read it.
@@ -83,14 +83,14 @@ def reads(
         return None
 
     async def read(ref: str) -> Passage:
-        then = _as_then(timeline, ref, space is None)
+        then = _commit_of_ref(timeline, ref, space is None)
         if then is None and past is not None and _is_pinned(ref):
-            then = _as_then(await past.whole(), ref, space is None)
-        if space is not None and (then is None or _alike(then, commit_of(space))):
+            then = _commit_of_ref(await past.whole(), ref, space is None)
+        if space is not None and (then is None or _same_space(then, commit_of(space))):
             return await space.read(ref)
         if then is None:
             raise KnowledgeError("no turn here read at that commit")
-        return await asyncio.to_thread(_read, then, ref)
+        return await asyncio.to_thread(_read_at, then, ref)
 
     return read
 
@@ -100,7 +100,7 @@ def _is_pinned(ref: str) -> bool:
     return isinstance(wanted, KnowledgeRef) and wanted.commit is not None
 
 
-def _as_then(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommit | None:
+def _commit_of_ref(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommit | None:
     wanted = parse(ref)
     commit = wanted.commit if isinstance(wanted, KnowledgeRef) else None
     for used in reversed(timeline.knowledge):
@@ -111,11 +111,11 @@ def _as_then(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommit | No
     return None
 
 
-def _alike(one: KnowledgeCommit, other: KnowledgeCommit) -> bool:
+def _same_space(one: KnowledgeCommit, other: KnowledgeCommit) -> bool:
     return (one.repository, one.roots) == (other.repository, other.roots)
 
 
-def _read(used: KnowledgeCommit, ref: str) -> Passage:
+def _read_at(used: KnowledgeCommit, ref: str) -> Passage:
     from loopline.adapters.git import GitRepository
 
     try:

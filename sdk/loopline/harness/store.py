@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Self
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Turns
 from loopline.errors import LooplineError, StoreError
-from loopline.harness.conversation_host import Conversing
-from loopline.harness.opened import conversed, named, others
-from loopline.harness.spaces import reads
+from loopline.harness.conversation_host import ConversationHost
+from loopline.harness.opened import conversation_finder, conversation_key, conversation_view
+from loopline.harness.spaces import knowledge_reader
 from loopline.reader import Reader
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -44,14 +44,14 @@ _FOLDER = Path(".loopline")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePlace:
     """A store's URL, and the folder for what is made beside it; None where nothing is kept."""
 
     url: str
     beside: Path | None
 
 
-def place(url: str | None) -> Place:
+def store_place(url: str | None) -> StorePlace:
     """The place of a store: the one given, else `LOOPLINE_STORE`, else `.loopline/` here.
 
     Raises:
@@ -59,7 +59,7 @@ def place(url: str | None) -> Place:
     """
     given = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
     if given == MEMORY:
-        return Place(given, None)
+        return StorePlace(given, None)
     if not given.startswith("sqlite:///") or given == "sqlite:///":
         raise StoreError(
             f"no store {given!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
@@ -74,11 +74,11 @@ def place(url: str | None) -> Place:
     if not 0 < size <= LONGEST_NAME_BYTES:
         problem = f"the name of its file has more than {LONGEST_NAME_BYTES} bytes"
         raise StoreError(f"no store {given!r}: {problem if size else 'it names no file'}")
-    return Place(given, path)
+    return StorePlace(given, path)
 
 
 async def open_log(
-    where: Place,
+    where: StorePlace,
     clock: Clock,
     *,
     limits: ConversationLimits = DEFAULT_LIMITS,
@@ -156,14 +156,14 @@ def _make_default_folder() -> None:
         ) from error
 
 
-class Store(Conversing):
+class Store(ConversationHost):
     """Conversations as they are kept. Open it with `async with Store.open(...)`."""
 
     def __init__(
         self, url: str | None, *, read_only: bool, clock: Clock, limits: ConversationLimits
     ) -> None:
         """Use `open`."""
-        self._place = place(url)
+        self._place = store_place(url)
         self._read_only = read_only
         self._clock = clock
         self._limits = limits
@@ -238,7 +238,7 @@ class Store(Conversing):
         for summary in found:
             yield summary
 
-    def _talk(self, conversation: ConversationKey) -> Conversation:
+    def _conversation(self, conversation: ConversationKey) -> Conversation:
         """It can be read and judged, and there is no bundle to run it."""
         log = self.log
         return Conversation(
@@ -263,7 +263,7 @@ class Store(Conversing):
         Raises:
             ConflictError: forks still show some of it, and `cascade` is False.
         """
-        conversation = named(name, user=user, tenant=tenant, project=project)
+        conversation = conversation_key(name, user=user, tenant=tenant, project=project)
         await self.log.forget(conversation, cascade=cascade)
 
     async def backup(self, target: str | Path) -> None:
@@ -290,7 +290,7 @@ class Store(Conversing):
         log = self.log
         timeline = Timeline(await log.read(conversation))
         return Reader(
-            conversation=await conversed(log, conversation, timeline),
-            knowledge=reads(None, timeline),
-            lookup=others(log, conversation),
+            conversation=await conversation_view(log, conversation, timeline),
+            knowledge=knowledge_reader(None, timeline),
+            lookup=conversation_finder(log, conversation),
         )

@@ -18,7 +18,7 @@ _CONTENT = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = {"true", "span_only", "span_and_event"}
 
 
-def chosen(choice: Telemetry) -> Telemetry:
+def chosen_telemetry(choice: Telemetry) -> Telemetry:
     """The telemetry that is given, else that of `LOOPLINE_TELEMETRY`, else none.
 
     Raises:
@@ -40,7 +40,7 @@ def _named(name: str, source: str) -> Telemetry:
             raise LooplineError(f"{source} is {name!r}: what works is 'otlp', or leave it out")
 
 
-async def observer_of(telemetry: Telemetry) -> Observer | None:
+async def open_observer(telemetry: Telemetry) -> Observer | None:
     """The observer, at work.
 
     Raises:
