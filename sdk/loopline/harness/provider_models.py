@@ -67,7 +67,9 @@ class ProviderModels:
         """
         said = said or ModelArguments()
         made = (
-            _offline(said) if name == OFFLINE else self._provider_model(name, find_vendor(name), said)
+            _offline(said)
+            if name == OFFLINE
+            else self._provider_model(name, find_vendor(name), said)
         )
         self._made.append(made)
         return made
