@@ -16,7 +16,7 @@ from typing import cast
 
 from loopline.errors import LooplineError, PropertyError
 from loopline.models import Json, JsonObject
-from loopline.react import Limits, LoopOptions, check_mode, check_limits, named_preset
+from loopline.react import Limits, LoopOptions, check_limits, check_mode, named_preset
 from loopline.skills import YamlDocument, YamlError, read_yaml
 
 FILE = "loopline.yaml"
