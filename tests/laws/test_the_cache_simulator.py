@@ -421,7 +421,7 @@ any_requests = st.lists(
 def common(one: SentRequest, other: SentRequest) -> int:
     """The tokens of the prefix that both begin with, as the second counts them."""
     pairs = zip(one.parts, other.parts, strict=False)
-    return sum(new.tokens for _, new in takewhile(lambda pair: pair[0].same(pair[1]), pairs))
+    return sum(new.tokens for _, new in takewhile(lambda pair: pair[0].matches(pair[1]), pairs))
 
 
 @pytest.mark.parametrize("rules", RULES)

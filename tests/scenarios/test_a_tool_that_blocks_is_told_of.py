@@ -55,10 +55,10 @@ async def test_a_tool_is_told_of_once_and_not_for_the_sum_of_its_steps(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     short = steps(0.9, 0.9, 0.9)
-    coroutine = WatchedSteps(waits_long(), name="a.b", place="f:1", elapsed=lambda: next(short))
+    coroutine = WatchedSteps(waits_long(), name="a.b", location="f:1", elapsed=lambda: next(short))
     assert (await coroutine, caplog.text) == ("done", "")
     long = steps(0.1, 2.0, 3.0)
-    await WatchedSteps(waits_long(), name="a.b", place="f:1", elapsed=lambda: next(long))
+    await WatchedSteps(waits_long(), name="a.b", location="f:1", elapsed=lambda: next(long))
     (told,) = [one.getMessage() for one in caplog.records]
     assert told.startswith("a.b blocked the event loop for 2.0 s")
 
@@ -74,7 +74,7 @@ async def test_a_cancellation_reaches_the_tool_and_what_it_raises_its_caller() -
             cleaned.append("up")
 
     async def run() -> object:
-        return await WatchedSteps(holds(), name="a.b", place="f:1")
+        return await WatchedSteps(holds(), name="a.b", location="f:1")
 
     task = asyncio.create_task(run())
     await asyncio.sleep(0)
@@ -87,4 +87,4 @@ async def test_a_cancellation_reaches_the_tool_and_what_it_raises_its_caller() -
         raise KeyError("tea")
 
     with pytest.raises(KeyError):
-        await WatchedSteps(fails(), name="a.b", place="f:1")
+        await WatchedSteps(fails(), name="a.b", location="f:1")

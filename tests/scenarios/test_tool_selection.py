@@ -96,7 +96,7 @@ async def test_when_all_but_six_are_pinned_there_is_nothing_to_choose() -> None:
     ],
 )
 def test_names_of_no_tool_are_passed_over(tools: Json, names: list[str]) -> None:
-    assert tools_in_reply({"tools": tools}, {"a", "b", "c"}, most=2) == names
+    assert tools_in_reply({"tools": tools}, {"a", "b", "c"}, limit=2) == names
     assert tools_in_reply({}, {"a"}) == []
 
 

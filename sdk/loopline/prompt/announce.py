@@ -68,20 +68,25 @@ def announce(
     meanwhile and that wait for turns of their own. Plans, feedback and sources share `room` tokens, if it is not 0.
     """
     lines = [
-        f"ANNOUNCE — iteration {iteration}{_left(iteration, limit, tokens)}"
+        f"ANNOUNCE — iteration {iteration}{_remaining_rounds(iteration, limit, tokens)}"
         if iteration
         else "ANNOUNCE",
-        f"[TIME] {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC{_local(now)}  [TURN] {turn_id}",
+        f"[TIME] {now.astimezone(UTC):%Y-%m-%d %H:%M} UTC{_local_time(now)}  [TURN] {turn_id}",
     ]
     if waiting:
-        lines.append(f"[WAITING] {', '.join(waiting[-WAITING_SHOWN:])}{_more(len(waiting))}")
+        lines.append(
+            f"[WAITING] {', '.join(waiting[-WAITING_SHOWN:])}{_more_waiting(len(waiting))}"
+        )
     for_plans, for_feedback = (int(room * share) for share in (PLANS_SHARE, FEEDBACK_SHARE))
     if plans:
-        lines += ["[OPEN PLANS]", *_fitted(plans[-OPEN_PLANS_SHOWN:], for_plans)]
+        lines += ["[OPEN PLANS]", *_plan_lines(plans[-OPEN_PLANS_SHOWN:], for_plans)]
     if feedback:
-        lines += ["[NEW FEEDBACK]", *_given(feedback, for_feedback or None)]
+        lines += ["[NEW FEEDBACK]", *_feedback_lines(feedback, for_feedback or None)]
     if unseen and unseen.newest:
-        lines += ["[SOURCES NOT SHOWN ABOVE]", *_named(unseen, room - for_plans - for_feedback)]
+        lines += [
+            "[SOURCES NOT SHOWN ABOVE]",
+            *_source_lines(unseen, room - for_plans - for_feedback),
+        ]
     return "\n".join(lines)
 
 
@@ -92,94 +97,102 @@ def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> Unsee
     as not marked.
     """
     scanned = list(islice(reversed(sources), SCANNED))[::-1]
-    found = [sid for sid in scanned if sid not in marked]
+    not_marked = [sid for sid in scanned if sid not in marked]
     before = [(next(iter(sources)), scanned[0] - 1)] if len(sources) > SCANNED else []
     return UnseenSources(
         newest=[
-            (n, one_line(sources[n].title or sources[n].url, NAME)) for n in found[-SOURCES_SHOWN:]
+            (n, one_line(sources[n].title or sources[n].url, NAME))
+            for n in not_marked[-SOURCES_SHOWN:]
         ],
-        older=[*before, *((sid, sid) for sid in found[:-SOURCES_SHOWN])],
+        older=[*before, *((sid, sid) for sid in not_marked[:-SOURCES_SHOWN])],
     )
 
 
-def _local(now: datetime) -> str:
+def _local_time(now: datetime) -> str:
     is_utc = now.tzinfo == UTC or str(now.tzinfo) == "UTC"
     return "" if is_utc else f", {now:%Y-%m-%d %H:%M} {now.tzinfo}"
 
 
-def _more(count: int) -> str:
+def _more_waiting(count: int) -> str:
     return f" and {count - WAITING_SHOWN} more" if count > WAITING_SHOWN else ""
 
 
-def _left(iteration: int, limit: int, tokens: int | None) -> str:
+def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
     """What is left of what limits the rounds."""
     if not limit:
         return "" if tokens is None else f", {tokens:,} tokens left"
-    left = max(limit - iteration, 0)
-    last = "" if left else " — answer now, further calls are not possible after this"
-    return f" of {limit}, {left} left{last}"
+    remaining = max(limit - iteration, 0)
+    last = "" if remaining else " — answer now, further calls are not possible after this"
+    return f" of {limit}, {remaining} left{last}"
 
 
-def _fitted(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
+def _plan_lines(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
     """The plans in `room` tokens, if it is not 0: fewer and shorter steps, of the current plan last."""
-    lines = [line for plan in plans for line in _whole(plan)]
-    for place in range(len(STEPS) + 2):
+    lines = [line for plan in plans for line in _full_plan(plan)]
+    for step_index in range(len(STEPS) + 2):
         if not room or estimate("\n".join(lines)) <= room:
             break
-        other, current = STEPS[min(place, len(STEPS) - 1)], STEPS[max(place - 2, 0)]
+        others_size, current_size = (
+            STEPS[min(step_index, len(STEPS) - 1)],
+            STEPS[max(step_index - 2, 0)],
+        )
         lines = [
-            line for plan in plans for line in _reduced(plan, *(current if plan.current else other))
+            line
+            for plan in plans
+            for line in _shortened_plan(plan, *(current_size if plan.current else others_size))
         ]
     return lines
 
 
-def _title(plan: PlanSnapshot) -> str:
+def _plan_title(plan: PlanSnapshot) -> str:
     return f"plan_id={plan.plan_id}{' (current)' if plan.current else ''}"
 
 
-def _whole(plan: PlanSnapshot) -> list[str]:
-    return [_title(plan), *plan.lines()]
+def _full_plan(plan: PlanSnapshot) -> list[str]:
+    return [_plan_title(plan), *plan.lines()]
 
 
-def _reduced(plan: PlanSnapshot, most: int, width: int) -> list[str]:
+def _shortened_plan(plan: PlanSnapshot, count_limit: int, width: int) -> list[str]:
     """The steps around the one that comes next, and how many stand before and after these."""
     count = len(plan.steps)
     statuses = [plan.at(number) for number in range(1, count + 1)]
     upcoming = [n for n, status in enumerate(statuses) if status in ("in_progress", "pending")]
-    first = max(min(min(upcoming, default=0) - most // 4, count - most), 0)
-    last = min(first + most, count)
-    lines = [_title(plan)]
+    first = max(min(min(upcoming, default=0) - count_limit // 4, count - count_limit), 0)
+    last = min(first + count_limit, count)
+    lines = [_plan_title(plan)]
     if first:
-        lines.append(f"({first} steps before: {_counts(statuses[:first])})")
+        lines.append(f"({first} steps before: {_status_counts(statuses[:first])})")
     lines += [plan.line(number, width) for number in range(first + 1, last + 1)]
     if last < count:
-        lines.append(f"({count - last} steps after: {_counts(statuses[last:])})")
+        lines.append(f"({count - last} steps after: {_status_counts(statuses[last:])})")
     return [*lines, f"(all steps whole: {PlanRef(plan_id=plan.plan_id)})"]
 
 
-def _counts(statuses: Sequence[str]) -> str:
+def _status_counts(statuses: Sequence[str]) -> str:
     counted = {status: statuses.count(status) for status in dict.fromkeys(statuses)}
     return ", ".join(f"{count} {status}" for status, count in counted.items())
 
 
-def _given(feedback: Sequence[str], room: int | None) -> list[str]:
+def _feedback_lines(feedback: Sequence[str], room: int | None) -> list[str]:
     """The newest lines, and how many there are besides."""
     shown = fitting(list(reversed(feedback))[:FEEDBACK_SHOWN], room)
-    more = len(feedback) - len(shown)
-    rest = [f"{more} more: {DocumentRef(name='conv:feedback')}"] if more else []
-    return [*rest, *reversed(shown)]
+    hidden_count = len(feedback) - len(shown)
+    count_line = (
+        [f"{hidden_count} more: {DocumentRef(name='conv:feedback')}"] if hidden_count else []
+    )
+    return [*count_line, *reversed(shown)]
 
 
-def _named(unseen: UnseenSources, room: int) -> list[str]:
+def _source_lines(unseen: UnseenSources, room: int) -> list[str]:
     """The newest sources by name, as far as there is room, and the ref of the others."""
     names = [f"[[S:{sid}]] {name}" for sid, name in reversed(unseen.newest)]
     shown = fitting(names, room or None)
     unnamed = [(sid, sid) for sid, _ in unseen.newest[: len(names) - len(shown)]]
-    others = _joined([*unseen.older, *unnamed])
-    return [*([str(SourcesRef(ranges=others))] if others else []), *reversed(shown)]
+    ranges = _merged_ranges([*unseen.older, *unnamed])
+    return [*([str(SourcesRef(ranges=ranges))] if ranges else []), *reversed(shown)]
 
 
-def _joined(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def _merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Rising ranges, those that touch made one; where there are too many, the first are made one."""
     joined = list[tuple[int, int]]()
     for first, last in ranges:

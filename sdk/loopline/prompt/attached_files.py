@@ -65,19 +65,19 @@ def show_file(
     block: Block, file: UserAttachment, window: Window, load: FileLoad
 ) -> tuple[Attached, FileLoad]:
     """The file as an epoch shows it, and the load with it."""
-    why = _why_not(block, file, window, load)
-    given = is_image_or_pdf(file) and not why
+    reason = _why_not(block, file, window, load)
+    is_given = is_image_or_pdf(file) and not reason
     line = f"[ATTACHED {block.ref}] {attachments.described(file)}"
     attached = Attached(
         ref=block.ref,
         name=file.name,
         mime=file.mime,
         sha256=file.sha256,
-        text="\n".join([line, *_notes(block, file, window, why)]),
-        tokens=tokens_of(file, window.carrying) if given else 0,
-        data=file.data if given else "",
+        text="\n".join([line, *_notes(block, file, window, reason)]),
+        tokens=tokens_of(file, window.carrying) if is_given else 0,
+        data=file.data if is_given else "",
     )
-    return attached, load.plus(file) if given else load
+    return attached, load.plus(file) if is_given else load
 
 
 def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
@@ -123,8 +123,8 @@ def _why_not(block: Block, file: UserAttachment, window: Window, load: FileLoad)
         return ""
     allowed = window.carrying
     against = _against_image if attachments.is_image(file) else _against_pdf
-    found = [*against(file, allowed, load), *_against_any(file, allowed, load)]
-    return next((words for holds, words in found if holds), "")
+    objections = [*against(file, allowed, load), *_against_any(file, allowed, load)]
+    return next((words for holds, words in objections if holds), "")
 
 
 _Against = list[tuple[bool, str]]
@@ -174,5 +174,5 @@ def _against_any(file: UserAttachment, allowed: AttachmentSupport, load: FileLoa
     ]
 
 
-def _too_large(what: str, most: int) -> str:
-    return f"{what} may have at most {most * 3 // 4} bytes"
+def _too_large(subject: str, limit: int) -> str:
+    return f"{subject} may have at most {limit * 3 // 4} bytes"

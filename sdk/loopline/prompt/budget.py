@@ -28,18 +28,18 @@ class Budget:
     """What a request may cost, in tokens.
 
     `total` is the model's window less its output limit; `fixed` is what system text and tools cost, and
-    `beside` what the tail and the inputs that the round takes cost beside these messages, both before
+    `extra` what the tail and the inputs that the round takes cost beside these messages, both before
     any learning; `factor` is what was learned.
     """
 
     total: int
     fixed: int
-    beside: Callable[[Rendering], int]
+    extra: Callable[[Rendering], int]
     factor: float = 1.0
 
     def cost(self, now: Rendering) -> int:
         """The estimate of a whole request that shows these messages."""
-        return ceil((now.tokens + self.fixed + self.beside(now)) * self.factor)
+        return ceil((now.tokens + self.fixed + self.extra(now)) * self.factor)
 
     def over(self, now: Rendering, share: float = 1.0) -> bool:
         """Whether it would exceed that share of the budget."""
@@ -51,7 +51,7 @@ class Budget:
 
     def room(self, now: Rendering) -> int:
         """What messages may cost at the target beside what these go with, before any learning."""
-        return max(int(TARGET * self.total / self.factor) - self.fixed - self.beside(now), 0)
+        return max(int(TARGET * self.total / self.factor) - self.fixed - self.extra(now), 0)
 
 
 def age(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Window:
@@ -77,33 +77,31 @@ def clear_results(view: View, window: Window, budget: Budget) -> tuple[Window, b
     now = view.under(window)
     if not budget.over(now, TARGET):
         return window, True
-    places = [cut.seq for cut in now.cuts]
-    if not places:
+    seqs = [cut.seq for cut in now.cuts]
+    if not seqs:
         return window, False
 
-    def reads(place: int) -> Window:
-        return replace(window, reads_cleared=max(window.reads_cleared, places[place]))
+    def reads(index: int) -> Window:
+        return replace(window, reads_cleared=max(window.reads_cleared, seqs[index]))
 
-    def all_results(place: int) -> Window:
+    def all_results(index: int) -> Window:
         return replace(
-            reads(len(places) - 1), results_cleared=max(window.results_cleared, places[place])
+            reads(len(seqs) - 1), results_cleared=max(window.results_cleared, seqs[index])
         )
 
-    def files(place: int) -> Window:
-        before = places[place - 1] if place else 0  # what the newest round takes came after that
-        return replace(
-            all_results(len(places) - 1), files_cleared=max(window.files_cleared, before)
-        )
+    def files(index: int) -> Window:
+        before = seqs[index - 1] if index else 0  # what the newest round takes came after that
+        return replace(all_results(len(seqs) - 1), files_cleared=max(window.files_cleared, before))
 
     for layer in (reads, all_results, files):
-        enough = _first(len(places), partial(_reaches, view, budget, layer))
+        enough = _first(len(seqs), partial(_reaches, view, budget, layer))
         if enough is not None:
             return layer(enough), True
-    return files(len(places) - 1), False
+    return files(len(seqs) - 1), False
 
 
-def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], place: int) -> bool:
-    return not budget.over(view.under(layer(place)), TARGET)
+def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], index: int) -> bool:
+    return not budget.over(view.under(layer(index)), TARGET)
 
 
 def truncate(view: View, window: Window, budget: Budget) -> Window:
@@ -142,20 +140,20 @@ def choose_cut_point(
     `summed` is what the summary of all before a place may cost. The newest round is always kept. Where
     the beginning of a turn lies not much later, it is taken. None when there is nothing to sum up.
     """
-    places = [cut for cut in now.cuts if cut.messages > covers_something]
-    if not places:
+    cuts = [cut for cut in now.cuts if cut.messages > covers_something]
+    if not cuts:
         return None
 
-    def fits(at: int) -> bool:
-        kept = now.tokens - now.cost(places[at].messages)
-        return kept + summed(places[at]) <= room
+    def fits(index: int) -> bool:
+        remaining = now.tokens - now.cost(cuts[index].messages)
+        return remaining + summed(cuts[index]) <= room
 
-    first = next((at for at in range(len(places)) if fits(at)), len(places) - 1)
-    kept = now.tokens - now.cost(places[first].messages)
-    for cut in places[first:]:
-        if cut.opens_turn and 2 * (now.tokens - now.cost(cut.messages)) >= kept:
+    first = next((index for index in range(len(cuts)) if fits(index)), len(cuts) - 1)
+    remaining_tokens = now.tokens - now.cost(cuts[first].messages)
+    for cut in cuts[first:]:
+        if cut.opens_turn and 2 * (now.tokens - now.cost(cut.messages)) >= remaining_tokens:
             return cut
-    return places[first]
+    return cuts[first]
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int | None:

@@ -47,30 +47,30 @@ def cache_points(
     tail, that point takes the place some rounds back. When the turn has hidden something, the first one
     moves up to the place before the tail that was kept then.
     """
-    said = [message for message, _ in now.input_messages(takes)]
-    tail = len(now.messages) + len(said)
-    parts = now.part_count(len(now.messages)) + sum(map(parts_of_message, said))
+    inputs = [message for message, _ in now.input_messages(takes)]
+    tail = len(now.messages) + len(inputs)
+    parts = now.part_count(len(now.messages)) + sum(map(parts_of_message, inputs))
     pre_tail = _pre_tail(now, pointing)
     last = 0 if pointing.opens_epoch else now.last_tail
     if last and parts > now.part_count(last) + REACH:
         pre_tail = last
     turn_start = now.turn_start if turn == now.turn else len(now.messages)
-    places: dict[int, Name] = {
+    names: dict[int, Name] = {
         max(turn_start, pointing.kept_messages): "prev_turn",
         pre_tail: "pre_tail",
         tail: "tail",
     }
     costs = {
         at: now.cost(at) if at <= len(now.messages) else now.tokens + now.input_cost(takes)
-        for at in places
+        for at in names
     }
     return tuple(
         CachePoint(
-            name=places[at],
+            name=names[at],
             messages=at,
             tokens=ceil((pointing.fixed + costs[at]) * pointing.factor),
         )
-        for at in sorted(places)
+        for at in sorted(names)
         if at
     )
 

@@ -59,17 +59,17 @@ class ModelRequest:
             parts += _parts(message, ref)
             ends.append(len(parts))
         points = sorted({ends[at] for at in self.cache_points} - {0})
-        begun = self.round_start
-        said = UserMessage(text=begun.tail)
-        tail = [_part("message", repr(said), self.block.ref)] if begun.tail else []
-        stays = tail if begun.tail_kind in ("kept", "cleared") else []
+        start = self.round_start
+        tail_message = UserMessage(text=start.tail)
+        tail = [_part("message", repr(tail_message), self.block.ref)] if start.tail else []
+        stays = tail if start.tail_kind in ("kept", "cleared") else []
         return SentRequest(
             parts=(*parts, *tail),
             stable=len(parts) + len(stays),
             points=tuple(points),
             at=self.block.ts,
             seq=self.block.seq,
-            cause="" if begun.opened_by == "start" else begun.opened_by,
+            cause="" if start.opened_by == "start" else start.opened_by,
         )
 
 
@@ -85,13 +85,13 @@ class _Before:
 def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
     """The requests of every round that asked a model, in order."""
     views: dict[str, View] = {}
-    for place, block in enumerate(timeline.blocks):
+    for index, block in enumerate(timeline.blocks):
         match block.body:
             case RoundStart(model=model) as begun if model:
                 if begun.protocol not in views:
                     views[begun.protocol] = View(protocol_named(begun.protocol))
                 view = views[begun.protocol]
-                view.extend(timeline.blocks[_at(timeline, view.seq) : place])
+                view.extend(timeline.blocks[_at(timeline, view.seq) : index])
                 stable = (
                     view.under(begun.window)
                     if opens_epoch(block) and begun.window
@@ -102,7 +102,7 @@ def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
                 )
                 view.extend([block])
                 if begun.shows == "trace":
-                    yield _traced(timeline, block, begun, place)
+                    yield _traced(timeline, block, begun, index)
                 else:
                     yield _request(timeline, block, begun, view, before)
             case _:
@@ -115,15 +115,19 @@ def request_of_round(timeline: Timeline, turn: int, number: int | None) -> Model
     Raises:
         LooplineError: there is no such round; the message says which there are.
     """
-    found = {one.block.round: one for one in past_requests(timeline) if one.block.turn == turn}
-    if not found:
+    by_number = {
+        request.block.round: request
+        for request in past_requests(timeline)
+        if request.block.turn == turn
+    }
+    if not by_number:
         raise LooplineError(f"turn_{turn} asked no model")
-    wanted = max(found) if number is None else number
-    if wanted not in found:
+    chosen = max(by_number) if number is None else number
+    if chosen not in by_number:
         raise LooplineError(
-            f"turn_{turn} has no round {wanted}: it has {min(found)} to {max(found)}"
+            f"turn_{turn} has no round {chosen}: it has {min(by_number)} to {max(by_number)}"
         )
-    return found[wanted]
+    return by_number[chosen]
 
 
 def tools_text(specs: Sequence[ToolSpec]) -> str:
@@ -141,42 +145,44 @@ def _at(timeline: Timeline, seq: int) -> int:
 
 
 def _request(
-    timeline: Timeline, block: Block, begun: RoundStart, view: View, before: _Before
+    timeline: Timeline, block: Block, start: RoundStart, view: View, before: _Before
 ) -> ModelRequest:
-    system = timeline.system_texts.get(begun.system_sha256)
-    tools = timeline.tool_texts.get(begun.tools_sha256)
+    system = timeline.system_texts.get(start.system_sha256)
+    tools = timeline.tool_texts.get(start.tools_sha256)
     return ModelRequest(
         block=block,
-        round_start=begun,
+        round_start=start,
         system=system or "",
-        tools=(tools or "") if begun.protocol == NATIVE else "",
+        tools=(tools or "") if start.protocol == NATIVE else "",
         messages=tuple(view.messages),
         refs=tuple(view.rendering.refs),
         stable=before.stable,
         stable_sha256=before.sha256,
         marked=before.marked,
         feedback_until=view.window.feedback,
-        inexact=_inexact(begun, before.sha256, kept=system is not None and tools is not None),
+        inexact=_inexact(start, before.sha256, has_texts=system is not None and tools is not None),
     )
 
 
-def _traced(timeline: Timeline, block: Block, begun: RoundStart, place: int) -> ModelRequest:
+def _traced(timeline: Timeline, block: Block, start: RoundStart, index: int) -> ModelRequest:
     """The request for an answer that was written from the trace of its turn."""
-    before = [one for one in timeline.blocks[:place] if one.turn == block.turn]
-    window = begun.window or Window(result_limit=TRACE_LIMIT)
+    before = [
+        block_before for block_before in timeline.blocks[:index] if block_before.turn == block.turn
+    ]
+    window = start.window or Window(result_limit=TRACE_LIMIT)
     messages = tuple(trace(before, window))
-    system = timeline.system_texts.get(begun.system_sha256)
+    system = timeline.system_texts.get(start.system_sha256)
     digest = messages_digest(messages)
     return ModelRequest(
         block=block,
-        round_start=begun,
+        round_start=start,
         system=system or "",
         tools="",
         messages=messages,
         refs=("",) * len(messages),
         stable=len(messages),
         stable_sha256=digest,
-        inexact=_inexact(begun, digest, kept=system is not None),
+        inexact=_inexact(start, digest, has_texts=system is not None),
     )
 
 
@@ -188,12 +194,12 @@ def messages_digest(messages: Sequence[Message]) -> str:
     return digest.hexdigest()
 
 
-def _inexact(begun: RoundStart, digest: str, *, kept: bool) -> str:
-    if begun.renderer != RENDERER:
-        return f"it was rendered by version {begun.renderer}, this loopline has {RENDERER}"
-    if not kept:
+def _inexact(start: RoundStart, digest: str, *, has_texts: bool) -> str:
+    if start.renderer != RENDERER:
+        return f"it was rendered by version {start.renderer}, this loopline has {RENDERER}"
+    if not has_texts:
         return "the log keeps no text of its instructions or tools"
-    if digest != begun.stable_sha256:
+    if digest != start.stable_sha256:
         return "the messages are not those whose digest was recorded"
     return ""
 
@@ -247,8 +253,12 @@ class ReplayedRound:
     @property
     def suspects(self) -> tuple[str, ...]:
         """The refs of the messages that may be the ones that diverge."""
-        found = self.divergence
-        return self.request.refs[found.first - 1 : found.last] if found and found.first else ()
+        divergence = self.divergence
+        return (
+            self.request.refs[divergence.first - 1 : divergence.last]
+            if divergence and divergence.first
+            else ()
+        )
 
 
 def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
@@ -258,39 +268,39 @@ def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
     digest of a round is that of all its messages together: which of them is another one is told by the
     rounds before, whose digests agreed.
     """
-    right, known, past = set[tuple[str, str]](), tuple[Message, ...](), Timeline()
+    agreed_messages, agreed, past = set[tuple[str, str]](), tuple[Message, ...](), Timeline()
     tail = ""
     for request in past_requests(timeline):
         past.extend(timeline.until(request.round_start.saw)[len(past) :])
-        found = _text_differs(timeline, request) or _messages_differ(request, right)
+        divergence = _text_differs(timeline, request) or _messages_differ(request, agreed_messages)
         tail = request.round_start.tail or (tail if request.round_start.tail_kind == "kept" else "")
-        found = found or _tail_differs(past, request, tail)
-        if found is None:
-            right.update(_shown(request, _shared(known, request)))
-            known = request.messages[: request.stable]
-        yield ReplayedRound(request=request, divergence=found)
+        divergence = divergence or _tail_differs(past, request, tail)
+        if divergence is None:
+            agreed_messages.update(_shown(request, _shared(agreed, request)))
+            agreed = request.messages[: request.stable]
+        yield ReplayedRound(request=request, divergence=divergence)
 
 
 def _text_differs(timeline: Timeline, request: ModelRequest) -> Divergence | None:
-    begun = request.round_start
-    if begun.renderer != RENDERER:
-        recorded, rendered = str(begun.renderer), str(RENDERER)
+    start = request.round_start
+    if start.renderer != RENDERER:
+        recorded, rendered = str(start.renderer), str(RENDERER)
         return Divergence(part="renderer", recorded=recorded, rendered=rendered)
-    system = _digest(timeline.system_texts.get(begun.system_sha256))
-    if system != begun.system_sha256:
-        return Divergence(part="system", recorded=begun.system_sha256, rendered=system)
-    tools = _digest(timeline.tool_texts.get(begun.tools_sha256))
-    if tools != begun.tools_sha256 and begun.shows == "context":
-        return Divergence(part="tools", recorded=begun.tools_sha256, rendered=tools)
+    system = _digest(timeline.system_texts.get(start.system_sha256))
+    if system != start.system_sha256:
+        return Divergence(part="system", recorded=start.system_sha256, rendered=system)
+    tools = _digest(timeline.tool_texts.get(start.tools_sha256))
+    if tools != start.tools_sha256 and start.shows == "context":
+        return Divergence(part="tools", recorded=start.tools_sha256, rendered=tools)
     return None
 
 
-def _messages_differ(request: ModelRequest, right: set[tuple[str, str]]) -> Divergence | None:
+def _messages_differ(request: ModelRequest, agreed: set[tuple[str, str]]) -> Divergence | None:
     recorded, rendered = request.round_start.stable_sha256, request.stable_sha256
     if recorded == rendered:
         return None
     shown = _shown(request)
-    wrong = [n for n, one in enumerate(shown, 1) if one not in right] or [1, len(shown)]
+    wrong = [n for n, part in enumerate(shown, 1) if part not in agreed] or [1, len(shown)]
     return Divergence(
         part="messages", recorded=recorded, rendered=rendered, first=wrong[0], last=wrong[-1]
     )
@@ -312,22 +322,22 @@ def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
         room=request.round_start.tail_room,
     )
     tails = (text.splitlines()[OWN_LINES:] for text in (tail, rendered))
-    for was, now in zip_longest(*tails, fillvalue=""):
-        if was != now:
-            return Divergence(part="tail", recorded=was, rendered=now)
+    for recorded_line, rendered_line in zip_longest(*tails, fillvalue=""):
+        if recorded_line != rendered_line:
+            return Divergence(part="tail", recorded=recorded_line, rendered=rendered_line)
     return None
 
 
 def _shown(request: ModelRequest, start: int = 0) -> list[tuple[str, str]]:
     """The messages that the digest is of, with their refs."""
-    places = range(start, request.stable)
-    return [(request.refs[n], digest_text(request.messages[n])) for n in places]
+    indexes = range(start, request.stable)
+    return [(request.refs[n], digest_text(request.messages[n])) for n in indexes]
 
 
-def _shared(known: tuple[Message, ...], request: ModelRequest) -> int:
+def _shared(previous: tuple[Message, ...], request: ModelRequest) -> int:
     """How many messages are those of the round before: all of them, or in a new epoch none."""
-    count = len(known)
-    grown = 0 < count <= request.stable and request.messages[count - 1] is known[-1]
+    count = len(previous)
+    grown = 0 < count <= request.stable and request.messages[count - 1] is previous[-1]
     return count if grown else 0
 
 

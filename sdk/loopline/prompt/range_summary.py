@@ -100,7 +100,7 @@ class LedgerEntry:
     about: str = ""
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         """All that a line is distilled from."""
         return f"{self.about} {self.text}" if self.about else self.text
 
@@ -108,33 +108,33 @@ class LedgerEntry:
 def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
     """What these blocks say that cannot be worked out from the others, in order."""
     calls: dict[str, ToolCalled] = {}
-    known: set[str] = set()
+    known_words: set[str] = set()
     turn = 0
-    found = list[LedgerEntry]()
+    entries = list[LedgerEntry]()
     for block in blocks:
         if block.turn != turn:
-            turn, known = block.turn, set[str]()
+            turn, known_words = block.turn, set[str]()
         if isinstance(block.body, ToolCalled):
             calls[block.body.call_id] = block.body
-            known |= set(map(normalized, _values(block.body).split()))
-        for one in _of(block, calls):
-            words = one.text.split()
-            new = {normalized(word) for word in words} - known
+            known_words |= set(map(normalized, _argument_text(block.body).split()))
+        for entry in _entries_of(block, calls):
+            words = entry.text.split()
+            new = {normalized(token) for token in words} - known_words
             strong = any(
-                normalized(word) in new and is_strong(word, first=place == 0)
-                for place, word in enumerate(words)
+                normalized(token) in new and is_strong(token, first=index == 0)
+                for index, token in enumerate(words)
             )
-            if strong or one.rank or 3 * len(new) > len(words):
-                found.append(replace(one, rank=2) if strong else one)
-            known |= new
-    return found
+            if strong or entry.rank or 3 * len(new) > len(words):
+                entries.append(replace(entry, rank=2) if strong else entry)
+            known_words |= new
+    return entries
 
 
-def _values(call: ToolCalled) -> str:
+def _argument_text(call: ToolCalled) -> str:
     return " ".join(f"{name}={value} {value}" for name, value in call.arguments.items())
 
 
-def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
+def _entries_of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
     match block.body:
         case (
             UserPrompt()
@@ -144,7 +144,7 @@ def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
             | ArtifactKept()
             | Feedback()
         ) as body:
-            yield LedgerEntry(block.seq, block.ref, _words(body))
+            yield LedgerEntry(block.seq, block.ref, _entry_text(body))
         case ToolCalled(tool=tool, arguments=arguments):
             if len(dumps(arguments)) > LONG_ARGUMENTS:
                 values = " ".join(f"{name}={value}" for name, value in arguments.items())
@@ -156,9 +156,9 @@ def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
         case Completion(text=text) | Draft(text=text):
             yield LedgerEntry(block.seq, block.ref, text, 0)
         case Notes(text=text):
-            rest = _beside_marks(text)
-            if rest:
-                yield LedgerEntry(block.seq, block.ref, rest, 0)
+            remaining = _other_lines(text)
+            if remaining:
+                yield LedgerEntry(block.seq, block.ref, remaining, 0)
         case (
             TurnHeader()
             | UserStop()
@@ -191,7 +191,7 @@ def _of(block: Block, calls: dict[str, ToolCalled]) -> Iterator[LedgerEntry]:
             pass
 
 
-def _words(body: UserInput | UserAttachment | ArtifactKept | Feedback) -> str:
+def _entry_text(body: UserInput | UserAttachment | ArtifactKept | Feedback) -> str:
     match body:
         case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
             return text
@@ -203,7 +203,7 @@ def _words(body: UserInput | UserAttachment | ArtifactKept | Feedback) -> str:
             return f"feedback {reaction}: {text}"
 
 
-def _beside_marks(notes: str) -> str:
+def _other_lines(notes: str) -> str:
     """The lines that are neither marks of a plan nor memory notes, which survive by themselves."""
     lines = [line for line in notes.splitlines() if not memory_notes.read(line)]
     return " ".join(line for line in lines if not plan.read_mark(line)).strip()
@@ -223,29 +223,31 @@ def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: i
     When even few words are too many, lines of a low rank go first, then those that say least that no
     other line says.
     """
-    every = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
-    rare = rarity([one.whole for one in every])
+    entries = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
+    rare = rarity([entry.full_text for entry in entries])
     lines = list[LedgerLine]()
     for width, rank in WIDTHS:
         lines = [
-            LedgerLine(ref=one.ref, words=keywords(one.whole, width, rare), rank=one.rank)
-            for one in every
-            if one.rank >= rank
+            LedgerLine(ref=entry.ref, words=keywords(entry.full_text, width, rare), rank=entry.rank)
+            for entry in entries
+            if entry.rank >= rank
         ]
         if cost(lines) <= room:
             return FittedLines(tuple(lines))
-    kept, total = set(range(len(lines))), cost(lines)
-    for place in sorted(kept, key=lambda place: (_news(lines[place].words, rare), place)):
+    retained, total = set(range(len(lines))), cost(lines)
+    for index in sorted(retained, key=lambda index: (_novelty(lines[index].words, rare), index)):
         if total <= room:
             break
-        kept.remove(place)
-        total -= cost([lines[place]])
-    return FittedLines(tuple(lines[place] for place in sorted(kept)), len(lines) - len(kept))
+        retained.remove(index)
+        total -= cost([lines[index]])
+    return FittedLines(
+        tuple(lines[index] for index in sorted(retained)), len(lines) - len(retained)
+    )
 
 
-def _news(words: str, rare: Mapping[str, float]) -> float:
+def _novelty(words: str, rare: Mapping[str, float]) -> float:
     """How much a line says that others do not."""
-    return sum(rare.get(word, 1.0) for word in set(map(normalized, words.split())))
+    return sum(rare.get(token, 1.0) for token in set(map(normalized, words.split())))
 
 
 def cost(lines: Sequence[LedgerLine]) -> int:
@@ -276,7 +278,7 @@ _OURS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
 def terms(text: str) -> set[str]:
     """The paths, numbers and names of a text; those of our own refs aside."""
     named = _TERM.findall(_NO_NAME.sub(" ", text))
-    return {found for found in named if not _OURS.fullmatch(found)}
+    return {term for term in named if not _OURS.fullmatch(term)}
 
 
 def carried_lines(
@@ -286,20 +288,20 @@ def carried_lines(
 
     The line names the newest block that holds the term, with the words around it.
     """
-    wanted = set[str]().union(*(terms(text) for text in later))
+    missing = set[str]().union(*(terms(text) for text in later))
     lines = list[LedgerLine]()
-    for one in reversed(covered):
-        here = wanted & terms(one.text)
-        for term in sorted(here):
+    for entry in reversed(covered):
+        explained = missing & terms(entry.text)
+        for term in sorted(explained):
             if term not in summary:
-                lines.append(LedgerLine(ref=one.ref, words=_around(one.text, term)))
-        wanted -= here
-        if not wanted or len(lines) >= MOST:
+                lines.append(LedgerLine(ref=entry.ref, words=_context(entry.text, term)))
+        missing -= explained
+        if not missing or len(lines) >= MOST:
             break
     return lines[:MOST]
 
 
-def _around(text: str, term: str) -> str:
+def _context(text: str, term: str) -> str:
     at = text.index(term)
     start, end = max(at - _AROUND, 0), at + len(term) + _AROUND
     return " ".join(text[start:end].split())
@@ -400,11 +402,11 @@ def summary_tokens(
 
     It is what its lines need, within its share of the room.
     """
-    places = [one.seq for one in ledger_entries(blocks)]
-    known = len(before.ledger) if before else 0
+    seqs = [entry.seq for entry in ledger_entries(blocks)]
+    previous_lines = len(before.ledger) if before else 0
 
     def tokens(cut: CutPoint) -> int:
-        lines = known + bisect_right(places, cut.seq)
+        lines = previous_lines + bisect_right(seqs, cut.seq)
         return min(int(room * LEDGER_SHARE), TEXT_TOKENS + _PER_LINE * lines)
 
     return tokens
@@ -422,8 +424,10 @@ def summarize(
     before, new = covered.previous, ledger_entries(covered.blocks)
     text, why = written.text.strip(), written.why
     notes, sources = _notes(covered), _sources(covered, timeline)
-    beside = cost(notes.lines) + cost(sources.lines) + estimate(covered.history)
-    limit = min(2 * TEXT_TOKENS, sum(estimate(one.text) for one in new), covered.limit - beside)
+    reserved = cost(notes.lines) + cost(sources.lines) + estimate(covered.history)
+    limit = min(
+        2 * TEXT_TOKENS, sum(estimate(entry.text) for entry in new), covered.limit - reserved
+    )
     if text and estimate(text) > limit:
         text, why = "", f"the model's summary was longer than {limit} tokens"
     if not text and before and 2 * estimate(before.text) <= covered.limit:
@@ -452,8 +456,8 @@ def summarize(
     room = covered.limit - estimate(plain) - estimate(covered.history)
     lines = fit_ledger(_distinct(old), new, max(room, 0))
     older = covered.previous_ref if lines.dropped else (before.older if before else "")
-    every = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
-    carried = carried_lines(every, new, covered.later)
+    full_text = f"{plain}\n" + "\n".join(line.words for line in lines.lines)
+    carried = carried_lines(full_text, new, covered.later)
     return replace(
         summary,
         carried=tuple(carried[: _fitting(carried, covered.limit * CARRIED_SHARE)]),
@@ -467,8 +471,8 @@ def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
     """A line for each ref, the longest of its lines."""
     longest: dict[str, LedgerLine] = {}
     for line in lines:
-        known = longest.get(line.ref)
-        if known is None or len(line.words) > len(known.words):
+        existing = longest.get(line.ref)
+        if existing is None or len(line.words) > len(existing.words):
             longest[line.ref] = line
     return list(longest.values())
 
@@ -487,8 +491,8 @@ def _newest(lines: Sequence[LedgerLine], limit: float) -> FittedLines:
 def _notes(covered: SummaryRange) -> FittedLines:
     """Return the memory notes so far, each once, the one said last at the end."""
     notes = {line.words: line for line in covered.previous.notes} if covered.previous else {}
-    found = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
-    for note in found.notes:
+    folded = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
+    for note in folded.notes:
         line = note.line()
         words = line if len(line) <= LINE else f"{line[:LINE]}…"
         notes[words] = notes.pop(words, LedgerLine(ref=note.ref, words=words))

@@ -29,7 +29,7 @@ from loopline.timeline import (
 REMEMBERED = 8
 """How many of the newest reports of a model the estimate goes by."""
 
-MOST = 4.0
+MAX_FACTOR = 4.0
 """A token is no less than a byte, and nothing is estimated at less than a quarter of a token a byte."""
 
 
@@ -42,7 +42,7 @@ class RenderState:
     def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
         self.inputs: dict[int, Block] = {}
         self.attached: dict[int, list[tuple[Block, UserAttachment]]] = {}
-        self.taken: dict[int, int] = {}
+        self.taken_at: dict[int, int] = {}
         self.taken_by: dict[int, list[int]] = {}
         self.started: set[str] = set()
         self.hides: dict[str, list[Block]] = {}
@@ -52,11 +52,11 @@ class RenderState:
         self.feedback: list[Block] = []
         self._recalled: set[int] = set()
         self._reactions = 0, Reactions()
-        self._points: tuple[CachePoint, ...] = ()
-        self._kept = (0, 0)
-        self._named: dict[int, str] = {}
+        self._cache_points: tuple[CachePoint, ...] = ()
+        self._unchanged = (0, 0)
+        self._cleared: dict[int, str] = {}
         self._summary = 0
-        self._asked: float = 0.0
+        self._estimated: float = 0.0
         self._files: int = 0
         self._model = ""
         self._ratios: dict[str, deque[float]] = {
@@ -76,7 +76,7 @@ class RenderState:
             case UserAttachment() as file:
                 self.attached.setdefault(attachments.said_with(block), []).append((block, file))
             case UserRecalled(said=said):
-                if said not in self.taken:
+                if said not in self.taken_at:
                     self._recalled.add(said)
             case RoundStart() as begun:
                 self._begin(block, begun)
@@ -92,8 +92,10 @@ class RenderState:
             case Hide(path=path):
                 self.hides.setdefault(path, []).append(block)
                 self.last_hide = block.seq
-                kept = [point.messages for point in self._points if point.name == "pre_tail"]
-                self._kept = (block.turn, kept[0] if kept else 0)
+                before_tail = [
+                    point.messages for point in self._cache_points if point.name == "pre_tail"
+                ]
+                self._unchanged = (block.turn, before_tail[0] if before_tail else 0)
             case RangeSummary():
                 self._summary = block.seq
                 self.summaries[block.seq] = block
@@ -104,9 +106,9 @@ class RenderState:
             case _:
                 pass
 
-    def with_attachments(self, said: Block) -> list[Block]:
+    def with_attachments(self, input_block: Block) -> list[Block]:
         """An input, and the files that came with it."""
-        return [said, *(block for block, _ in self.attached.get(said.seq, ()))]
+        return [input_block, *(block for block, _ in self.attached.get(input_block.seq, ()))]
 
     def hidden(self, ref: str, until: int) -> Hide | None:
         """The newest hide of that block up to a place."""
@@ -117,20 +119,20 @@ class RenderState:
 
     def unchanged_messages(self, turn: int) -> int:
         """How many messages this turn kept as they were when it hid something; 0 when it has not."""
-        return self._kept[1] if self._kept[0] == turn else 0
+        return self._unchanged[1] if self._unchanged[0] == turn else 0
 
     def reactions(self, until: int) -> Reactions:
         """What was thought of the turns, as known at that place."""
         if self._reactions[0] != until:
-            known = bisect_right(self.feedback, until, key=lambda block: block.seq)
-            self._reactions = until, feedback.fold(self.feedback[:known])
+            count = bisect_right(self.feedback, until, key=lambda block: block.seq)
+            self._reactions = until, feedback.fold(self.feedback[:count])
         return self._reactions[1]
 
     def cleared_text(self, seq: int, name: Callable[[], str]) -> str:
         """What stands for the result at a place where it is not shown, made when first asked for."""
-        if seq not in self._named:
-            self._named[seq] = name()
-        return self._named[seq]
+        if seq not in self._cleared:
+            self._cleared[seq] = name()
+        return self._cleared[seq]
 
     @property
     def newest_summary(self) -> Block | None:
@@ -144,24 +146,24 @@ class RenderState:
 
     def factor_of(self, model: str) -> float:
         """By how much more that model counts than is estimated, as far as it has reported; 1 at least."""
-        return min(max(1.0, *self._ratios.get(model, (1.0,))), MOST)
+        return min(max(1.0, *self._ratios.get(model, (1.0,))), MAX_FACTOR)
 
-    def _begin(self, block: Block, begun: RoundStart) -> None:
-        for seq in begun.takes:
-            if seq in self.inputs and seq not in self._recalled and seq not in self.taken:
-                self.taken[seq] = block.seq
+    def _begin(self, block: Block, start: RoundStart) -> None:
+        for seq in start.takes:
+            if seq in self.inputs and seq not in self._recalled and seq not in self.taken_at:
+                self.taken_at[seq] = block.seq
                 self.taken_by.setdefault(block.turn, []).append(seq)
-        if begun.model:
-            self._model = begun.model
-        self._files = begun.file_tokens
-        self._asked = begun.tokens / self.factor_of(begun.model) - self._files
-        self._points = begun.points
-        if begun.window is not None and begun.opened_by != "hide":
-            self._kept = (0, 0)
+        if start.model:
+            self._model = start.model
+        self._files = start.file_tokens
+        self._estimated = start.tokens / self.factor_of(start.model) - self._files
+        self._cache_points = start.points
+        if start.window is not None and start.opened_by != "hide":
+            self._unchanged = (0, 0)
 
     def _learn(self, reported: int) -> None:
         """What a provider counted of the text, held against what was estimated before any learning."""
         text = reported - self._files
-        if text > 0 and self._asked > 0:
+        if text > 0 and self._estimated > 0:
             ratios = self._ratios.setdefault(self._model, deque(maxlen=REMEMBERED))
-            ratios.append(text / self._asked)
+            ratios.append(text / self._estimated)

@@ -225,8 +225,8 @@ class Rendering:
             attached, load = self._attached_files(block, load)
             body = block.body
             if isinstance(body, UserPrompt):
-                said = f"[{block.ref}]\n{self._text(block, body.text)}"
-                shown = UserMessage(text=said, attachments=tuple(attached))
+                full_text = f"[{block.ref}]\n{self._text(block, body.text)}"
+                shown = UserMessage(text=full_text, attachments=tuple(attached))
                 messages.append((shown, [block]))
             elif isinstance(body, UserInput):
                 interrupts.append((f"[{block.ref}]\n{self._text(block, body.text)}", block))
@@ -235,17 +235,17 @@ class Rendering:
             texts = [text for text, _ in interrupts]
             if len(texts) > 1:
                 texts = [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
-            said = "\n".join(["[USER INTERRUPT]", *texts])
-            shown = UserMessage(text=said, attachments=tuple(files))
+            full_text = "\n".join(["[USER INTERRUPT]", *texts])
+            shown = UserMessage(text=full_text, attachments=tuple(files))
             messages.append((shown, [block for _, block in interrupts]))
         return messages, load
 
     def _attached_files(
-        self, said: Block, load: attached_files.FileLoad
+        self, input_block: Block, load: attached_files.FileLoad
     ) -> tuple[list[Attached], attached_files.FileLoad]:
         """The files that came with an input, in order, and the load with them."""
         files = list[Attached]()
-        for block, file in self._state.attached.get(said.seq, ()):
+        for block, file in self._state.attached.get(input_block.seq, ()):
             attached, load = attached_files.show_file(block, file, self.window, load)
             files.append(attached)
         return files, load
@@ -262,21 +262,21 @@ class Rendering:
 
     def _add_summary(self) -> None:
         """What stands for the blocks that are not rendered."""
-        found = self._state.summaries.get(self.window.summary)
-        if found is None or not isinstance(found.body, RangeSummary):
+        block = self._state.summaries.get(self.window.summary)
+        if block is None or not isinstance(block.body, RangeSummary):
             return
-        summary = found.body
-        text = self._limited(found, summary_text(replace(summary, text=escape_frame(summary.text))))
+        summary = block.body
+        text = self._limited(block, summary_text(replace(summary, text=escape_frame(summary.text))))
         self.named_sources.update(truncation.source_numbers(text))
-        self._add(UserMessage(text=f"[{found.ref}]\n{text}"), found.ref)
-        history = self._state.histories.get(found.seq)
+        self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
+        history = self._state.histories.get(block.seq)
         if history is not None and isinstance(history.body, PlanHistory):
             text = self._limited(history, history.body.text)
             self._add(UserMessage(text=f"[{history.ref}]\n{text}"), history.ref)
         if self._reactions is not None:
             last = summary.last_turn - summary.split
-            given = self._reactions.in_force_after(self.window.start)
-            self._add_feedback([one for one in given if one.block.turn <= last])
+            reactions = self._reactions.in_force_after(self.window.start)
+            self._add_feedback([reaction for reaction in reactions if reaction.block.turn <= last])
         if summary.split:
             self.turn = summary.last_turn
             self.turn_start = len(self.messages)
@@ -288,69 +288,71 @@ class Rendering:
         self._add_inputs(
             facts.inputs[seq]
             for seq in facts.taken_by.get(turn, ())
-            if facts.taken[seq] <= self.window.start
+            if facts.taken_at[seq] <= self.window.start
         )
 
     def _begin_decision(self, block: Block, decision: Decision) -> None:
-        asked, self._round_start = self._round_start, None
+        start, self._round_start = self._round_start, None
         is_new = block.seq > self.window.unbound
-        if asked is not None and is_new:
-            self._keep_tail(asked)
-        echo = decision.echo if asked is not None else None
+        if start is not None and is_new:
+            self._keep_tail(start)
+        echo = decision.echo if start is not None else None
         self._echo = echo if echo is None or is_new or not echo.bound else None
         self._round = _Round(decision.calls) if decision.calls else None
         if decision.raw:
-            said = AssistantMessage(text=self._text(block, decision.raw))
+            message = AssistantMessage(text=self._text(block, decision.raw))
             self.shown_in_full.discard(block.ref)  # of a decision react.read gives more than that
-            self._add(self._with_echo(said), block.ref)
+            self._add(self._with_echo(message), block.ref)
 
-    def _keep_tail(self, asked: Block) -> None:
+    def _keep_tail(self, opener: Block) -> None:
         """The end of the request that was answered, where it stays behind what stood before it."""
-        begun = asked.body
-        if isinstance(begun, RoundStart) and begun.tail and begun.tail_kind in ("kept", "cleared"):
-            self.kept_tail = begun.tail
-            self._add(UserMessage(text=begun.tail, passing=begun.tail_kind == "cleared"), asked.ref)
+        start = opener.body
+        if isinstance(start, RoundStart) and start.tail and start.tail_kind in ("kept", "cleared"):
+            self.kept_tail = start.tail
+            self._add(
+                UserMessage(text=start.tail, passing=start.tail_kind == "cleared"), opener.ref
+            )
 
     def _with_echo(self, message: AssistantMessage) -> AssistantMessage:
         """What the model has just decided, as its provider wants it back."""
         echo, self._echo = self._echo, None
         return message if echo is None else replace(message, echo=echo)
 
-    def _begin_round(self, block: Block, begun: RoundStart) -> None:
-        if begun.shows == "trace":
+    def _begin_round(self, block: Block, start: RoundStart) -> None:
+        if start.shows == "trace":
             self._round_start = None
             return
         self._answered, self._round_start = False, block
         opens_turn = block.turn != self.turn
         if opens_turn:
             self.turn, self.turn_start = block.turn, len(self.messages)
-        here = CutPoint(
+        cut = CutPoint(
             seq=block.seq - 1,
             messages=len(self.messages),
             turn=block.turn,
             opens_turn=opens_turn,
         )
         if self._round is None:  # no place between calls and their results
-            self.cuts.append(here)
-        taken = self._state.taken  # what was recalled before it was taken is not there
+            self.cuts.append(cut)
+        taken_by_round = self._state.taken_at  # what was recalled before it was taken is not there
         self._add_inputs(
-            self._state.inputs[seq] for seq in begun.takes if taken.get(seq) == block.seq
+            self._state.inputs[seq] for seq in start.takes if taken_by_round.get(seq) == block.seq
         )
-        if begun.points:
-            self.last_tail = min(begun.points[-1].messages, len(self.messages))
+        if start.points:
+            self.last_tail = min(start.points[-1].messages, len(self.messages))
 
     def _add_inputs(self, blocks: Iterable[Block]) -> None:
-        said, self._load = self._input_messages(blocks)
-        for message, parts in said:
+        messages, self._load = self._input_messages(blocks)
+        for message, parts in messages:
             for block in parts:
                 self._positions.setdefault(block.ref, len(self.messages))
                 self._note_shown_files(block, message)
             self._add(message, parts[0].ref)
 
-    def _note_shown_files(self, said: Block, message: UserMessage) -> None:
+    def _note_shown_files(self, input_block: Block, message: UserMessage) -> None:
         """Note where the files of an input are shown, and which of them as a whole text."""
         shown = {attached.ref: attached for attached in message.attachments}
-        for block, file in self._state.attached.get(said.seq, ()):
+        for block, file in self._state.attached.get(input_block.seq, ()):
             self._positions.setdefault(block.ref, len(self.messages))
             if attached_files.is_shown_in_full(file, shown[block.ref]):
                 self.shown_texts[block.ref] = file.sha256
@@ -376,12 +378,14 @@ class Rendering:
         )
         for block, _ in current.calls:
             self._positions.setdefault(block.ref, len(self.messages))
-        said = self._with_echo(self._protocol.render_calls(current.notes, calls))
-        self._add(said, current.calls[0][0].ref)
-        for call, (_, asked) in zip(calls, current.calls, strict=True):
+        message = self._with_echo(self._protocol.render_calls(current.notes, calls))
+        self._add(message, current.calls[0][0].ref)
+        for call, (_, call_body) in zip(calls, current.calls, strict=True):
             block, result = current.results[call.call_id]
-            came = replace(self._tool_message(block, result, asked), echoed_on=call.echoed_on)
-            self._add(self._protocol.render_result(came), block.ref)
+            tool_message = replace(
+                self._tool_message(block, result, call_body), echoed_on=call.echoed_on
+            )
+            self._add(self._protocol.render_result(tool_message), block.ref)
         self._round = None
 
     def _with_provider_ids(self, calls: list[ToolCall]) -> list[ToolCall]:
@@ -395,7 +399,9 @@ class Rendering:
         if echo is None or (not named and not echo.bound):
             return calls
         ids = [call.provider_id for call in calls]
-        fresh = {one for one in ids if one and not _OURS.fullmatch(one)} - self._provider_ids
+        fresh = {
+            provider_id for provider_id in ids if provider_id and not _OURS.fullmatch(provider_id)
+        } - self._provider_ids
         if not named == len(calls) == len(fresh):
             self._echo = None
             return calls
@@ -419,15 +425,15 @@ class Rendering:
         if self._reactions is not None:
             self._add_feedback(self._reactions.about(block.turn))
 
-    def _add_feedback(self, given: Sequence[Given]) -> None:
+    def _add_feedback(self, reactions: Sequence[Given]) -> None:
         """Show the newest feedback about turns that this epoch holds in its place, and count the rest."""
-        older = given[:-FEEDBACK_SHOWN]
+        older = reactions[:-FEEDBACK_SHOWN]
         if older:
             text = f"{len(older)} more reactions: {DocumentRef(name='conv:feedback')}"
             self._add(UserMessage(text=text), older[-1].block.ref)
-        for one in given[-FEEDBACK_SHOWN:]:
-            text = f"[{one.block.ref}]\n{one.line()}"
-            self._add(UserMessage(text=text), one.block.ref)
+        for reaction in reactions[-FEEDBACK_SHOWN:]:
+            text = f"[{reaction.block.ref}]\n{reaction.line()}"
+            self._add(UserMessage(text=text), reaction.block.ref)
 
     def _limited(self, block: Block, text: str) -> str:
         """What a text shows where no text may be longer than some limit."""

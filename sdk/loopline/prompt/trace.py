@@ -88,9 +88,9 @@ def _messages(blocks: Iterable[Block], window: Window) -> Iterable[Message]:
 
 
 def _result(block: Block, result: ToolResult, call: ToolCalled | None, limit: int) -> str:
-    said = short_arguments(call.arguments) if call else ""
+    arguments = short_arguments(call.arguments) if call else ""
     shown = result.text[:limit]
-    more = len(result.text) - len(shown)
-    rest = f"\n… {more} more characters" if more else ""
-    head = f"[RESULT {block.ref}] {result.tool}({said}): {result.status}"
-    return f"{head}\n{escape_frame(shown)}{rest}"
+    hidden = len(result.text) - len(shown)
+    ending = f"\n… {hidden} more characters" if hidden else ""
+    head = f"[RESULT {block.ref}] {result.tool}({arguments}): {result.status}"
+    return f"{head}\n{escape_frame(shown)}{ending}"

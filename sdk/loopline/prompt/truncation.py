@@ -50,10 +50,10 @@ def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> s
     """
     if len(text) <= limit:
         return text
-    rest = text[limit:]
-    count = f"{len(rest)} of {len(text)} characters"
+    omitted = text[limit:]
+    count = f"{len(omitted)} of {len(text)} characters"
     where = f"the rest is {ref}#C{limit + 1}-C{len(text)}" if spanned else f"the whole is {ref}"
-    return f"{text[:limit]}\n[TRUNCATED] {count}, such as: {keywords(rest, WORDS)}\n{where}"
+    return f"{text[:limit]}\n[TRUNCATED] {count}, such as: {keywords(omitted, WORDS)}\n{where}"
 
 
 def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
@@ -82,13 +82,13 @@ def _runs_of_64(text: str) -> Iterator[tuple[int, int]]:
     Such a run holds one of every 4,000 places, so that only these are looked at.
     """
     end, step = 0, BASE64_LIMIT
-    for place in range(step, len(text), step):
-        if place < end or text[place] not in _DIGITS_OF_64:
+    for position in range(step, len(text), step):
+        if position < end or text[position] not in _DIGITS_OF_64:
             continue
-        before = text[max(end, place - step) : place]
-        start = place - len(before) + len(before.rstrip(_DIGITS_OF_64))
-        run = _RUN_OF_64.match(text, place)
-        end = run.end() if run else place
+        before = text[max(end, position - step) : position]
+        start = position - len(before) + len(before.rstrip(_DIGITS_OF_64))
+        run = _RUN_OF_64.match(text, position)
+        end = run.end() if run else position
         if len(text[start:end].rstrip("=")) > BASE64_LIMIT:
             yield start, end
 
@@ -106,9 +106,9 @@ def _without_base64(value: Json, ref: str) -> Json:
         case str():
             return without_base64(value, ref)
         case list():
-            return [_without_base64(one, ref) for one in value]
+            return [_without_base64(item, ref) for item in value]
         case dict():
-            return {key: _without_base64(one, ref) for key, one in value.items()}
+            return {key: _without_base64(item, ref) for key, item in value.items()}
         case _:
             return value
 
@@ -145,20 +145,20 @@ def cleared_result(text: str, ref: str, call: str, shows: tuple[tuple[str, str],
     return _with_sources("\n".join(lines), text)
 
 
-def _with_sources(shown: str, whole: str) -> str:
+def _with_sources(shown: str, full_text: str) -> str:
     """What is shown, with a line for each source that only the rest named."""
-    rest = [line for line in _SOURCE.finditer(whole) if f"[[S:{line[1]}]]" not in shown]
-    lines = [line[0] for line in rest[:_MOST_SOURCES]]
-    if len(rest) > _MOST_SOURCES:
-        numbers = ",".join(line[1] for line in rest[_MOST_SOURCES:])
+    unnamed = [line for line in _SOURCE.finditer(full_text) if f"[[S:{line[1]}]]" not in shown]
+    lines = [line[0] for line in unnamed[:_MOST_SOURCES]]
+    if len(unnamed) > _MOST_SOURCES:
+        numbers = ",".join(line[1] for line in unnamed[_MOST_SOURCES:])
         lines.append(f"and so:sources_pool[{numbers}]")
     return "\n".join([shown, *lines])
 
 
 def short_arguments(arguments: JsonObject) -> str:
     """The arguments of a call in a few words: long ones by their names alone."""
-    given = (one_line(f"{name}={value}", LONG_ARGUMENTS + 1) for name, value in arguments.items())
-    shown = ", ".join(given)
+    fields = (one_line(f"{name}={value}", LONG_ARGUMENTS + 1) for name, value in arguments.items())
+    shown = ", ".join(fields)
     return shown if len(shown) <= LONG_ARGUMENTS else one_line(", ".join(arguments), LONG_ARGUMENTS)
 
 
@@ -186,14 +186,14 @@ def _smaller(value: Json, limit: int) -> Json:
         case str() if len(value) > limit and not value.startswith("ref:"):
             return f"{value[:limit]}… {len(value) - limit} more characters"
         case list() if len(value) > LIST_LIMIT:
-            kept = [_smaller(one, limit) for one in value[:LIST_LIMIT]]
-            return [*kept, f"… {len(value) - LIST_LIMIT} more items"]
+            items = [_smaller(item, limit) for item in value[:LIST_LIMIT]]
+            return [*items, f"… {len(value) - LIST_LIMIT} more items"]
         case list():
-            return [_smaller(one, limit) for one in value]
+            return [_smaller(item, limit) for item in value]
         case dict():
-            small = {key: _smaller(one, limit) for key, one in islice(value.items(), KEYS_LIMIT)}
-            more = len(value) - KEYS_LIMIT
-            return {**small, "…": f"{more} more keys"} if more > 0 else small
+            small = {key: _smaller(item, limit) for key, item in islice(value.items(), KEYS_LIMIT)}
+            omitted = len(value) - KEYS_LIMIT
+            return {**small, "…": f"{omitted} more keys"} if omitted > 0 else small
         case _:
             return value
 
@@ -217,47 +217,47 @@ def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> st
     if len(text) > _BEGINNING + _ENDING:
         text = f"{text[:_BEGINNING]} {text[-_ENDING:]}"
     words = text.split()
-    whole = " ".join(words)
-    if len(whole) <= width:
-        return whole
-    bares = [normalized(word) for word in words]
+    joined = " ".join(words)
+    if len(joined) <= width:
+        return joined
+    bares = [normalized(token) for token in words]
     weights = [
-        weight if 2 * len(word) <= width else weight / 2
-        for word, weight in zip(words, _weights(words, bares, rare), strict=True)
+        weight if 2 * len(token) <= width else weight / 2
+        for token, weight in zip(words, _weights(words, bares, rare), strict=True)
     ]
-    chosen, seen, left = set[int](), set[str](), width
-    for place in sorted(range(len(words)), key=lambda place: (-weights[place], place)):
-        if weights[place] < _WEAKEST or left <= 0:
+    chosen, used, room = set[int](), set[str](), width
+    for index in sorted(range(len(words)), key=lambda index: (-weights[index], index)):
+        if weights[index] < _WEAKEST or room <= 0:
             break
-        if len(words[place]) < left and bares[place] not in seen:
-            chosen.add(place)
-            seen.add(bares[place])
-            left -= len(words[place]) + 1
-    return " ".join(words[place] for place in sorted(chosen)) or whole[:width]
+        if len(words[index]) < room and bares[index] not in used:
+            chosen.add(index)
+            used.add(bares[index])
+            room -= len(words[index]) + 1
+    return " ".join(words[index] for index in sorted(chosen)) or joined[:width]
 
 
 def _weights(words: Sequence[str], bares: Sequence[str], rare: Mapping[str, float]) -> list[float]:
     """How much each word says, as it stands among the others."""
     weights = list[float]()
-    for place, word in enumerate(words):
-        kind = 1.0 if len(bares[place]) > 3 else 0.25
-        if is_strong(word, first=place == 0):
-            kind = 4.0 if _DIGIT.search(word) else 2.5
-            for near in range(max(place - NEAR, 0), place):
+    for index, token in enumerate(words):
+        kind = 1.0 if len(bares[index]) > 3 else 0.25
+        if is_strong(token, first=index == 0):
+            kind = 4.0 if _DIGIT.search(token) else 2.5
+            for near in range(max(index - NEAR, 0), index):
                 if weights[near] < 1.5:
                     weights[near] *= 1.7
-        early = 1.3 if place < NEAR else 1.0
-        weights.append(kind * early * rare.get(bares[place], 1.0))
+        early = 1.3 if index < NEAR else 1.0
+        weights.append(kind * early * rare.get(bares[index], 1.0))
     return weights
 
 
-def is_strong(word: str, *, first: bool = False) -> bool:
+def is_strong(token: str, *, first: bool = False) -> bool:
     """Whether a word is a number, a path, an identifier or, when not the first of a text, a name."""
-    if word.islower() and word.isalpha():
+    if token.islower() and token.isalpha():
         return False
-    if "[[S:" in word:
+    if "[[S:" in token:
         return False
-    core = word.strip(_EDGES)
+    core = token.strip(_EDGES)
     named = core[:1].isupper() and len(core) > 1 and not first
     return named or _STRONG.search(core) is not None
 
@@ -266,13 +266,13 @@ def rarity(texts: Sequence[str]) -> dict[str, float]:
     """For each word the logarithm of how few of the texts hold it."""
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update({normalized(word) for word in text.split()})
-    return {word: log((len(texts) + 1) / count) + 0.1 for word, count in counts.items()}
+        counts.update({normalized(token) for token in text.split()})
+    return {token: log((len(texts) + 1) / count) + 0.1 for token, count in counts.items()}
 
 
-def normalized(word: str) -> str:
+def normalized(token: str) -> str:
     """The word without case and without what surrounds it."""
-    return word.strip(_EDGES).casefold()
+    return token.strip(_EDGES).casefold()
 
 
 HEADS = (

@@ -64,7 +64,7 @@ class View:
         for block in fresh:
             self.state.take(block)
         self.seq = fresh[-1].seq
-        opened = [place for place, block in enumerate(fresh) if opens_epoch(block)]
+        opened = [index for index, block in enumerate(fresh) if opens_epoch(block)]
         start = opened[-1] if opened else 0
         if opened:
             self._blocks += fresh[:start]
@@ -98,8 +98,8 @@ class View:
 
     def rendered_blocks(self, window: Window, until: int) -> Sequence[Block]:
         """The blocks that are rendered under a window, up to a seq; input that waits there is none."""
-        inputs, taken = self.state.inputs, self.state.taken
-        lately = takewhile(lambda one: one[1] > window.start, reversed(taken.items()))
+        inputs, taken_by = self.state.inputs, self.state.taken_at
+        lately = takewhile(lambda item: item[1] > window.start, reversed(taken_by.items()))
         earlier = [
             block
             for seq, by in list(lately)[::-1]
@@ -114,9 +114,9 @@ class View:
 
     def _waits(self, block: Block, until: int) -> bool:
         """Whether it is input, or a file that came with some, which no round up to there has taken."""
-        inputs, taken = self.state.inputs, self.state.taken
-        said = block.seq if block.seq in inputs else attachments.said_with(block)
-        return said in inputs and taken.get(said, until + 1) > until
+        inputs, taken_by = self.state.inputs, self.state.taken_at
+        input_seq = block.seq if block.seq in inputs else attachments.said_with(block)
+        return input_seq in inputs and taken_by.get(input_seq, until + 1) > until
 
     def _reopen(self, opener: Block, between: Sequence[Block]) -> None:
         """Show the blocks as the round asks for; `between` came after the windows that were tried."""

@@ -392,7 +392,7 @@ class Context:
         budget = Budget(
             total=self._room,
             fixed=self._offering.fixed,
-            beside=lambda now: estimate(tail(now)) + now.input_cost(inputs),
+            extra=lambda now: estimate(tail(now)) + now.input_cost(inputs),
             factor=factor,
         )
         window, causes = await self._planner.choose(budget)

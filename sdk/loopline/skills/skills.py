@@ -138,16 +138,16 @@ class _Fields:
         return BundleError(f"{self.path}:{self.document.line(key)}: {problem}")
 
     def warnings(self) -> tuple[str, ...]:
-        found = list[str]()
+        warnings = list[str]()
         for key in self.values:
             if key not in KEYS:
                 near = get_close_matches(key, KEYS, 1, 0.0)[0]
                 line = self.document.line(key)
-                found.append(f"{self.path}:{line}: {key!r} means nothing, nearest is {near!r}")
+                warnings.append(f"{self.path}:{line}: {key!r} means nothing, nearest is {near!r}")
             elif key in WITHOUT_EFFECT:
                 line = self.document.line(key)
-                found.append(f"{self.path}:{line}: {key!r} has no effect: {_INSTEAD[key]}")
-        return tuple(found)
+                warnings.append(f"{self.path}:{line}: {key!r} has no effect: {_INSTEAD[key]}")
+        return tuple(warnings)
 
 
 _NAME_IT = "name the other skill in the text, so that it is read when it is needed"
@@ -166,17 +166,17 @@ def _unread(path: Path, body: str) -> Iterator[str]:
 
 def _named(skill: Skill, fields: _Fields) -> Skill:
     """The skill under the names in its front matter, which may not contradict its place."""
-    given = {
+    written = {
         key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
     }
-    if given.get("id", skill.id) != skill.id:
-        problem = f"the id is {given['id']!r}, but the folder is called {skill.id!r}"
+    if written.get("id", skill.id) != skill.id:
+        problem = f"the id is {written['id']!r}, but the folder is called {skill.id!r}"
         raise fields.wrong("id", f"{problem}: give both the same name")
     if skill.namespace == DEFAULT_NAMESPACE:
-        skill = replace(skill, namespace=given.get("namespace", DEFAULT_NAMESPACE))
-    if given.get("namespace", skill.namespace) != skill.namespace:
+        skill = replace(skill, namespace=written.get("namespace", DEFAULT_NAMESPACE))
+    if written.get("namespace", skill.namespace) != skill.namespace:
         problem = (
-            f"the namespace is {given['namespace']!r}, but the folder says {skill.namespace!r}"
+            f"the namespace is {written['namespace']!r}, but the folder says {skill.namespace!r}"
         )
         raise fields.wrong("namespace", f"{problem}: give both the same name")
     if not _NAMESPACE.fullmatch(skill.namespace) or not _ID.fullmatch(skill.id):
@@ -215,12 +215,12 @@ class SkillSelection:
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
         """The patterns without wildcards that name none of these skills."""
-        known = list(names)
+        skills = list(names)
         return [
             pattern
             for pattern in (*(self.enabled or ()), *self.disabled)
             if not _GLOB.search(pattern)
-            and not any(_matches(pattern, namespace, id) for namespace, id in known)
+            and not any(_matches(pattern, namespace, id) for namespace, id in skills)
         ]
 
 
@@ -232,13 +232,13 @@ def skill_selections(config: object) -> dict[str, SkillSelection]:
     """
     if not isinstance(config, Mapping):
         raise BundleError(f'write {{"{REACT}": {{"enabled": […]}}}}, not {config!r}')
-    found = dict[str, SkillSelection]()
+    by_consumer = dict[str, SkillSelection]()
     for consumer, patterns in cast("Mapping[object, object]", config).items():
         name = REACT if consumer == _SHORT else consumer
-        if not isinstance(name, str) or name in found:
+        if not isinstance(name, str) or name in by_consumer:
             raise BundleError(f"{consumer!r} is no consumer, or is given twice")
-        found[name] = _selection(name, patterns)
-    return found
+        by_consumer[name] = _selection(name, patterns)
+    return by_consumer
 
 
 def _selection(consumer: str, patterns: object) -> SkillSelection:
@@ -246,14 +246,14 @@ def _selection(consumer: str, patterns: object) -> SkillSelection:
         raise BundleError(
             f'{consumer!r} must have {{"enabled": […]}} or {{"disabled": […]}} or {{}}'
         )
-    given = cast("Mapping[object, object]", patterns)
-    for key in given:
+    settings = cast("Mapping[object, object]", patterns)
+    for key in settings:
         if key not in _KEYS:
             near = get_close_matches(str(key), _KEYS, 1, 0.0)[0]
             raise BundleError(f"{consumer!r} has the unknown key {key!r}, nearest is {near!r}")
-    if len(given) > 1:
+    if len(settings) > 1:
         raise BundleError(f"{consumer!r} has both enabled and disabled: keep one of them")
-    texts = {str(key): _texts(consumer, value) for key, value in given.items()}
+    texts = {str(key): _texts(consumer, value) for key, value in settings.items()}
     return SkillSelection(enabled=texts.get("enabled"), disabled=texts.get("disabled", ()))
 
 
@@ -295,22 +295,22 @@ class Skills:
         spaced = [
             read_skill(path, path.parent.parent.name) for path in sorted(root.glob(f"*/*/{FILE}"))
         ]
-        found = dict[str, Skill]()
+        by_id = dict[str, Skill]()
         for skill in (*own, *spaced):
-            other = found.setdefault(skill.full_id, skill)
-            if other is not skill:
+            existing = by_id.setdefault(skill.full_id, skill)
+            if existing is not skill:
                 raise BundleError(
-                    f"{skill.path}:1: {skill.full_id!r} is also at {other.path}: rename one of them"
+                    f"{skill.path}:1: {skill.full_id!r} is also at {existing.path}: rename one of them"
                 )
-        skills = tuple(skill for _, skill in sorted(found.items()))
+        skills = tuple(skill for _, skill in sorted(by_id.items()))
         written = tuple(warning for skill in skills for warning in skill.warnings)
         return Skills(skills, (*written, *_empty(root)))
 
     def enabled(self, config: Mapping[str, SkillSelection], consumer: str = REACT) -> Skills:
         """Those that `consumer` sees; without an entry for it, all but the internal ones."""
         selection = config.get(consumer, SkillSelection())
-        taken = (skill for skill in self.skills if selection.takes(skill.namespace, skill.id))
-        return Skills(tuple(taken), self.warnings)
+        selected = (skill for skill in self.skills if selection.takes(skill.namespace, skill.id))
+        return Skills(tuple(selected), self.warnings)
 
     def find(self, namespace: str, id: str) -> Skill:
         """The skill of that name.
@@ -321,13 +321,13 @@ class Skills:
         for skill in self.skills:
             if (skill.namespace, skill.id) == (namespace, id):
                 return skill
-        raise RefError(f"no skill {namespace}.{id}: {self._close(f'{namespace}.{id}')}")
+        raise RefError(f"no skill {namespace}.{id}: {self._nearest(f'{namespace}.{id}')}")
 
     def gallery(self) -> str:
         """A line for each skill: its ref, its name, what it is and when to use it."""
         return "\n".join(map(str, self.skills))
 
-    def _close(self, name: str) -> str:
+    def _nearest(self, name: str) -> str:
         close = get_close_matches(name, [skill.full_id for skill in self.skills], 3, 0.0)
         return f"nearest are {close}" if close else "there are no skills here"
 

@@ -113,15 +113,15 @@ class _Walk:
             raise YamlError(self._line(node), f"{node.value!r} is no {kind}") from error
 
     def _mapping(self, node: Node, path: KeyPath) -> Json:
-        found: dict[str, Json] = {}
+        values: dict[str, Json] = {}
         for key, item in node.value:
             if key.tag != f"{_TAG}str":
                 raise YamlError(self._line(key), f"the key {key.value!r} must be text: quote it")
-            if key.value in found:
+            if key.value in values:
                 raise YamlError(self._line(key), f"{key.value!r} is given twice")
             self.lines[(*path, key.value)] = self._line(key)
-            found[key.value] = self.value(item, (*path, key.value))
-        return found
+            values[key.value] = self.value(item, (*path, key.value))
+        return values
 
     def _line(self, node: Node) -> int:
         return self.first_line + node.start_mark.line

@@ -22,14 +22,14 @@ class WatchedSteps(Generator[Any, Any, object]):
         coroutine: Coroutine[Any, Any, object],
         *,
         name: str,
-        place: str,
+        location: str,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._coroutine = coroutine
         self._name = name
-        self._place = place
+        self._location = location
         self._elapsed = elapsed
-        self._told = False
+        self._reported = False
 
     def __await__(self) -> Generator[Any, Any, object]:
         """Await the coroutine."""
@@ -49,16 +49,16 @@ class WatchedSteps(Generator[Any, Any, object]):
         try:
             return take()
         finally:
-            self._tell(self._elapsed() - began)
+            self._report(self._elapsed() - began)
 
-    def _tell(self, seconds: float) -> None:
-        if seconds < LONGEST_STEP_SECONDS or self._told:
+    def _report(self, seconds: float) -> None:
+        if seconds < LONGEST_STEP_SECONDS or self._reported:
             return
-        self._told = True
+        self._reported = True
         logger.warning(
             "%s blocked the event loop for %.1f s: write it with def instead of async def, so that it "
             "runs in a thread, or await what takes long (%s)",
             self._name,
             seconds,
-            self._place,
+            self._location,
         )

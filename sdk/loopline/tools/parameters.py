@@ -19,40 +19,44 @@ def deps_types(hint: object) -> tuple[object, ...]:
     return tuple(part for context in _contexts(hint) for part in get_args(context))
 
 
-def deps_problem(deps: object, wanted: object) -> str:
+def deps_problem(deps: object, expected: object) -> str:
     """Return how the object differs from the wanted type and what to do, or nothing if it does not.
 
     Who wants None takes any object and uses none.
     """
-    if wanted in (None, NoneType) or _matches(deps, wanted):
+    if expected in (None, NoneType) or _matches(deps, expected):
         return ""
-    given = "none were given" if deps is None else f"was given a {_type_name(type(deps))}"
+    actual = "none were given" if deps is None else f"was given a {_type_name(type(deps))}"
     return (
-        f"asks for deps of the type {_type_name(wanted)}, and {given}: pass them to Harness.open(…, deps=…), "
+        f"asks for deps of the type {_type_name(expected)}, and {actual}: pass them to Harness.open(…, deps=…), "
         "or have the bundle make them with Bundle(deps=…), as the command line needs it"
     )
 
 
-def _matches(deps: object, wanted: object) -> bool:
+def _matches(deps: object, expected: object) -> bool:
     """Return whether the object may be of the type; one that `isinstance` does not take matches all but None."""
-    origin = get_origin(wanted)
-    if wanted is Any or isinstance(wanted, TypeVar):
+    origin = get_origin(expected)
+    if expected is Any or isinstance(expected, TypeVar):
         return True
     if origin is Annotated:
-        return _matches(deps, get_args(wanted)[0])
+        return _matches(deps, get_args(expected)[0])
     if origin in (Union, UnionType):
-        return any(_matches(deps, part) for part in get_args(wanted))
+        return any(_matches(deps, part) for part in get_args(expected))
     if deps is None:
-        return wanted in (None, NoneType, object)
-    kind = origin or wanted
+        return expected in (None, NoneType, object)
+    kind = origin or expected
     try:
         return not isinstance(kind, type) or isinstance(deps, kind)
     except TypeError:
         return True
 
 
-def _type_name(wanted: object) -> str:
-    return wanted.__name__ if isinstance(wanted, type) and not get_args(wanted) else str(wanted)
+def _type_name(expected: object) -> str:
+    return (
+        expected.__name__
+        if isinstance(expected, type) and not get_args(expected)
+        else str(expected)
+    )
 
 
 def _contexts(hint: object) -> Iterator[object]:

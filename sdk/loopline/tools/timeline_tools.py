@@ -81,8 +81,8 @@ class HideTool:
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The hide, which the next round does."""
-        asked, replacement = str(arguments["path"]), str(arguments["replacement"])
-        block = await _block_named(asked, call)
+        path, replacement = str(arguments["path"]), str(arguments["replacement"])
+        block = await _block_named(path, call)
         self._check_place(block, call)
         return Outcome(
             text=f"{block.ref} is hidden from the next round on",
@@ -91,7 +91,7 @@ class HideTool:
 
     def _check_place(self, block: Block, call: ToolInvocation) -> None:
         now = call.view.rendering
-        place = now.position(block.ref)
+        position = now.position(block.ref)
         match block.body:
             case UserPrompt() | UserFollowup() | UserSteer():
                 raise ToolError(f"{block.ref} is what the user said, which is never hidden")
@@ -101,14 +101,14 @@ class HideTool:
                 raise ToolError(
                     f"{block.ref} is a {block.type}, and only calls, results, answers and notices can be hidden"
                 )
-        if place is None:
+        if position is None:
             raise ToolError(f"{block.ref} is not shown, so there is nothing to hide")
-        if place < _stable_messages(call.timeline.last_round):
+        if position < _stable_messages(call.timeline.last_round):
             raise ToolError(
                 f"hide_before_cache: {block.ref} lies in the part of the prompt that the provider "
                 "keeps; only what came in the last rounds can be hidden"
             )
-        tokens = now.tokens - now.cost(place)
+        tokens = now.tokens - now.cost(position)
         if tokens > self._editable_tokens:
             raise ToolError(
                 f"hide_too_old: {tokens} tokens follow {block.ref}, and only the last "
@@ -116,32 +116,32 @@ class HideTool:
             )
 
 
-def _stable_messages(begun: RoundStart | None) -> int:
+def _stable_messages(start: RoundStart | None) -> int:
     """How many messages the prompt of the round keeps as they are."""
-    points = {point.name: point.messages for point in begun.points} if begun else {}
+    points = {point.name: point.messages for point in start.points} if start else {}
     return points.get("pre_tail") or points.get("prev_turn") or 0
 
 
-async def _block_named(asked: str, call: ToolInvocation) -> Block:
+async def _block_named(path: str, call: ToolInvocation) -> Block:
     """The block that a ref names, or the result that shows it and nothing else."""
     try:
-        ref = parse(asked)
+        ref = parse(path)
     except LooplineError as error:
         raise ToolError(str(error)) from error
     if isinstance(ref, BlockRef | CallRef):
         block = await call.reader.find(ref)
         if block is None:
-            raise ToolError(f"nothing here answers to {asked!r}")
+            raise ToolError(f"nothing here answers to {path!r}")
         return block
     for block in reversed((await call.reader.conversation.whole()).blocks):
         match block.body:
-            case ToolResult(shows=shows) if any(name == asked for name, _ in shows):
+            case ToolResult(shows=shows) if any(name == path for name, _ in shows):
                 if len({digest for _, digest in shows}) > 1:
-                    raise ToolError(f"{block.ref} shows {asked} among others: hide {block.ref}")
+                    raise ToolError(f"{block.ref} shows {path} among others: hide {block.ref}")
                 return block
             case _:
                 pass
-    raise ToolError(f"no result shows {asked!r}: hide the ref of a result, tc:<turn>.<call>.result")
+    raise ToolError(f"no result shows {path!r}: hide the ref of a result, tc:<turn>.<call>.result")
 
 
 _PLAN_FIELDS = ("mode", "plan_id", "steps")
@@ -197,9 +197,9 @@ class PlanTool:
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The plan as it stands after the change."""
-        known = await _with_named_plan(arguments, call)
-        snapshots = _changed(arguments, known, call)
-        plans = plan.fold([*known.latest.values(), *snapshots])
+        plans_before = await _with_named_plan(arguments, call)
+        snapshots = _changed(arguments, plans_before, call)
+        plans = plan.fold([*plans_before.latest.values(), *snapshots])
         return Outcome(
             text=_summary(str(arguments.get("mode")), snapshots, plans.current),
             bodies=tuple(Plan(snapshot=snapshot) for snapshot in snapshots),
@@ -244,8 +244,8 @@ def _summary(mode: str, snapshots: list[PlanSnapshot], current: PlanSnapshot | N
 
 def _steps(arguments: JsonObject) -> list[str]:
     steps: Json = arguments.get("steps") or []
-    found = steps if isinstance(steps, list) else []
-    descriptions = [step for step in found if isinstance(step, str)]
+    items = steps if isinstance(steps, list) else []
+    descriptions = [step for step in items if isinstance(step, str)]
     if not isinstance(steps, list) or len(descriptions) != len(steps):
         raise ToolError("steps: a list of strings, each the description of one step")
     return descriptions
@@ -306,10 +306,14 @@ class ReadTool:
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """The status, then a section for each text that is not visible already."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
-        seen = [one.ref for one in reading if one.readable and _is_visible(one, call)]
-        fresh = [item for item in reading if item.ref not in seen]
+        visible = [
+            item_read.ref
+            for item_read in reading
+            if item_read.readable and _is_visible(item_read, call)
+        ]
+        fresh = [item for item in reading if item.ref not in visible]
         return Outcome(
-            text=_status(without_visible_texts(reading, seen)),
+            text=_status(without_visible_texts(reading, visible)),
             sections=tuple(_section(item) for item in fresh if item.readable),
             bodies=tuple(
                 _text_kept(item) for item in fresh if item.keep and not _is_recorded(item, call)
@@ -328,10 +332,10 @@ def _is_visible(item: Item, call: ToolInvocation) -> bool:
     )
 
 
-def without_visible_texts(reading: Reading, seen: list[str]) -> Reading:
+def without_visible_texts(reading: Reading, visible: list[str]) -> Reading:
     """The reading, with what the model can see already listed and its text left out."""
-    items = [replace(item, text="") if item.ref in seen else item for item in reading]
-    return Reading(items, exists_in_visible_context=tuple(seen))
+    items = [replace(item, text="") if item.ref in visible else item for item in reading]
+    return Reading(items, exists_in_visible_context=tuple(visible))
 
 
 def _status(reading: Reading) -> str:
@@ -370,10 +374,10 @@ def _paths(arguments: JsonObject) -> list[str]:
     if unknown:
         raise ToolError(f"react.read has no field {unknown[0]!r}: it takes paths, a list of refs")
     paths = arguments.get("paths")
-    found = [paths] if isinstance(paths, str) else paths
-    if not isinstance(found, list) or not found or len(found) > MOST_PATHS:
+    items = [paths] if isinstance(paths, str) else paths
+    if not isinstance(items, list) or not items or len(items) > MOST_PATHS:
         raise ToolError(f"react.read takes paths, a list of 1 to {MOST_PATHS} refs")
-    refs = [ref for ref in found if isinstance(ref, str)]
-    if len(refs) != len(found):
+    refs = [ref for ref in items if isinstance(ref, str)]
+    if len(refs) != len(items):
         raise ToolError("react.read takes paths, a list of refs, each a string")
     return refs

@@ -47,7 +47,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
-MOST_THREADS = 64
+MAX_THREADS = 64
 """Synchronous tools that run at once in a process."""
 NOTHING = "done"
 """The text of a result whose function returned nothing."""
@@ -122,7 +122,7 @@ class ToolFunction(Generic[P, R]):
         self.reconcile = reconcile
         code = _source_function(function)
         self.name: str = code.__name__
-        self.location: str = _place(code)
+        self.location: str = _location_of(code)
         self.description: str = well_formed(inspect.getdoc(code) or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -226,9 +226,9 @@ class BoundTool:
         """The key template filled in with the arguments; without a template the tool's name."""
         if not self.function.key:
             return self.name
-        given = self._validated(arguments)
+        validated = self._validated(arguments)
         names = self.function.parameters.fields
-        values = {name: getattr(given, field) for name, field in names.items()}
+        values = {name: getattr(validated, field) for name, field in names.items()}
         return well_formed(self.function.key.format_map(values))
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
@@ -236,11 +236,11 @@ class BoundTool:
         check = self.function.reconcile
         if check is None:
             return None
-        given = self._values(self._validated(arguments))
-        given |= dict.fromkeys(self.function.parameters.contexts, call.context)
+        values = self._values(self._validated(arguments))
+        values |= dict.fromkeys(self.function.parameters.contexts, call.context)
         names = inspect.signature(check).parameters
-        known = {name: given[name] for name in names if name in given}
-        returned = await _call(self.name, check, known, call)
+        check_values = {name: values[name] for name in names if name in values}
+        returned = await _call(self.name, check, check_values, call)
         try:
             return None if returned is None else self._outcome(returned)
         except ToolError as error:
@@ -248,10 +248,10 @@ class BoundTool:
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Call the function, in a thread unless it is async, and read what it returned."""
-        given = self._values(self._validated(arguments))
-        given |= dict.fromkeys(self.function.parameters.contexts, call.context)
+        values = self._values(self._validated(arguments))
+        values |= dict.fromkeys(self.function.parameters.contexts, call.context)
         try:
-            returned = await _call(self.name, self.function.function, given, call)
+            returned = await _call(self.name, self.function.function, values, call)
         except ToolError:
             raise
         except (Exception, SystemExit) as error:
@@ -265,19 +265,19 @@ class BoundTool:
         try:
             return parameters.model.model_validate(arguments)
         except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False)
-            wrong = "; ".join(_complaint(detail, list(parameters.fields)) for detail in found)
+            details = error.errors(include_url=False, include_context=False)
+            wrong = "; ".join(_complaint(detail, list(parameters.fields)) for detail in details)
             raise ToolError(well_formed(f"{self.name}: {wrong}")) from error
         except Exception as error:
             raise self._failure(error) from error
 
-    def _values(self, given: BaseModel) -> dict[str, Any]:
+    def _values(self, validated: BaseModel) -> dict[str, Any]:
         """The arguments by parameter; one that was left out keeps the function's own default."""
         parameters = self.function.parameters
         return {
-            name: getattr(given, field)
+            name: getattr(validated, field)
             for name, field in parameters.fields.items()
-            if field in given.model_fields_set or name not in parameters.optional
+            if field in validated.model_fields_set or name not in parameters.optional
         }
 
     def _failure(self, error: BaseException) -> ToolError:
@@ -294,9 +294,9 @@ class BoundTool:
         try:
             return _outcome(returned)
         except Exception as error:
-            place = self.function.location
+            location = self.function.location
             raise ToolError(
-                f"{self.name} returned what it may not, which its author must change at {place}: "
+                f"{self.name} returned what it may not, which its author must change at {location}: "
                 f"{type(error).__name__}: {error}"
             ) from error
 
@@ -310,17 +310,21 @@ def check_deps(tools: Iterable[Tool], deps: object) -> None:
     for bound in tools:
         if not isinstance(bound, BoundTool):
             continue
-        for wanted in bound.function.parameters.deps:
-            if wrong := deps_problem(deps, wanted):
-                place = bound.function.location
-                raise BundleError(f"{place}: tool {bound.name!r} {wrong}")
+        for expected in bound.function.parameters.deps:
+            if wrong := deps_problem(deps, expected):
+                location = bound.function.location
+                raise BundleError(f"{location}: tool {bound.name!r} {wrong}")
 
 
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
     """The names, the most like `name` first."""
-    given = name.lower()
+    lowered = name.lower()
     return sorted(
-        names, key=lambda known: (-SequenceMatcher(None, given, known.lower()).ratio(), known)
+        names,
+        key=lambda candidate: (
+            -SequenceMatcher(None, lowered, candidate.lower()).ratio(),
+            candidate,
+        ),
     )
 
 
@@ -336,7 +340,7 @@ def _source_function(function: Callable[..., Any]) -> FunctionType:
     return written
 
 
-def _place(function: FunctionType) -> str:
+def _location_of(function: FunctionType) -> str:
     return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
@@ -347,7 +351,7 @@ def _check_function(function: FunctionType, effect: str, key: str) -> None:
         _wrong_key(key, inspect.signature(function)),
     ):
         if wrong:
-            raise BundleError(f"{_place(function)}: tool {function.__name__!r} {wrong}")
+            raise BundleError(f"{_location_of(function)}: tool {function.__name__!r} {wrong}")
 
 
 def _wrong_effect(effect: str, key: str) -> str:
@@ -376,12 +380,12 @@ def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | N
     """Refuse a check that asks for what its tool is not given."""
     if check is None:
         return
-    known = list(inspect.signature(function).parameters)
+    parameters = list(inspect.signature(function).parameters)
     for name in inspect.signature(check).parameters:
-        if name not in known:
+        if name not in parameters:
             raise BundleError(
-                f"{_place(_source_function(check))}: reconcile takes {name!r}, which its tool does "
-                f"not: {nearest_first(name, known)}"
+                f"{_location_of(_source_function(check))}: reconcile takes {name!r}, which its tool does "
+                f"not: {nearest_first(name, parameters)}"
             )
 
 
@@ -392,8 +396,10 @@ def _wrong_key(key: str, signature: inspect.Signature) -> str:
         return f"has the key {key!r}, which is no template: {error}"
     for name in names:
         if name not in signature.parameters:
-            known = nearest_first(name, signature.parameters)
-            return f"has the key {key!r}, but no parameter {name!r}: its parameters are {known}"
+            parameters = nearest_first(name, signature.parameters)
+            return (
+                f"has the key {key!r}, but no parameter {name!r}: its parameters are {parameters}"
+            )
     return ""
 
 
@@ -422,8 +428,8 @@ def _modelled(function: ToolFunction[..., Any]) -> Parameters:
     if wrong := [name for name in contexts if f"{{{name}" in function.key]:
         raise BundleError(f"{function.location}: the key of {function.name!r} names {wrong[0]!r}")
     # A field's own name is ours, since a parameter may be called `json` or `_x`; the alias is its name.
-    taken = [name for name in signature if name not in contexts]
-    fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(taken)}
+    given_by_model = [name for name in signature if name not in contexts]
+    fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(given_by_model)}
     definitions: dict[str, Any] = {
         field: (hints[name], Field(alias=name))
         if signature[name].default is inspect.Parameter.empty
@@ -433,7 +439,7 @@ def _modelled(function: ToolFunction[..., Any]) -> Parameters:
     config = ConfigDict(extra="forbid", protected_namespaces=())
     model = create_model(function.name, __config__=config, **definitions)
     optional = frozenset(
-        name for name in taken if signature[name].default is not inspect.Parameter.empty
+        name for name in given_by_model if signature[name].default is not inspect.Parameter.empty
     )
     return Parameters(model, _schema(model), fields, contexts, optional, deps)
 
@@ -454,32 +460,32 @@ def _schema(model: type[BaseModel]) -> JsonObject:
     return {name: finite(value) for name, value in schema.items()}
 
 
-def _complaint(detail: ErrorDetails, known: list[str]) -> str:
+def _complaint(detail: ErrorDetails, parameters: list[str]) -> str:
     """What is wrong with one argument, by its dotted name."""
     name = ".".join(map(str, detail["loc"]))
     match detail["type"]:
         case "missing":
             return f"{name!r} is missing"
-        case "extra_forbidden" if len(detail["loc"]) == 1 and known:
-            nearest = nearest_first(name, known)
-            return f"{name!r} is not a parameter, nearest is {nearest[0]!r}: it takes {known}"
+        case "extra_forbidden" if len(detail["loc"]) == 1 and parameters:
+            nearest = nearest_first(name, parameters)
+            return f"{name!r} is not a parameter, nearest is {nearest[0]!r}: it takes {parameters}"
         case "extra_forbidden":
             return f"{name!r} is not a parameter: leave it out"
         case _:
-            given = repr(detail["input"])
-            shown = given if len(given) <= _LONGEST_INPUT else f"{given[:_LONGEST_INPUT]}…"
+            value = repr(detail["input"])
+            shown = value if len(value) <= _LONGEST_INPUT else f"{value[:_LONGEST_INPUT]}…"
             return f"{name!r}: {detail['msg']}, got {shown}"
 
 
 async def _call(
-    name: str, function: Callable[..., Any], given: Mapping[str, Any], call: ToolInvocation
+    name: str, function: Callable[..., Any], values: Mapping[str, Any], call: ToolInvocation
 ) -> object:
     if inspect.iscoroutinefunction(function):
         return await WatchedSteps(
-            function(**given), name=name, place=_place(_source_function(function))
+            function(**values), name=name, location=_location_of(_source_function(function))
         )
     context = copy_context()
-    thread = _threads(os.getpid()).submit(context.run, _in_thread, function, given)
+    thread = _threads(os.getpid()).submit(context.run, _in_thread, function, values)
     try:
         returned = await asyncio.wrap_future(thread)
     except asyncio.CancelledError:
@@ -495,12 +501,12 @@ async def _call(
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
     """Threads for tools alone: slow ones keep nobody else waiting. A forked process has its own."""
-    return ThreadPoolExecutor(MOST_THREADS, thread_name_prefix=f"loopline-tool-{process}")
+    return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"loopline-tool-{process}")
 
 
-def _in_thread(function: Callable[..., Any], given: Mapping[str, Any]) -> object:
+def _in_thread(function: Callable[..., Any], values: Mapping[str, Any]) -> object:
     try:
-        return function(**given)
+        return function(**values)
     except StopIteration as error:  # a future cannot carry it, and would wait for ever
         raise RuntimeError("StopIteration").with_traceback(error.__traceback__) from error
 

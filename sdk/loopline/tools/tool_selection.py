@@ -24,7 +24,7 @@ from loopline.tools.tool import nearest_first
 
 SELECT_ABOVE = 12
 """Tools that a model is shown whole; only of more than these is there a selection."""
-MOST_SELECTED = 6
+MAX_SELECTED = 6
 """Tools that a selection may name, pinned ones aside."""
 LONGEST_LINE = 80
 """Characters of a description in the catalogue."""
@@ -61,12 +61,12 @@ def catalogue(specs: Iterable[ToolSpec]) -> str:
 
 
 def tools_in_reply(
-    reply: JsonObject, names: Collection[str], most: int = MOST_SELECTED
+    reply: JsonObject, names: Collection[str], limit: int = MAX_SELECTED
 ) -> list[str]:
     """The tools that a reply names, in its order, each once; what is no tool is passed over."""
     named: Json = reply.get("tools")
-    found = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
-    return [one for one in dict.fromkeys(found) if one in names][:most]
+    texts = [text for text in named if isinstance(text, str)] if isinstance(named, list) else []
+    return [text for text in dict.fromkeys(texts) if text in names][:limit]
 
 
 async def select_tools(
@@ -76,7 +76,7 @@ async def select_tools(
     *,
     pinned: Collection[str] = (),
     above: int = SELECT_ABOVE,
-    limit: int = MOST_SELECTED,
+    limit: int = MAX_SELECTED,
     timeout_seconds: float | None = None,
     on_request: Callable[[], None] | None = None,
 ) -> ToolSelection:
@@ -130,12 +130,12 @@ class RequestTools:
 
     def __init__(self, specs: Sequence[ToolSpec], chosen: Collection[str]) -> None:
         self._chosen = frozenset(chosen)
-        self._others = {spec.name: spec for spec in specs if spec.name not in self._chosen}
+        self._hidden = {spec.name: spec for spec in specs if spec.name not in self._chosen}
         self.spec: ToolSpec = ToolSpec(
             name=REQUEST_TOOLS,
             description=(
                 "Bring in tools that are not offered yet; they can be called from the next round on."
-                f" There are:\n{catalogue(self._others.values())}"
+                f" There are:\n{catalogue(self._hidden.values())}"
             ),
             parameters={
                 "type": "object",
@@ -167,17 +167,17 @@ class RequestTools:
         Raises:
             ToolError: none of the names is that of a tool.
         """
-        asked = _names(arguments)
-        there = self._chosen.union(requested_tools(call.timeline, _number(call)))
-        loaded = [name for name in asked if name in self._others and name not in there]
-        already = [name for name in asked if name in there]
-        missing = [name for name in asked if name not in self._others and name not in there]
+        requested = _names(arguments)
+        offered = self._chosen.union(requested_tools(call.timeline, _number(call)))
+        loaded = [name for name in requested if name in self._hidden and name not in offered]
+        already = [name for name in requested if name in offered]
+        missing = [name for name in requested if name not in self._hidden and name not in offered]
         if not loaded and not already:
-            known = nearest_first(missing[0], self._others)
-            raise ToolError(f"no tool {missing[0]!r} to bring in: there are {known}")
+            nearest = nearest_first(missing[0], self._hidden)
+            raise ToolError(f"no tool {missing[0]!r} to bring in: there are {nearest}")
         lines = [
-            f"{said}: {', '.join(names)}"
-            for said, names in (
+            f"{heading}: {', '.join(names)}"
+            for heading, names in (
                 ("brought in", loaded),
                 ("already there", already),
                 ("no such tool", missing),
@@ -193,9 +193,9 @@ def _line(description: str) -> str:
 
 
 def _names(arguments: JsonObject) -> list[str]:
-    given: Json = arguments.get("tool_names")
-    named = given if isinstance(given, list) else []
-    names = [one for one in named if isinstance(one, str)]
+    value: Json = arguments.get("tool_names")
+    named = value if isinstance(value, list) else []
+    names = [item for item in named if isinstance(item, str)]
     if not names or len(names) != len(named):
         raise ToolError("tool_names: a list of names, as the description has them")
     return list(dict.fromkeys(names))

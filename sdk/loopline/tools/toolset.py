@@ -46,11 +46,13 @@ def provider_names(names: Iterable[str]) -> ProviderNames:
     ends in a digest instead. What a name becomes does not depend on the order of the names.
     """
     different = sorted(set(names))
-    taken = {_dotted(name): name for name in different if _travels(name)}
+    by_provider_name = {_dotted(name): name for name in different if _travels(name)}
     for name in different:
         if not _travels(name):
-            taken[next(wire for wire in _digests(name) if wire not in taken)] = name
-    return ProviderNames({name: wire for wire, name in taken.items()}, taken)
+            by_provider_name[
+                next(wire for wire in _digests(name) if wire not in by_provider_name)
+            ] = name
+    return ProviderNames({name: wire for wire, name in by_provider_name.items()}, by_provider_name)
 
 
 def _dotted(name: str) -> str:
@@ -126,13 +128,13 @@ class ToolSet(Mapping[str, Tool]):
         Raises:
             BundleError: a name without wildcards is the name of no tool.
         """
-        wanted = tuple(patterns)
-        for pattern in wanted:
+        allowed = tuple(patterns)
+        for pattern in allowed:
             if not _GLOB.search(pattern) and pattern not in self._tools:
-                known = nearest_first(pattern, self._tools)
-                raise BundleError(f"no tool {pattern!r} to allow: here only {known}")
+                nearest = nearest_first(pattern, self._tools)
+                raise BundleError(f"no tool {pattern!r} to allow: here only {nearest}")
         return ToolSet(
             tool
             for name, tool in self._tools.items()
-            if any(fnmatchcase(name, pattern) for pattern in wanted)
+            if any(fnmatchcase(name, pattern) for pattern in allowed)
         )

@@ -93,8 +93,8 @@ NAMED = (
     Named(
         "the oldest sources are shown as unseen, not the newest",
         "prompt/announce.py",
-        "for n in found[-SOURCES_SHOWN:]",
-        "for n in found[:SOURCES_SHOWN]",
+        "for n in not_marked[-SOURCES_SHOWN:]",
+        "for n in not_marked[:SOURCES_SHOWN]",
     ),
     Named(
         "the tail reaches two blocks further", "prompt/cache_points.py", "REACH = 18", "REACH = 20"
@@ -150,8 +150,8 @@ NAMED = (
     Named(
         "what stands at the first place that may change cannot be hidden",
         "tools/timeline_tools.py",
-        "if place < _stable_messages(call.timeline.last_round):",
-        "if place <= _stable_messages(call.timeline.last_round):",
+        "if position < _stable_messages(call.timeline.last_round):",
+        "if position <= _stable_messages(call.timeline.last_round):",
     ),
     Named(
         "twice as much may be hidden",
@@ -162,8 +162,8 @@ NAMED = (
     Named(
         "a summary reaches to the beginning of a turn that lies much later",
         "prompt/budget.py",
-        "2 * (now.tokens - now.cost(cut.messages)) >= kept",
-        "4 * (now.tokens - now.cost(cut.messages)) >= kept",
+        "2 * (now.tokens - now.cost(cut.messages)) >= remaining_tokens",
+        "4 * (now.tokens - now.cost(cut.messages)) >= remaining_tokens",
     ),
     Named(
         "what a summary says is carried beside it again",

@@ -28,9 +28,9 @@ class Part:
     tokens: int
     ref: str = ""
 
-    def same(self, other: Part) -> bool:
+    def matches(self, part: Part) -> bool:
         """Whether both are the same to a provider, which sees neither ref nor estimate."""
-        return (self.kind, self.digest) == (other.kind, other.digest)
+        return (self.kind, self.digest) == (part.kind, part.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +61,8 @@ class SentRequest:
             raise LooplineError(
                 f"request {self.seq}: {self.stable} of {len(self.parts)} parts cannot be stable"
             )
-        places = (0, *self.points, len(self.parts) + 1)
-        if any(one >= next_one for one, next_one in pairwise(places)):
+        bounds = (0, *self.points, len(self.parts) + 1)
+        if any(first >= second for first, second in pairwise(bounds)):
             raise LooplineError(
                 f"request {self.seq}: cache points {self.points} do not ascend within"
                 f" 1 to {len(self.parts)}"
@@ -90,10 +90,10 @@ class Difference:
 
 def first_difference(before: SentRequest, after: SentRequest) -> Difference | None:
     """The first stable part of `before` that `after` does not have in its place."""
-    for index, held in enumerate(before.parts[: before.stable]):
-        found = after.parts[index] if index < len(after.parts) else None
-        if found is None or not found.same(held):
-            return Difference(index=index, before=held, after=found)
+    for index, previous in enumerate(before.parts[: before.stable]):
+        current = after.parts[index] if index < len(after.parts) else None
+        if current is None or not current.matches(previous):
+            return Difference(index=index, before=previous, after=current)
     return None
 
 
@@ -178,11 +178,13 @@ def read_and_write(
     """
     prefixes = entries.prefixes(sent)
     tokens = totals(sent)
-    found = max((place for place in look if entries.contains(prefixes[place], sent.at)), default=0)
-    last = write[-1] if write else found
-    entries.use((prefixes[place] for place in (found, *write) if place), sent.at)
+    longest = max(
+        (position for position in look if entries.contains(prefixes[position], sent.at)), default=0
+    )
+    last = write[-1] if write else longest
+    entries.use((prefixes[position] for position in (longest, *write) if position), sent.at)
     return CacheOutcome(
-        read=tokens[found],
-        written=tokens[last] - tokens[found],
+        read=tokens[longest],
+        written=tokens[last] - tokens[longest],
         uncached=tokens[-1] - tokens[last],
     )

@@ -152,20 +152,22 @@ def _rows(requests: Iterable[SentRequest], rules: CacheRules) -> Iterator[CacheR
     before: SentRequest | None = None
     for sent in requests:
         outcomes = [cache.send(sent) for cache in caches]
-        yield _row(before, sent, outcomes)
+        yield _cache_row(before, sent, outcomes)
         before = sent
 
 
-def _row(before: SentRequest | None, sent: SentRequest, outcomes: list[CacheOutcome]) -> CacheRow:
+def _cache_row(
+    before: SentRequest | None, sent: SentRequest, outcomes: list[CacheOutcome]
+) -> CacheRow:
     reads = [outcome.read for outcome in outcomes]
-    held, misses = _compare(before, sent, reads) if before else (0, ())
+    held_tokens, misses = _compare(before, sent, reads) if before else (0, ())
     return CacheRow(
         seq=sent.seq,
         cause=sent.cause,
         read=outcomes[0].read,
         written=outcomes[0].written,
         fresh=outcomes[0].uncached,
-        held=held,
+        held=held_tokens,
         misses=misses,
     )
 
@@ -178,20 +180,20 @@ def _compare(
     intact = difference.index if difference else before.stable
     # Parts in both are counted by the later estimate, which is the one that was read.
     reachable = sum(part.tokens for part in sent.parts[:intact])
-    held = reachable + sum(part.tokens for part in before.parts[intact : before.stable])
+    held_tokens = reachable + sum(part.tokens for part in before.parts[intact : before.stable])
     within = [min(read, reachable) for read in reads]
     misses = [
         Miss(reason=limit, tokens=lifted - strict)
         for limit, (strict, lifted) in zip(_LIMITS, pairwise(within), strict=True)
     ]
-    rest = held - within[-1]
+    unread = held_tokens - within[-1]
     if difference:
         cause = sent.cause or NOT_RECORDED
-        misses.append(Miss(reason="broken", tokens=rest, difference=difference, cause=cause))
+        misses.append(Miss(reason="broken", tokens=unread, difference=difference, cause=cause))
     else:
-        misses.append(Miss(reason="unmarked", tokens=rest))
-    return held, tuple(miss for miss in misses if miss.tokens)
+        misses.append(Miss(reason="unmarked", tokens=unread))
+    return held_tokens, tuple(miss for miss in misses if miss.tokens)
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 1.0
+def _share(part: float, total: float) -> float:
+    return part / total if total else 1.0

@@ -74,8 +74,8 @@ _WRITE_PRICE = {"5m": 1.25, "1h": 2.0}
 
 def minimum_tokens(model: str) -> int:
     """The shortest prefix that this model caches, in tokens; of an unknown one, the largest."""
-    known = [family for family in MINIMUM_TOKENS if model.startswith(family)]
-    return MINIMUM_TOKENS[max(known, key=len)] if known else max(MINIMUM_TOKENS.values())
+    families = [family for family in MINIMUM_TOKENS if model.startswith(family)]
+    return MINIMUM_TOKENS[max(families, key=len)] if families else max(MINIMUM_TOKENS.values())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,12 +119,12 @@ class AnthropicCache:
         tokens = totals(sent)
         minimum = 0 if "minimum" in self.lifted else self.minimum
         markers = [point for point in sent.points if tokens[point] >= minimum]
-        look = {place for marker in markers for place in self._window(marker)}
+        look = {position for marker in markers for position in self._window(marker)}
         return read_and_write(self._entries, sent, look, markers)
 
     def _window(self, marker: int) -> range:
-        places = marker if "look-back" in self.lifted else min(self.look_back, marker)
-        return range(marker - places + 1, marker + 1)
+        count = marker if "look-back" in self.lifted else min(self.look_back, marker)
+        return range(marker - count + 1, marker + 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,12 +159,12 @@ class OpenAICache:
         """Take the next request."""
         prefixes = self._entries.prefixes(sent)
         tokens = totals(sent)
-        known = (
+        lengths = (
             count
             for count, prefix in zip(tokens, prefixes, strict=True)
             if self._entries.contains(prefix, sent.at)
         )
-        read = self._counted(max(known, default=0))
+        read = self._counted(max(lengths, default=0))
         self._entries.use(prefixes, sent.at)
         return CacheOutcome(read=read, written=0, uncached=tokens[-1] - read)
 
@@ -205,7 +205,9 @@ class OpenAIBreakpointCache:
         marked = set(sent.points) if self.explicit else {*sent.points, end}
         tokens = totals(sent)
         minimum = 0 if "minimum" in self.lifted else self.minimum
-        written = [place for place in sorted(marked) if place and tokens[place] >= minimum]
+        written = [
+            position for position in sorted(marked) if position and tokens[position] >= minimum
+        ]
         look = self._looked_at(marked, end)
         return read_and_write(self._entries, sent, look, written[-self.writes :])
 

@@ -65,9 +65,9 @@ def protocol_named(name: str) -> DecisionProtocol:
     Raises:
         LooplineError: this loopline does not know it.
     """
-    for known in _NAMES:
-        if known == name:
-            return protocol(known)
+    for candidate in _NAMES:
+        if candidate == name:
+            return protocol(candidate)
     raise LooplineError(f"no protocol {name!r} here: a newer loopline wrote this")
 
 

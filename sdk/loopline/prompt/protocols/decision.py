@@ -87,30 +87,30 @@ class ChannelText:
     def __init__(self, joint: str = "") -> None:
         self._joint = joint
         self._white: list[str] = []
-        self._begun = self._said = False
+        self._in_section = self._has_text = False
 
     def begin(self) -> None:
         """Begin another section, which `joint` stands before."""
         self._white.clear()
-        self._begun = False
+        self._in_section = False
 
     def add(self, text: str) -> str:
         """Return what can be told now; white space is held back until text follows it."""
-        if not self._begun:
+        if not self._in_section:
             text = text.lstrip()
             if not text:
                 return ""
-            if self._said:
+            if self._has_text:
                 self._white.append(self._joint)
-            self._begun = self._said = True
-        said = text.rstrip()
-        white = text[len(said) :]
-        if said:
-            said = "".join([*self._white, said])
+            self._in_section = self._has_text = True
+        ready = text.rstrip()
+        white = text[len(ready) :]
+        if ready:
+            ready = "".join([*self._white, ready])
             self._white.clear()
         if white:
             self._white.append(white)
-        return said
+        return ready
 
 
 class DecisionProtocol(Protocol):
@@ -165,15 +165,17 @@ def tool_list(tools: Sequence[ToolSpec]) -> str:
     """Every tool with its schema, for the manual of a protocol whose tools travel as text."""
     if not tools:
         return "(no tools)"
-    return "\n".join(f"- {one.name}: {one.description}\n  {dumps(one.parameters)}" for one in tools)
+    return "\n".join(
+        f"- {spec.name}: {spec.description}\n  {dumps(spec.parameters)}" for spec in tools
+    )
 
 
-def as_arguments(given: Json) -> JsonObject | None:
+def as_arguments(value: Json) -> JsonObject | None:
     """The arguments a decoded call has; none at all are no arguments, anything but an object is None."""
-    match given:
+    match value:
         case None:
             return {}
         case dict():
-            return given
+            return value
         case _:
             return None

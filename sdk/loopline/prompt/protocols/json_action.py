@@ -48,7 +48,7 @@ _FORMS = (
 _FIELD = re.compile(r'"(?:action|notes|tool|arguments|answer)"\s*:')
 _ACTION = re.compile(r'"(?=action"\s*+:\s*+"(?:call_tool|final_answer)")')
 _BETWEEN = re.compile(r"(?:[\s,]|```\w*)*+")
-_HEARD: dict[str, Channel] = {"notes": "notes", "answer": "answer"}
+_CHANNELS: dict[str, Channel] = {"notes": "notes", "answer": "answer"}
 _ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\", "/": "/"}
 _SPECIAL = '"\\'
 _ESCAPED = re.compile(r'\\(["\\/bfnrt])')
@@ -84,7 +84,7 @@ class JsonAction:
             for call in calls
         ]
         actions[0] = {"notes": notes, **actions[0]}
-        return AssistantMessage(text="\n".join(dumps(one) for one in actions))
+        return AssistantMessage(text="\n".join(dumps(action) for action in actions))
 
     def render_answer(self, text: str) -> AssistantMessage:
         """The object that was written."""
@@ -110,20 +110,20 @@ def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
     An object without an action that has an answer is one. A broken object with a field of an action
     is never passed over for a sound one in it or behind it. With `values` an answer is any JSON value.
     """
-    found = scan_json(raw)
-    for one in found:
-        if isinstance(one, BrokenJson) and _FIELD.search(one.text):
-            return Malformed(raw, f"The JSON of the reply is broken: {one.problem}. {_FORMS}")
-    objects = [well_formed_object(one) for one in found if not isinstance(one, BrokenJson)]
+    scanned = scan_json(raw)
+    for item in scanned:
+        if isinstance(item, BrokenJson) and _FIELD.search(item.text):
+            return Malformed(raw, f"The JSON of the reply is broken: {item.problem}. {_FORMS}")
+    objects = [well_formed_object(item) for item in scanned if not isinstance(item, BrokenJson)]
     if values:
-        objects = [_with_text(one) for one in objects]
-    actions = [one for one in objects if "action" in one]
+        objects = [_with_text(item) for item in objects]
+    actions = [item for item in objects if "action" in item]
     if not actions:
-        answers = [one for one in objects if isinstance(one.get("answer"), str)]
-        actions = [{**one, "action": "final_answer"} for one in answers[:1]]
+        answers = [item for item in objects if isinstance(item.get("answer"), str)]
+        actions = [{**item, "action": "final_answer"} for item in answers[:1]]
     if not actions:
         return Malformed(raw, f"The reply held no JSON object with an action. {_FORMS}")
-    return _done(raw, actions, values=values)
+    return _decide(raw, actions, values=values)
 
 
 def _with_text(action: JsonObject) -> JsonObject:
@@ -131,13 +131,13 @@ def _with_text(action: JsonObject) -> JsonObject:
     return {**action, "answer": dumps(action["answer"])} if "answer" in action else action
 
 
-def _done(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedReply:
-    notes = "\n".join(filter(None, (str(one.get("notes") or "").strip() for one in actions)))
+def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedReply:
+    notes = "\n".join(filter(None, (str(action.get("notes") or "").strip() for action in actions)))
     calls, answers = list[ToolCall](), list[str]()
-    for one in actions:
-        match one:
+    for action in actions:
+        match action:
             case {"action": "call_tool", "tool": str(tool)}:
-                arguments = as_arguments(one.get("arguments"))
+                arguments = as_arguments(action.get("arguments"))
                 if arguments is None:
                     return Malformed(raw, "`arguments` must be a JSON object.")
                 calls.append(ToolCall(name=tool, arguments=arguments))
@@ -145,7 +145,7 @@ def _done(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedRe
                 answers.append(answer.strip())
             case _:
                 return Malformed(raw, f"An object has none of the known forms. {_FORMS}")
-    discarded = "" if _is_all(raw, actions) and not (calls and answers) else raw
+    discarded = "" if _covers_reply(raw, actions) and not (calls and answers) else raw
     if calls:
         return Calls(notes, tuple(calls), discarded=discarded)
     if values and len(answers) > 1:  # together they would be the JSON of nothing
@@ -153,28 +153,28 @@ def _done(raw: str, actions: Sequence[JsonObject], *, values: bool) -> DecodedRe
     return Answer(notes, "\n\n".join(answers), discarded=discarded)
 
 
-def _is_all(raw: str, actions: Sequence[JsonObject]) -> bool:
+def _covers_reply(raw: str, actions: Sequence[JsonObject]) -> bool:
     """Whether a text says nothing beside what is done of these actions."""
-    if any(_says_more(one) for one in actions):
+    if any(_has_unused_fields(match) for match in actions):
         return False
-    at, found = _between(raw, 0), 0
+    at, count = _skip_between(raw, 0), 0
     while at < len(raw):
-        one = parse_object_at(raw, at)
-        if isinstance(one, BrokenJson):
+        match = parse_object_at(raw, at)
+        if isinstance(match, BrokenJson):
             return False
-        at, found = _between(raw, one[1]), found + 1
-    return found == len(actions)
+        at, count = _skip_between(raw, match[1]), count + 1
+    return count == len(actions)
 
 
-def _says_more(action: JsonObject) -> bool:
+def _has_unused_fields(action: JsonObject) -> bool:
     used = {"notes", "tool", "arguments"} if "tool" in action else {"notes", "answer"}
     return any(value for name, value in action.items() if name not in {"action", *used})
 
 
-def _between(raw: str, at: int) -> int:
+def _skip_between(raw: str, at: int) -> int:
     """The end of what may stand between objects: white space, commas, fences."""
-    found = _BETWEEN.match(raw, at)
-    return found.end() if found else at
+    gap = _BETWEEN.match(raw, at)
+    return gap.end() if gap else at
 
 
 class JsonSplitter:
@@ -194,7 +194,7 @@ class JsonSplitter:
         self._field: Channel | None = None
         self._escape: str | None = None
         self._in_string = False
-        self._said: dict[Channel, ChannelText] = {
+        self._channels: dict[Channel, ChannelText] = {
             "notes": ChannelText("\n"),
             "answer": ChannelText("\n\n"),
         }
@@ -207,11 +207,11 @@ class JsonSplitter:
             passed = (_IN_STRING if self._in_string else _OUTSIDE).match(text, at)
             end = passed.end() if passed and self._escape is None else at
             if self._in_string and (self._field or not self._is_value):
-                self._text.append(_ESCAPED.sub(lambda one: _ESCAPES[one[1]], text[at:end]))
+                self._text.append(_ESCAPED.sub(lambda escape: _ESCAPES[escape[1]], text[at:end]))
             if end < len(text):
                 self._take(text[end])
             at = self._take_value(text, end + 1)
-        self._tell()
+        self._flush()
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -225,12 +225,12 @@ class JsonSplitter:
             at += len(text[at:]) - len(text[at:].lstrip())
             if at < len(text) and text[at] != '"':
                 self._value = JsonText()
-                self._said["answer"].begin()
+                self._channels["answer"].begin()
         if self._value is None or at >= len(text):
             return at
-        said = self._said["answer"].add(self._value.feed(text[at:]))
-        if said:
-            self._pieces.append(("answer", said))
+        ready = self._channels["answer"].add(self._value.feed(text[at:]))
+        if ready:
+            self._pieces.append(("answer", ready))
         if not self._value.is_over:
             return len(text)
         at = len(text) - len(self._value.rest)
@@ -248,13 +248,13 @@ class JsonSplitter:
         if self._escape is not None:
             self._escaped(self._escape + character)
         elif not self._in_string:
-            self._walk(character)
+            self._take_outside(character)
         elif character == '"':
-            self._end()
+            self._end_string()
         else:
             self._escape = ""
 
-    def _walk(self, character: str) -> None:
+    def _take_outside(self, character: str) -> None:
         """Read on outside of string literals."""
         match character:
             case "{" | "[":
@@ -269,10 +269,10 @@ class JsonSplitter:
                 self._is_value = True
             case '"' if self._depth:
                 self._in_string = True
-                known = _HEARD.get(self._key) if self._is_value and self._depth == 1 else None
-                self._field = known
-                if known:
-                    self._said[known].begin()
+                channel = _CHANNELS.get(self._key) if self._is_value and self._depth == 1 else None
+                self._field = channel
+                if channel:
+                    self._channels[channel].begin()
             case _:
                 pass
 
@@ -292,23 +292,23 @@ class JsonSplitter:
         else:
             self._text.append(chr(int(escape[1:], 16)))
 
-    def _end(self) -> None:
-        self._tell(whole=True)
+    def _end_string(self) -> None:
+        self._flush(is_complete=True)
         if not self._is_value:
             self._key = "".join(self._text)
         self._text.clear()
         self._in_string, self._field = False, None
 
-    def _tell(self, *, whole: bool = False) -> None:
+    def _flush(self, *, is_complete: bool = False) -> None:
         """Tell what has come of a field, but for half of a character that takes two escapes."""
         if self._field is None:
             return
         text = "".join(self._text)
-        held = text[-1:] if not whole and "\ud800" <= text[-1:] <= "\udbff" else ""
-        self._text = [held] if held else []
-        said = self._said[self._field].add(_paired(text.removesuffix(held)))
-        if said:
-            self._pieces.append((self._field, said))
+        half = text[-1:] if not is_complete and "\ud800" <= text[-1:] <= "\udbff" else ""
+        self._text = [half] if half else []
+        ready = self._channels[self._field].add(_paired(text.removesuffix(half)))
+        if ready:
+            self._pieces.append((self._field, ready))
 
 
 def _paired(text: str) -> str:

@@ -73,8 +73,8 @@ class PlainSplitter:
 
     def feed(self, text: str) -> list[Piece]:
         """Return what the next piece of the reply adds to the answer."""
-        said = self._answer.add(text)
-        return [("answer", said)] if said else []
+        ready = self._answer.add(text)
+        return [("answer", ready)] if ready else []
 
     def close(self) -> list[Piece]:
         """Return nothing: only white space is held back."""

@@ -88,7 +88,7 @@ class Tagged:
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
         """The notes, and a tag for each call."""
         written = [escape_tags(notes)] if notes.strip() else []
-        return AssistantMessage(text="\n".join([*written, *map(_written, calls)]))
+        return AssistantMessage(text="\n".join([*written, *map(_call_tags, calls)]))
 
     def render_answer(self, text: str) -> AssistantMessage:
         """The channel that was written."""
@@ -197,7 +197,7 @@ class TaggedSplitter:
         self._channels = ChannelSplitter()
         self._decision = JsonSplitter()
         self._last: str | None = None
-        self._said: dict[Channel, ChannelText] = {
+        self._texts: dict[Channel, ChannelText] = {
             "notes": ChannelText(),
             "thinking": ChannelText("\n"),
             "answer": ChannelText("\n\n"),
@@ -206,16 +206,16 @@ class TaggedSplitter:
 
     def feed(self, text: str) -> list[Piece]:
         """Return what the next piece of the reply adds to which channel."""
-        return self._told(self._channels.feed(text))
+        return self._non_empty(self._channels.feed(text))
 
     def close(self) -> list[Piece]:
         """Return what is left when nothing more comes."""
-        return self._told(self._channels.close())
+        return self._non_empty(self._channels.close())
 
-    def _told(self, pieces: Iterable[tuple[str, str]]) -> list[Piece]:
-        return [piece for name, text in pieces for piece in self._of(name, text) if piece[1]]
+    def _non_empty(self, pieces: Iterable[tuple[str, str]]) -> list[Piece]:
+        return [piece for name, text in pieces for piece in self._pieces(name, text) if piece[1]]
 
-    def _of(self, name: str, text: str) -> list[Piece]:
+    def _pieces(self, name: str, text: str) -> list[Piece]:
         begins, self._last = name != self._last, name
         match name:
             case "tool_call" | "agent_call" | "code":
@@ -224,7 +224,7 @@ class TaggedSplitter:
             case "decision":
                 return self._decision.feed(text)
             case "":
-                return [("notes", self._said["notes"].add(text))]
+                return [("notes", self._texts["notes"].add(text))]
             case "thinking":
                 return [("thinking", self._section("thinking", text, begins=begins))]
             case _ if self._calls:  # an answer beside calls is none
@@ -234,19 +234,20 @@ class TaggedSplitter:
 
     def _section(self, channel: Channel, text: str, *, begins: bool) -> str:
         if begins:
-            self._said[channel].begin()
-        return self._said[channel].add(text)
+            self._texts[channel].begin()
+        return self._texts[channel].add(text)
 
 
 def _is_odd_call(text: str) -> bool:
     """Whether a text looks like a call, in a form that is not read here."""
     return bool(_ODD_CALL.search(text)) or any(
-        isinstance(_first(one, _NAMES), str) and _first(one, _ARGUMENTS) is not None
-        for one in json_objects(text)
+        isinstance(_first_field(candidate, _NAMES), str)
+        and _first_field(candidate, _ARGUMENTS) is not None
+        for candidate in json_objects(text)
     )
 
 
-def _first(written: JsonObject, names: Iterable[str]) -> Json:
+def _first_field(written: JsonObject, names: Iterable[str]) -> Json:
     """The first of these fields that an object has."""
     return next((written[name] for name in names if name in written), None)
 
@@ -255,7 +256,7 @@ def _joined(parts: Iterable[str], joint: str = "\n") -> str:
     return joint.join(filter(None, parts))
 
 
-def _written(call: ToolCall) -> str:
+def _call_tags(call: ToolCall) -> str:
     """A call as tags; its code stands in a channel where it reads back as it is."""
     name = escape(call.name).replace("\\", "&#92;")
     arguments, code = dict(call.arguments), call.arguments.get("code")
@@ -263,7 +264,7 @@ def _written(call: ToolCall) -> str:
     if isinstance(code, str) and "\n" in code:
         channel = f"\n<channel:code>\n{code}\n</channel:code>"
         read = elements(channel.lstrip())
-        if [(one.name, one.closed) for one in read] != [("code", True)] or _code(
+        if [(element.name, element.closed) for element in read] != [("code", True)] or _code(
             read[0].text
         ) != code:
             channel = ""
@@ -284,10 +285,10 @@ def _tool_call(element: Element) -> ToolCall | str:
     """The call, or what is wrong with it."""
     attributes = _attributes(element)
     name, body = attributes.get("name", "").removeprefix("@"), _unfenced(element.text)
-    given = attributes.get("args") or attributes.get("arguments") or body
-    if not element.closed and not given:
+    source = attributes.get("args") or attributes.get("arguments") or body
+    if not element.closed and not source:
         return "A tool_call is not closed."
-    arguments = _arguments(given)
+    arguments = _arguments(source)
     if isinstance(arguments, str):
         return f"The arguments of tool_call {name!r} {arguments}."
     if not name:
@@ -305,22 +306,22 @@ def _named_inside(written: JsonObject) -> ToolCall | str:
 
 
 def _attributes(element: Element) -> dict[str, str]:
-    found = _ATTRIBUTE.finditer(element.attributes)
-    return {one[1].lower(): unescape(one[2] or one[3] or one[4] or "") for one in found}
+    matches = _ATTRIBUTE.finditer(element.attributes)
+    return {match[1].lower(): unescape(match[2] or match[3] or match[4] or "") for match in matches}
 
 
-def _arguments(given: str) -> JsonObject | str:
+def _arguments(source: str) -> JsonObject | str:
     """The object that is written here and nothing else, or what is wrong with it."""
-    if given in ("", "null"):
+    if source in ("", "null"):
         return {}
-    found = parse_object_at(given, 0)
-    if isinstance(found, BrokenJson) and '\\"' in given:
-        found = parse_object_at(given.replace('\\"', '"'), 0)
-        given = given.replace('\\"', '"')
-    if isinstance(found, BrokenJson):
-        return f"are no whole JSON object: {found.problem}"
-    arguments, end = found
-    if given[end:].strip():
+    scanned = parse_object_at(source, 0)
+    if isinstance(scanned, BrokenJson) and '\\"' in source:
+        scanned = parse_object_at(source.replace('\\"', '"'), 0)
+        source = source.replace('\\"', '"')
+    if isinstance(scanned, BrokenJson):
+        return f"are no whole JSON object: {scanned.problem}"
+    arguments, end = scanned
+    if source[end:].strip():
         return "have something behind their JSON object"
     return well_formed_object(arguments)
 

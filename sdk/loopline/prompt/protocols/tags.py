@@ -22,8 +22,8 @@ Literals = Generator[bool, str, None]
 
 _CALLS = {"<tool_call": "tool_call", "<tool": "tool_call", "<agent_call": "agent_call"}
 _CHANNEL = "<channel:"
-_WORDS = (*_CALLS, _CHANNEL, "</tool_call", "</agent_call", "</channel:")
-_BEGINNINGS = {word[:length] for word in _WORDS for length in range(1, len(word) + 1)}
+_TAG_WORDS = (*_CALLS, _CHANNEL, "</tool_call", "</agent_call", "</channel:")
+_TAG_STARTS = {tag[:length] for tag in _TAG_WORDS for length in range(1, len(tag) + 1)}
 _TAG = re.compile(r"<(\\*)(?=/?(?:channel:|tool|agent_call))", re.IGNORECASE)
 _ESCAPED = re.compile(r"<\\+/?(?:channel:|tool|agent_call)", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_-]")
@@ -34,7 +34,7 @@ _LONGEST_SPACE = 80
 
 def escape_tags(text: str) -> str:
     """The text as it may stand outside of code and JSON, so that nothing in it is a tag."""
-    return _TAG.sub(lambda found: f"<\\{found[1]}", text)
+    return _TAG.sub(lambda tag: f"<\\{tag[1]}", text)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,13 +59,13 @@ class Element:
 
 def elements(text: str) -> list[Element]:
     """The whole text taken apart, in the order in which it was written."""
-    reading = _Reading()
-    found = list[Element]()
+    reading = _TagReader()
+    result = list[Element]()
     for element, part in [*reading.take(text), *reading.end()]:
-        if not found or found[-1] is not element:
-            found.append(element)
+        if not result or result[-1] is not element:
+            result.append(element)
         element.parts.append(part)
-    return found
+    return result
 
 
 class ChannelSplitter:
@@ -77,7 +77,7 @@ class ChannelSplitter:
     """
 
     def __init__(self) -> None:
-        self._reading = _Reading()
+        self._reading = _TagReader()
 
     def feed(self, text: str) -> list[tuple[str, str]]:
         """What the next piece of the text adds to which channel."""
@@ -88,41 +88,41 @@ class ChannelSplitter:
         return [(element.name, part) for element, part in self._reading.end() if part]
 
 
-class _Reading:
+class _TagReader:
     """The state of a reading: where it stands, and what it has found since it was last asked."""
 
     def __init__(self) -> None:
         self._element = Element(closed=True)
-        self._said: list[str] = []
+        self._pending: list[str] = []
         self._parts: list[tuple[Element, str]] = []
-        self._walk: Walk[None] | None = self._outside()
-        next(self._walk)
+        self._reading: Walk[None] | None = self._outside()
+        next(self._reading)
 
     def take(self, text: str) -> list[tuple[Element, str]]:
         """Read on."""
-        if self._walk is not None:
+        if self._reading is not None:
             for character in text:
-                self._walk.send(character)
-        return self._found()
+                self._reading.send(character)
+        return self._take_parts()
 
     def end(self) -> list[tuple[Element, str]]:
         """Nothing more comes."""
-        walk, self._walk = self._walk, None
+        walk, self._reading = self._reading, None
         if walk is not None:
             walk.send("")
-        return self._found()
+        return self._take_parts()
 
-    def _found(self) -> list[tuple[Element, str]]:
+    def _take_parts(self) -> list[tuple[Element, str]]:
         self._flush()
-        found, self._parts = self._parts, []
-        return found
+        parts, self._parts = self._parts, []
+        return parts
 
     def _flush(self) -> None:
-        if self._said:
-            self._parts.append((self._element, "".join(self._said)))
-            self._said.clear()
+        if self._pending:
+            self._parts.append((self._element, "".join(self._pending)))
+            self._pending.clear()
 
-    def _begin(self, element: Element) -> None:
+    def _open(self, element: Element) -> None:
         self._flush()
         self._element = element
         if element.name:
@@ -132,17 +132,17 @@ class _Reading:
         character = yield
         while character:
             if character != "<":
-                self._said.append(character)
+                self._pending.append(character)
                 character = yield
                 continue
-            tag, character = yield from _word()
-            word = tag.lower()
-            if word in _CALLS and character and character in f"{_SPACE}/>":
-                character = yield from self._call(word, character)
-            elif word == _CHANNEL:
+            tag, character = yield from _tag_start()
+            lowered = tag.lower()
+            if lowered in _CALLS and character and character in f"{_SPACE}/>":
+                character = yield from self._call(lowered, character)
+            elif lowered == _CHANNEL:
                 character = yield from self._channel(tag, character)
             else:
-                self._said.append(_unescaped(tag))
+                self._pending.append(_unescaped(tag))
         yield
 
     def _channel(self, tag: str, character: str) -> Walk[str]:
@@ -153,25 +153,25 @@ class _Reading:
             character = yield
         space, character = yield from _space(character)
         if not name or character != ">":
-            self._said.append(tag + name + space)
+            self._pending.append(tag + name + space)
             return character
         name = name.lower()
         literals = {"code": _code_literals, "decision": _json_literals}.get(name)
-        self._begin(Element(name))
+        self._open(Element(name))
         return (yield from self._body(f"</channel:{name}", literals() if literals else None))
 
-    def _call(self, word: str, character: str) -> Walk[str]:
+    def _call(self, opening: str, character: str) -> Walk[str]:
         """What follows a word such as `<tool_call`; the character behind it all."""
-        name = _CALLS[word]
+        name = _CALLS[opening]
         attributes, character = yield from _attributes(character)
         itself = bool(character) and attributes.endswith("/")
-        self._begin(Element(name, True, attributes.removesuffix("/"), itself))
+        self._open(Element(name, True, attributes.removesuffix("/"), itself))
         if not character:
             return ""
         if not itself:
             literals = _json_literals() if name == "tool_call" else None
-            return (yield from self._body(f"</{word[1:]}", literals))
-        self._begin(Element(closed=True))
+            return (yield from self._body(f"</{opening[1:]}", literals))
+        self._open(Element(closed=True))
         return (yield)
 
     def _body(self, closing: str, literals: Literals | None) -> Walk[str]:
@@ -181,36 +181,36 @@ class _Reading:
         character = yield
         while character:
             if (literals is not None and literals.send(character)) or character != "<":
-                self._said.append(character)
+                self._pending.append(character)
                 character = yield
                 continue
-            tag, character = yield from _word()
+            tag, character = yield from _tag_start()
             if closing.startswith(tag.lower()):
-                tag, character = yield from _rest(tag, character, closing)
+                tag, character = yield from _closing_tag(tag, character, closing)
                 if tag.endswith(">"):
                     self._element.closed = True
                     break
             if literals is None:
-                self._said.append(_unescaped(tag))
+                self._pending.append(_unescaped(tag))
                 continue
-            self._said.append(tag)
+            self._pending.append(tag)
             for passed in tag[1:]:
                 literals.send(passed)
-        self._begin(Element(closed=True))
+        self._open(Element(closed=True))
         return character
 
 
-def _word() -> Walk[tuple[str, str]]:
+def _tag_start() -> Walk[tuple[str, str]]:
     """What a `<` begins, as far as a tag may begin so; and the character behind it."""
-    escapes, word = "", ""
+    escapes, matched = "", ""
     character = yield
     while character == "\\":
         escapes += character
         character = yield
-    while character and f"<{word}{character}".lower() in _BEGINNINGS:
-        word += character
+    while character and f"<{matched}{character}".lower() in _TAG_STARTS:
+        matched += character
         character = yield
-    return f"<{escapes}{word}", character
+    return f"<{escapes}{matched}", character
 
 
 def _attributes(character: str) -> Walk[tuple[str, str]]:
@@ -226,7 +226,7 @@ def _attributes(character: str) -> Walk[tuple[str, str]]:
     return "".join(attributes).strip(), character
 
 
-def _rest(tag: str, character: str, closing: str) -> Walk[tuple[str, str]]:
+def _closing_tag(tag: str, character: str, closing: str) -> Walk[tuple[str, str]]:
     """The rest of a tag that begins like this closing one, `>` and all if it is one; what is behind it."""
     for expected in closing[len(tag) :]:
         if character.lower() != expected:

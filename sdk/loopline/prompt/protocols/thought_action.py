@@ -174,14 +174,14 @@ class _LineDecoder:
             self._problem = "An Action Input stands without an Action before it."
             return
         before = _BEFORE_INPUT.match(self._raw, at)
-        begun = before.end() if before else at
+        start = before.end() if before else at
         arguments: JsonObject = {}
-        if not _NO_INPUT.match(self._raw, begun):
-            found = parse_object_at(self._raw, begun)
-            if isinstance(found, BrokenJson):
-                self._problem = f"The Action Input is no whole JSON object: {found.problem}."
+        if not _NO_INPUT.match(self._raw, start):
+            scanned = parse_object_at(self._raw, start)
+            if isinstance(scanned, BrokenJson):
+                self._problem = f"The Action Input is no whole JSON object: {scanned.problem}."
                 return
-            arguments, self._at = found
+            arguments, self._at = scanned
         self._calls.append(ToolCall(name=self._named, arguments=well_formed_object(arguments)))
         self._named = None
 
@@ -215,10 +215,10 @@ class ThoughtSplitter:
     def __init__(self) -> None:
         self._line: str | None = ""
         self._channel: Channel | None = "notes"
-        self._word = ""
-        self._acted = False
+        self._mark = ""
+        self._has_action = False
         self._run: list[str] = []
-        self._said = {"notes": ChannelText("\n"), "answer": ChannelText()}
+        self._texts = {"notes": ChannelText("\n"), "answer": ChannelText()}
         self._pieces: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:
@@ -226,18 +226,18 @@ class ThoughtSplitter:
         at = 0
         while at < len(text):
             if self._line is None:
-                end = 0 if self._word == "Final Answer" else text.find("\n", at) + 1
-                self._say(text[at : end or len(text)])
+                end = 0 if self._mark == "Final Answer" else text.find("\n", at) + 1
+                self._add(text[at : end or len(text)])
                 at = end or len(text)
             else:
                 self._take(text[at])
                 at += 1
-        return self._given()
+        return self._take_pieces()
 
     def close(self) -> list[Piece]:
         """Return what is left when nothing more comes."""
         self._decide()
-        return self._given()
+        return self._take_pieces()
 
     def _take(self, character: str) -> None:
         self._line = (self._line or "") + character
@@ -252,43 +252,43 @@ class ThoughtSplitter:
             line = line[mark.end() :]
         else:
             line = _ESCAPED.sub(r"\1\2", line)
-        self._say(line)
+        self._add(line)
 
-    def _begins(self, word: str) -> bool:
+    def _begins(self, mark: str) -> bool:
         """Whether a word begins something else here; then that is what follows."""
-        if word == "Input" and self._word != "Action":
+        if mark == "Input" and self._mark != "Action":
             return False
         self._flush()
-        is_over = self._word == "Observation" and self._acted
-        self._acted = self._acted or word == "Action"
+        is_over = self._mark == "Observation" and self._has_action
+        self._has_action = self._has_action or mark == "Action"
         if not is_over:
-            self._word = word
-            self._channel = _heard(word, acted=self._acted)
+            self._mark = mark
+            self._channel = _channel_after(mark, acted=self._has_action)
         if self._channel:
-            self._said[self._channel].begin()
+            self._texts[self._channel].begin()
         return True
 
-    def _say(self, text: str) -> None:
+    def _add(self, text: str) -> None:
         """Take what a line says, to its end if that has come."""
         if self._channel:
             self._run.append(text)
-        if text.endswith("\n") and self._word != "Final Answer":
+        if text.endswith("\n") and self._mark != "Final Answer":
             self._line = ""
 
     def _flush(self) -> None:
-        if self._channel and (said := self._said[self._channel].add("".join(self._run))):
-            self._pieces.append((self._channel, said))
+        if self._channel and (ready := self._texts[self._channel].add("".join(self._run))):
+            self._pieces.append((self._channel, ready))
         self._run.clear()
 
-    def _given(self) -> list[Piece]:
+    def _take_pieces(self) -> list[Piece]:
         self._flush()
         pieces, self._pieces = self._pieces, []
         return pieces
 
 
-def _heard(word: str, *, acted: bool) -> Channel | None:
+def _channel_after(mark: str, *, acted: bool) -> Channel | None:
     """The channel of what follows a mark; an answer behind an action is none."""
-    match word:
+    match mark:
         case "Thought":
             return "notes"
         case "Final Answer" if not acted:

@@ -14,10 +14,10 @@ def check_names(spec: ToolSpec, arguments: JsonObject) -> None:
         ToolError: the message names the field, and those there are.
     """
     properties: Json = spec.parameters.get("properties")
-    known = list(properties) if isinstance(properties, dict) else []
+    fields = list(properties) if isinstance(properties, dict) else []
     for name in arguments:
-        if name not in known:
-            raise ToolError(f"{spec.name} has no field {name!r}: {nearest_first(name, known)}")
+        if name not in fields:
+            raise ToolError(f"{spec.name} has no field {name!r}: {nearest_first(name, fields)}")
 
 
 def text_argument(arguments: JsonObject, name: str) -> str:
@@ -26,22 +26,22 @@ def text_argument(arguments: JsonObject, name: str) -> str:
     Raises:
         ToolError: there is none.
     """
-    given = arguments.get(name)
-    if not isinstance(given, str) or not given.strip():
+    value = arguments.get(name)
+    if not isinstance(value, str) or not value.strip():
         raise ToolError(f"{name}: a text that is not empty")
-    return given
+    return value
 
 
-def integer_argument(arguments: JsonObject, name: str, default: int, most: int) -> int:
+def integer_argument(arguments: JsonObject, name: str, default: int, limit: int) -> int:
     """A whole number from 1 to `most`.
 
     Raises:
         ToolError: it is none.
     """
-    given = arguments.get(name, default)
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= most:
-        raise ToolError(f"{name}: a whole number from 1 to {most}")
-    return given
+    value = arguments.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
+        raise ToolError(f"{name}: a whole number from 1 to {limit}")
+    return value
 
 
 def fraction_argument(arguments: JsonObject, name: str) -> float:
@@ -50,25 +50,25 @@ def fraction_argument(arguments: JsonObject, name: str) -> float:
     Raises:
         ToolError: it is none.
     """
-    given = arguments.get(name, 0)
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1:
+    value = arguments.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ToolError(f"{name}: a number from 0 to 1")
-    return float(given)
+    return float(value)
 
 
-def names_argument(arguments: JsonObject, name: str, known: list[str]) -> list[str]:
+def names_argument(arguments: JsonObject, name: str, allowed: list[str]) -> list[str]:
     """Some of the known names, each once; all of them when none is given.
 
     Raises:
         ToolError: one is not known, or it is no list of names.
     """
-    given = arguments.get(name)
-    if given is None:
-        return known
-    chosen = [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
-    if not isinstance(given, list) or not chosen or len(chosen) != len(given):
-        raise ToolError(f"{name}: a list of names, which are {known}")
-    for one in chosen:
-        if one not in known:
-            raise ToolError(f"{name}: there is no {one!r}, only {nearest_first(one, known)}")
+    value = arguments.get(name)
+    if value is None:
+        return allowed
+    chosen = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    if not isinstance(value, list) or not chosen or len(chosen) != len(value):
+        raise ToolError(f"{name}: a list of names, which are {allowed}")
+    for item in chosen:
+        if item not in allowed:
+            raise ToolError(f"{name}: there is no {item!r}, only {nearest_first(item, allowed)}")
     return list(dict.fromkeys(chosen))

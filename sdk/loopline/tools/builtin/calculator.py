@@ -89,7 +89,7 @@ def calculate(expression: str) -> Number:
     """
     if len(expression) > LONGEST:
         raise ToolError(f"calculator: an expression has at most {LONGEST} characters")
-    return _Reading(expression).whole()
+    return _Expression(expression).value()
 
 
 def shown(value: Number) -> str:
@@ -104,7 +104,7 @@ class _Token:
     at: int
 
 
-class _Reading:
+class _Expression:
     """An expression that is being read from left to right, and worked out on the way."""
 
     def __init__(self, text: str) -> None:
@@ -112,7 +112,7 @@ class _Reading:
         self._depth = 0
         self._next = self._token(0)
 
-    def whole(self) -> Number:
+    def value(self) -> Number:
         """The value of all of it."""
         value = self._sum()
         if self._next.kind != "end":
@@ -162,8 +162,8 @@ class _Reading:
             case "name", name if name in _FUNCTIONS:
                 return self._applied(_FUNCTIONS[name], self._arguments(token), token.at)
             case "name", name:
-                known = ", ".join((*_FUNCTIONS, *_CONSTANTS))
-                raise self._wrong(f"{name[:_SHOWN]!r} is not known here: only {known}", token.at)
+                names = ", ".join((*_FUNCTIONS, *_CONSTANTS))
+                raise self._wrong(f"{name[:_SHOWN]!r} is not known here: only {names}", token.at)
             case "sign", "(":
                 self._deeper(token.at)
                 value = self._sum()
@@ -206,13 +206,13 @@ class _Reading:
         return token
 
     def _token(self, at: int) -> _Token:
-        found = _TOKEN.match(self._text, at)
-        if found is None or found.lastgroup is None:
+        match = _TOKEN.match(self._text, at)
+        if match is None or match.lastgroup is None:
             at += len(self._text[at:]) - len(self._text[at:].lstrip())
             strange = self._text[at]
             hint = ", a power is **" if strange == "^" else ""
             raise self._wrong(f"{strange!r} means nothing here{hint}", at)
-        return _Token(found.lastgroup, found[found.lastgroup], found.start(found.lastgroup))
+        return _Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup))
 
     def _applied(
         self, function: Callable[..., Number], values: tuple[Number, ...], at: int
@@ -231,8 +231,8 @@ class _Reading:
         raise self._wrong(problem, at)
 
     def _wrong(self, problem: str, at: int) -> ToolError:
-        rest = self._text[at : at + _SHOWN]
-        where = f"at character {at + 1}, {rest!r}" if rest else "at the end"
+        excerpt = self._text[at : at + _SHOWN]
+        where = f"at character {at + 1}, {excerpt!r}" if excerpt else "at the end"
         return ToolError(f"calculator: {problem} ({where})")
 
 
@@ -252,10 +252,15 @@ def _number(text: str) -> Number:
     return int(text) if text.isdecimal() else float(text)
 
 
-def _quotient(left: Number, right: Number) -> Number:
-    if isinstance(left, int) and isinstance(right, int) and right and left % right == 0:
-        return left // right
-    return left / right
+def _quotient(dividend: Number, divisor: Number) -> Number:
+    if (
+        isinstance(dividend, int)
+        and isinstance(divisor, int)
+        and divisor
+        and dividend % divisor == 0
+    ):
+        return dividend // divisor
+    return dividend / divisor
 
 
 def _power(base: Number, exponent: Number) -> Number:
@@ -292,15 +297,15 @@ def _rounded(value: Number, digits: Number = 0) -> Number:
     return round(value) if digits == 0 else round(value, digits)
 
 
-def _least(value: Number, *others: Number) -> Number:
-    return min((value, *others))
+def _minimum(value: Number, *values: Number) -> Number:
+    return min((value, *values))
 
 
-def _most(value: Number, *others: Number) -> Number:
-    return max((value, *others))
+def _maximum(value: Number, *values: Number) -> Number:
+    return max((value, *values))
 
 
-def _size(value: Number) -> Number:
+def _absolute(value: Number) -> Number:
     return abs(value)
 
 
@@ -313,19 +318,19 @@ def _ceiling(value: Number) -> Number:
 
 
 _TWO: Mapping[str, Callable[[Number, Number], Number]] = {
-    "+": lambda left, right: left + right,
-    "-": lambda left, right: left - right,
-    "*": lambda left, right: left * right,
+    "+": lambda x, y: x + y,
+    "-": lambda x, y: x - y,
+    "*": lambda x, y: x * y,
     "/": _quotient,
-    "//": lambda left, right: left // right,
-    "%": lambda left, right: left % right,
+    "//": lambda x, y: x // y,
+    "%": lambda x, y: x % y,
 }
 _FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": _root,
-    "abs": _size,
+    "abs": _absolute,
     "round": _rounded,
-    "min": _least,
-    "max": _most,
+    "min": _minimum,
+    "max": _maximum,
     "floor": _floor,
     "ceil": _ceiling,
     "sin": math.sin,

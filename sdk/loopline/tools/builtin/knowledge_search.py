@@ -94,8 +94,8 @@ class SearchTool:
 
 def shown_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
     """The refs of those that are shown whole, each with the sha256 of its text."""
-    whole = [one for one in passages if len(one.text) <= PASSAGE_LIMIT]
-    return tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in whole)
+    complete = [passage for passage in passages if len(passage.text) <= PASSAGE_LIMIT]
+    return tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in complete)
 
 
 def _headline(query: str, count: int) -> str:
@@ -109,8 +109,8 @@ def passage_section(passage: Passage) -> ResultSection:
     text, source = well_formed(passage.text), passage_source(passage)
     source = replace(source, text=text)
     if len(text) > PASSAGE_LIMIT:
-        rest = len(text) - PASSAGE_LIMIT
-        text = f"{text[:PASSAGE_LIMIT]}\n… cut: {rest} characters; the whole is {passage.ref}"
+        omitted = len(text) - PASSAGE_LIMIT
+        text = f"{text[:PASSAGE_LIMIT]}\n… cut: {omitted} characters; the whole is {passage.ref}"
     title = one_line(passage.title)
     return ResultSection(heading=f"{title} — {passage.ref}", text=text, source=source)
 
@@ -213,13 +213,15 @@ class KnowledgeSearchTool:
         threshold = fraction_argument(arguments, "score_threshold")
         searched = names_argument(arguments, "spaces", list(self._spaces))
         answers = await self._answers(searched, query, limit)
-        found = merge_passages(answers, limit, threshold)
-        passages = [one.passage for one in found]
-        counted = f"{len(found)} passage{'' if len(found) == 1 else 's'}" if found else "no passage"
+        ranked = merge_passages(answers, limit, threshold)
+        passages = [passage.passage for passage in ranked]
+        counted = (
+            f"{len(ranked)} passage{'' if len(ranked) == 1 else 's'}" if ranked else "no passage"
+        )
         return Outcome(
             text=f'{counted} for "{query}" in {", ".join(searched)}',
-            sections=tuple(map(_section, found)),
-            match_count=len(found),
+            sections=tuple(map(_section, ranked)),
+            match_count=len(ranked),
             shows=shown_refs(passages),
         )
 
@@ -227,10 +229,10 @@ class KnowledgeSearchTool:
         self, searched: Sequence[str], query: str, limit: int
     ) -> dict[str, Sequence[Passage]]:
         """What each space answers; all are waited for, also when one fails."""
-        asked = (self._spaces[name](query, limit=limit) for name in searched)
+        searches = (self._spaces[name](query, limit=limit) for name in searched)
         answers = dict[str, Sequence[Passage]]()
         for name, answer in zip(
-            searched, await asyncio.gather(*asked, return_exceptions=True), strict=True
+            searched, await asyncio.gather(*searches, return_exceptions=True), strict=True
         ):
             if isinstance(answer, ToolError):
                 raise ToolError(f"{name}: {answer}") from answer
@@ -250,34 +252,37 @@ def merge_passages(
     1 / its place, and is left out by a threshold above 0. Among equals the earlier place, then the
     earlier space, comes first.
     """
-    found = [
-        (one, place)
+    candidates = [
+        (passage, rank)
         for space, passages in answers.items()
-        for place, one in enumerate(_scored(space, passages), 1)
-        if one.score >= threshold and (one.measured or not threshold)
+        for rank, passage in enumerate(_scored(space, passages), 1)
+        if passage.score >= threshold and (passage.measured or not threshold)
     ]
-    best = sorted(found, key=lambda pair: (-pair[0].score, pair[1]))
+    best = sorted(candidates, key=lambda pair: (-pair[0].score, pair[1]))
     different = dict[str, RankedPassage]()
-    for one, _ in best:
-        different.setdefault(one.passage.ref, one)
+    for passage, _ in best:
+        different.setdefault(passage.passage.ref, passage)
     return list(different.values())[:limit]
 
 
 def _scored(space: str, passages: Sequence[Passage]) -> list[RankedPassage]:
-    highest = max((one.score for one in passages if one.score is not None), default=0.0)
+    highest = max(
+        (passage_scored.score for passage_scored in passages if passage_scored.score is not None),
+        default=0.0,
+    )
     scale = max(highest, 1.0)
     return [
         RankedPassage(
             passage=passage,
             space=space,
-            score=1 / place if passage.score is None else max(passage.score / scale, 0.0),
+            score=1 / rank if passage.score is None else max(passage.score / scale, 0.0),
             measured=passage.score is not None,
         )
-        for place, passage in enumerate(passages, 1)
+        for rank, passage in enumerate(passages, 1)
     ]
 
 
-def _section(found: RankedPassage) -> ResultSection:
-    section = passage_section(found.passage)
-    score = f", {found.score:.2f}" if found.measured else ""
-    return replace(section, heading=f"{section.heading} ({found.space}{score})")
+def _section(ranked: RankedPassage) -> ResultSection:
+    section = passage_section(ranked.passage)
+    score = f", {ranked.score:.2f}" if ranked.measured else ""
+    return replace(section, heading=f"{section.heading} ({ranked.space}{score})")

@@ -80,9 +80,9 @@ class MemoryWeb:
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
         """The pages that have words of the query, those with most of them first."""
-        asked = set(query.lower().split())
-        found = [(len(asked & _words(page)), page) for page in self._pages.values()]
-        best = sorted((one for one in found if one[0]), key=lambda one: -one[0])
+        terms = set(query.lower().split())
+        counted = [(len(terms & _words(page)), page) for page in self._pages.values()]
+        best = sorted((match for match in counted if match[0]), key=lambda match: -match[0])
         return [
             WebHit(
                 url=page.url,
@@ -159,12 +159,12 @@ class WebSearchTool:
         query = text_argument(arguments, "query")
         limit = integer_argument(arguments, "limit", DEFAULT_HITS, MOST_HITS)
         try:
-            found = [_checked(hit) for hit in await self._web.search(query, limit)]
+            checked = [_checked(hit) for hit in await self._web.search(query, limit)]
         except LooplineError:
             raise
         except Exception as error:
             raise ToolError(f"the search failed: {type(error).__name__}: {error}") from error
-        hits = [hit for hit in found if _is_web(hit.url)][:limit]
+        hits = [hit for hit in checked if _is_web(hit.url)][:limit]
         counted = f"{len(hits)} hit{'' if len(hits) == 1 else 's'}" if hits else "no hit"
         return Outcome(
             text=f'{counted} for "{query}"', sections=tuple(map(_hit, hits)), match_count=len(hits)
@@ -256,23 +256,23 @@ def _page(page: WebPage) -> ResultSection:
     return _section(page, well_formed(page.text), PAGE_LIMIT)
 
 
-def _section(found: WebHit | WebPage, text: str, most: int) -> ResultSection:
-    title = one_line(found.title, TITLE_LIMIT)
-    time = _time(found.published_time_iso)
-    heading = " — ".join(part for part in (title, found.url, time) if part)
+def _section(hit: WebHit | WebPage, text: str, limit: int) -> ResultSection:
+    title = one_line(hit.title, TITLE_LIMIT)
+    time = _time(hit.published_time_iso)
+    heading = " — ".join(part for part in (title, hit.url, time) if part)
     source = Source(
-        url=found.url,
+        url=hit.url,
         title=title,
         source_type="web",
-        text=text[:most],
+        text=text[:limit],
         published_time_iso=time,
-        favicon_url=found.favicon_url if _is_web(found.favicon_url) else "",
+        favicon_url=hit.favicon_url if _is_web(hit.favicon_url) else "",
     )
-    return ResultSection(heading=heading, text=_cut(text, most), source=source)
+    return ResultSection(heading=heading, text=_cut(text, limit), source=source)
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}\n… cut: {len(text) - most} characters"
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}\n… cut: {len(text) - limit} characters"
 
 
 def _time(written: str) -> str:
