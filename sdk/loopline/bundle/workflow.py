@@ -27,6 +27,7 @@ from loopline.react import (
     Middleware,
     Preset,
     PresetName,
+    Quota,
     React,
     RoundHook,
     ToolRuntime,
@@ -203,18 +204,6 @@ class BaseWorkflow(Generic[Deps]):
         found = guarded_search(search) if search else None
         toolset = await self._toolset(loop, options, found, services.recorder.conversation)
         services.recorder.header = loop.header(services, options)
-        context = Context(
-            recorder=services.recorder,
-            model=loop.models[0],
-            selector=services.models.roles.get(FAST, loop.models)[0],
-            tools=toolset,
-            system=system_text(loop.instructions, services.source, toolset, skills),
-            clock=services.clock,
-            listen=services.listen,
-            options=options,
-            output=loop.output,
-            child=child,
-        )
 
         async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
             of_child = loop.of_child(child, services.models)
@@ -226,28 +215,28 @@ class BaseWorkflow(Generic[Deps]):
 
             return await services.spawn(replace(child, task=task), listen, run)
 
-        return React(
+        runtime = ToolRuntime(
             recorder=services.recorder,
-            models=loop.models,
-            context=context,
-            runtime=ToolRuntime(
-                tools=lambda: context.tools,
-                reader=reader,
-                view=lambda: context.view,
-                properties=self.properties.flat(),
-                scratchpad=scratchpad,
-                guards=tuple(self.guards),
-                options=options,
-                output=loop.output,
-                spawn=spawn,
-                quota=context.quota,
-                deps=services.deps,
-            ),
             clock=services.clock,
             listen=services.listen,
+            reader=reader,
+            properties=self.properties.flat(),
+            scratchpad=scratchpad,
+            guards=tuple(self.guards),
             options=options,
-            extensions=extensions,
+            output=loop.output,
+            spawn=spawn,
+            quota=child.quota if child else Quota(),
+            deps=services.deps,
         )
+        context = Context(
+            runtime,
+            model=loop.models[0],
+            selector=services.models.roles.get(FAST, loop.models)[0],
+            tools=toolset,
+            system=system_text(loop.instructions, services.source, toolset, skills),
+        )
+        return React(runtime, models=loop.models, context=context, extensions=extensions)
 
     async def _toolset(
         self,

@@ -1,8 +1,6 @@
 """The loop."""
 
-from loopline.react.child_runs import Child, ChildAnswer
 from loopline.react.context import Context
-from loopline.react.executor import ToolRuntime
 from loopline.react.extensions import (
     Allow,
     Ask,
@@ -47,9 +45,11 @@ from loopline.react.presets import (
     named_preset,
     presets_diff,
 )
+from loopline.react.quota import Quota
 from loopline.react.replies import ANSWER_TOOL, CitationFilter, TypedAnswer
 from loopline.react.runtime import React
 from loopline.react.state import Channels, Node, ReactStateV2, channels, nodes
+from loopline.react.tool_runtime import Child, ChildAnswer, ToolRuntime
 from loopline.react.turn import TurnPayload, late_input, pending_calls, result
 from loopline.timeline import PendingCall, TurnResult
 
@@ -77,6 +77,7 @@ __all__ = [
     "PendingCall",
     "Preset",
     "PresetName",
+    "Quota",
     "React",
     "ReactStateV2",
     "Reminder",

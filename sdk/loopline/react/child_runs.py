@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta, Event, EventSink
-from loopline.models import Json, well_formed
-from loopline.react.loop_options import Limits, LoopOptions, check_limits
+from loopline.models import well_formed
+from loopline.react.loop_options import Limits, check_limits
 from loopline.react.quota import Quota
+from loopline.react.tool_runtime import Child, ChildAnswer, Spawn, ToolRuntime
 from loopline.refs import BlockRef, ConversationRef, parse
 from loopline.timeline import (
     Block,
@@ -38,42 +39,6 @@ T = TypeVar("T")
 MIN_SECONDS = 0.001
 MIN_COST = 0.000_001
 """What a child has left at least, in seconds and US dollars: a limit cannot be 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChildAnswer:
-    """What the user gave to a child that asked by that block of its own."""
-
-    question: BlockRef
-    value: Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Child:
-    """A child run: the name of its conversation, what it is to do, and under which limits.
-
-    Its `quota` stands below its parent's.
-    """
-
-    name: str
-    task: ChildTask
-    limits: Limits
-    answer: ChildAnswer | None = None
-    quota: Quota = field(default_factory=Quota)
-
-
-class Spawn(Protocol):
-    """Runs children. A child of one name is begun once, whoever asks for it how often."""
-
-    async def __call__(self, child: Child, listen: EventSink) -> TurnResult:
-        """Begin the child, carry it on, or say what came of it; it may be paused again.
-
-        The listener hears every block of it, those of earlier runs first. Cancelling this stops the child.
-
-        Raises:
-            LooplineError: its code failed, or the name stands for a child with another task.
-        """
-        ...
 
 
 @dataclass(slots=True)
@@ -133,18 +98,16 @@ class Children:
     def __init__(
         self,
         call_id: str,
+        runtime: ToolRuntime,
         *,
-        recorder: Recorder,
         spawn: Spawn | None,
-        options: LoopOptions,
-        quota: Quota,
         outbox: Outbox,
     ) -> None:
         self._call_id = call_id
-        self._recorder = recorder
+        self._recorder = runtime.recorder
         self._spawn = spawn
-        self._options = options
-        self._quota = quota
+        self._options = runtime.options
+        self._quota = runtime.quota
         self.outbox: Outbox = outbox
         self._tasks = list[asyncio.Task[TurnResult]]()
         self._resting = dict[str, asyncio.Event]()

@@ -11,9 +11,7 @@ from math import ceil
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
-from loopline.clock import Clock
 from loopline.errors import ModelError, ModelOverflow
-from loopline.events import EventSink
 from loopline.models import Message, Model, Options, OutputType, Prompt, Reply, Usage, well_formed
 from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
@@ -37,18 +35,17 @@ from loopline.prompt import (
     trace_window,
     unseen_sources,
 )
-from loopline.react.child_runs import Child
 from loopline.react.journal import well_formed_echo
-from loopline.react.loop_options import LoopOptions, choose_protocol
+from loopline.react.loop_options import choose_protocol
 from loopline.react.projections import ProjectionPlanner
 from loopline.react.quota import MeteredModel, Quota, recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_offering import OfferedTools, ToolOffering
+from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (
     Body,
     Decision,
     ModelOverflowed,
-    Recorder,
     RoundStart,
     checkpoint,
     place_for,
@@ -91,27 +88,22 @@ class Context:
 
     def __init__(
         self,
+        runtime: ToolRuntime,
         *,
-        recorder: Recorder,
         model: Model,
         selector: Model,
         tools: ToolSet,
         system: str,
-        clock: Clock,
-        listen: EventSink,
-        options: LoopOptions,
-        output: OutputType[Any] | None = None,
-        child: Child | None = None,
     ) -> None:
-        self.output: OutputType[Any] | None = output
-        self.quota: Quota = Quota() if child is None else child.quota
-        self._recorder = recorder
+        self.output: OutputType[Any] | None = runtime.output
+        self.quota: Quota = runtime.quota
+        self._runtime = runtime
+        self._recorder = runtime.recorder
+        self._clock = runtime.clock
+        self._options = runtime.options
         self._selector = selector
         self._all_tools = tools
         self._instructions = system
-        self._clock = clock
-        self._listen = listen
-        self._options = options
         self._trace: Sequence[Message] | None = None
         self.tokens: int = 0
         self._select_model(model)
@@ -158,7 +150,7 @@ class Context:
         """Have a model choose among many tools, where the limits ask for that."""
         if self._options.select_tools:
             selector = MeteredModel(self._selector, self.quota)
-            await self._offered_tools.select(selector, self._clock, self._listen)
+            await self._offered_tools.select(selector, self._clock, self._runtime.listen)
 
     async def open_quota(self) -> None:
         """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""
@@ -448,16 +440,12 @@ class Context:
     @property
     def _planner(self) -> ProjectionPlanner:
         return ProjectionPlanner(
-            recorder=self._recorder,
+            runtime=self._runtime,
             model=self.model,
             protocol=self.protocol,
             view=self.view,
-            offer=self._offering,
+            offering=self._offering,
             answer=self._typed_answer,
-            options=self._options,
-            clock=self._clock,
-            listen=self._listen,
-            quota=self.quota,
         )
 
     def _checkpoints(self, start: int) -> Sequence[Body]:

@@ -7,31 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
-from loopline.events import Delta, EventSink
-from loopline.models import Json, JsonObject, OutputType, dumps, well_formed
-from loopline.prompt import View
-from loopline.react.child_runs import Children, Outbox, Spawn
-from loopline.react.extensions import Allow, Ask, Deny, Guard
+from loopline.events import Delta
+from loopline.models import Json, JsonObject, dumps, well_formed
+from loopline.react.child_runs import Children, Outbox
+from loopline.react.context import Context
+from loopline.react.extensions import Allow, Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_digest, is_approval
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.journal import result_bodies, truncate_outcome
-from loopline.react.loop_options import LoopOptions
-from loopline.react.quota import Quota
 from loopline.react.replies import answer_text
-from loopline.reader import Reader
+from loopline.react.tool_runtime import Spawn, ToolRuntime
 from loopline.timeline import (
     Effect,
     Moment,
-    Recorder,
     ResultStatus,
     ToolCalled,
     ToolPending,
@@ -40,7 +37,7 @@ from loopline.timeline import (
     TurnResult,
     parent_name,
 )
-from loopline.tools import AskUser, ChildTask, Outcome, Tool, ToolContext, ToolInvocation, ToolSet
+from loopline.tools import AskUser, ChildTask, Outcome, Tool, ToolContext, ToolInvocation
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -68,46 +65,18 @@ class _RunningCall:
     cause: InterruptCause | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRuntime:
-    """What calls are run with: whose they are, what they may reach, and who stands around them."""
-
-    tools: Callable[[], ToolSet]
-    reader: Reader
-    view: Callable[[], View]
-    properties: Mapping[str, Json]
-    scratchpad: MutableMapping[str, Any]
-    guards: Sequence[Guard] = ()
-    options: LoopOptions = field(default_factory=LoopOptions)
-    output: OutputType[Any] | None = None
-    spawn: Spawn | None = None
-    quota: Quota = field(default_factory=Quota)
-    deps: object = field(default=None, repr=False)
-
-
 class ToolExecutor:
     """Runs calls and records what comes of them."""
 
-    def __init__(
-        self,
-        *,
-        recorder: Recorder,
-        clock: Clock,
-        listen: EventSink,
-        runtime: ToolRuntime,
-        interrupter: Interrupter,
-    ) -> None:
-        self._recorder = recorder
-        self._clock = clock
-        self._listen = listen
+    def __init__(self, runtime: ToolRuntime, context: Context, interrupter: Interrupter) -> None:
+        self._recorder = runtime.recorder
+        self._clock = runtime.clock
         self._runtime = runtime
+        self._context = context
         self._interrupter = interrupter
-        self._checker = CallChecker(
-            recorder, runtime.tools, runtime.guards, runtime.options, deps=runtime.deps
-        )
+        self._checker = CallChecker(runtime, lambda: context.tools)
         self._running: dict[str, _RunningCall] = {}
-        most = runtime.options.parallel_tools
-        self._slots = asyncio.Semaphore(most)
+        self._slots = asyncio.Semaphore(runtime.options.parallel_tools)
 
     async def settle(self) -> None:
         """Give every open call of the turn its one result, save those that wait for the user.
@@ -364,7 +333,7 @@ class ToolExecutor:
         )
         await self._recorder.record(pending)
         asks = Delta(type="pending", channel="tool", text=pending.question, call_id=call.call_id)
-        self._listen(asks)
+        self._runtime.listen(asks)
 
     async def _record_interruption(
         self, call: ToolCalled, why: InterruptCause, *, begun: bool, elapsed_ms: float = 0.0
@@ -412,14 +381,8 @@ class ToolExecutor:
         )
 
     def _children(self, call: ToolCalled, spawn: Spawn | None) -> Children:
-        return Children(
-            call.call_id,
-            recorder=self._recorder,
-            spawn=spawn,
-            options=self._runtime.options,
-            quota=self._runtime.quota,
-            outbox=Outbox(call.call_id, recorder=self._recorder, listen=self._listen),
-        )
+        outbox = Outbox(call.call_id, recorder=self._recorder, listen=self._runtime.listen)
+        return Children(call.call_id, self._runtime, spawn=spawn, outbox=outbox)
 
     def _tool_call(self, parsed: CheckedCall, effect: Effect, children: Children) -> ToolInvocation:
         recorder, runtime, call = self._recorder, self._runtime, parsed.call
@@ -449,7 +412,7 @@ class ToolExecutor:
         return ToolInvocation(
             context=context,
             timeline=recorder.timeline,
-            view=runtime.view(),
+            view=self._context.view,
             reader=runtime.reader,
             moment=Moment(self._clock.now(), turn_id),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),

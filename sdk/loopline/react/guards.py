@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -15,8 +15,8 @@ from string import Formatter
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
 from loopline.react.extensions import Allow, Ask, Deny, Guard, GuardedCall, Verdict
-from loopline.react.loop_options import LoopOptions
-from loopline.timeline import Effect, Recorder, ToolCalled, ToolPending
+from loopline.react.tool_runtime import ToolRuntime
+from loopline.timeline import Effect, ToolCalled, ToolPending
 from loopline.tools import BoundTool, Outcome, Tool, ToolSet
 
 logger: logging.Logger = logging.getLogger("loopline")
@@ -283,20 +283,12 @@ class CheckedCall:
 class CallChecker:
     """Reads the calls of a turn, and has its guards judge them and look over their results."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        tools: Callable[[], ToolSet],
-        guards: Sequence[Guard],
-        options: LoopOptions,
-        *,
-        deps: object,
-    ) -> None:
-        self._recorder = recorder
+    def __init__(self, runtime: ToolRuntime, tools: Callable[[], ToolSet]) -> None:
+        self._recorder = runtime.recorder
         self._tools = tools
-        self._guards = Guards(tuple(guards)) if guards else None
-        self._options = options
-        self._deps = deps
+        self._guards = Guards(tuple(runtime.guards)) if runtime.guards else None
+        self._options = runtime.options
+        self._deps = runtime.deps
 
     def parse(self, call: ToolCalled) -> CheckedCall:
         """The call with its tool, once its arguments are right; what cannot run excludes nothing."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from loopline.clock import Clock, elapsed_ms
+from loopline.clock import elapsed_ms
 from loopline.errors import ModelError
-from loopline.events import Delta, EventSink
+from loopline.events import Delta
 from loopline.models import Message, Model, Options, Prompt, Reply, TextDelta, well_formed
 from loopline.models.tokens import estimate
 from loopline.prompt import (
@@ -36,16 +36,15 @@ from loopline.prompt import (
     summary_tokens,
     truncate,
 )
-from loopline.react.loop_options import LoopOptions
 from loopline.react.model_requests import RetryPolicy, request_reply
-from loopline.react.quota import MeteredModel, OutOfBudget, Quota
+from loopline.react.quota import MeteredModel, OutOfBudget
 from loopline.react.replies import TypedAnswer, answer_record
 from loopline.react.tool_offering import ToolOffering
+from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (
     Body,
     PlanHistory,
     RangeSummary,
-    Recorder,
     RoundStart,
     SummaryHint,
     SystemMessage,
@@ -90,16 +89,12 @@ class _SummaryTask:
 class ProjectionPlanner:
     """Chooses the window of a round that is about to be opened; what it drops it says in the log."""
 
-    recorder: Recorder
+    runtime: ToolRuntime
     model: Model
     protocol: DecisionProtocol
     view: View
-    offer: ToolOffering
+    offering: ToolOffering
     answer: TypedAnswer | None
-    options: LoopOptions
-    clock: Clock
-    listen: EventSink
-    quota: Quota
 
     async def choose(self, budget: Budget) -> tuple[Window, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
@@ -122,7 +117,7 @@ class ProjectionPlanner:
         """The window that goes with what has changed, and what has."""
         window, causes = self.view.window, changes
         if causes == ["start"]:
-            window = replace(window, result_limit=self.options.result_characters)
+            window = replace(window, result_limit=self.runtime.options.result_characters)
         elif causes:
             window = self._age(window)
         if causes:
@@ -152,15 +147,15 @@ class ProjectionPlanner:
 
     def _change_causes(self) -> list[str]:
         """What makes this prompt another one than that of the round before, from its beginning."""
-        before = self.recorder.timeline.last_round
+        before = self.runtime.recorder.timeline.last_round
         if before is None:
             return ["start"]
         causes = {
             "model": before.model != self.model.name or self._attachment_support_changed(),
             "protocol": before.protocol != self.protocol.name,
             "renderer": before.renderer != RENDERER,
-            "instructions": before.system_sha256 != self.offer.system_sha256,
-            "tools": before.tools_sha256 != self.offer.tools_sha256,
+            "instructions": before.system_sha256 != self.offering.system_sha256,
+            "tools": before.tools_sha256 != self.offering.tools_sha256,
             "output": (before.answer_by, before.schema_sha256) != answer_record(self.answer),
         }
         return [cause for cause, is_one in causes.items() if is_one]
@@ -171,12 +166,15 @@ class ProjectionPlanner:
         return replace(known, tokens=now.tokens) != now
 
     def _age(self, window: Window) -> Window:
-        newest, most = self.recorder.timeline.reactions.newest, self.options.result_characters
+        newest, most = (
+            self.runtime.recorder.timeline.reactions.newest,
+            self.runtime.options.result_characters,
+        )
         return age(
             replace(window, result_limit=min(window.result_limit, most)),
-            self.recorder.number,
-            self.options.keep_recent_turns,
-            self.options.keep_recent_intact_turns,
+            self.runtime.recorder.number,
+            self.runtime.options.keep_recent_turns,
+            self.runtime.options.keep_recent_intact_turns,
             newest,
         )
 
@@ -186,7 +184,10 @@ class ProjectionPlanner:
 
     def _cache_is_cold(self) -> bool:
         """Whether the provider has forgotten the prompt of the round before."""
-        last, ttl = self.recorder.timeline.last_asked, self.options.cache_ttl_seconds
+        last, ttl = (
+            self.runtime.recorder.timeline.last_asked,
+            self.runtime.options.cache_ttl_seconds,
+        )
         if last is None or not ttl:
             return False
         match last.body:
@@ -194,7 +195,7 @@ class ProjectionPlanner:
                 ttl = written  # so long the provider keeps what it has, whatever comes next
             case _:
                 pass
-        return self.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
+        return self.runtime.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
 
     def _is_worth_pruning(self, pruned: Window) -> bool:
         """Whether the window makes the prompt smaller, or puts feedback where it belongs."""
@@ -207,7 +208,9 @@ class ProjectionPlanner:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
         view, window = self.view, self._without_reasoning(self._age(given))
         before = budget.cost(view.rendering)
-        self.listen(Delta(type="compaction", channel="context", text=f"about {before} tokens"))
+        self.runtime.listen(
+            Delta(type="compaction", channel="context", text=f"about {before} tokens")
+        )
         lighter = await computed(partial(self._clear_least, given, window, budget))
         if lighter.enough:
             await self._record([self._compaction_message(before, lighter.named, lighter.cost)])
@@ -241,7 +244,7 @@ class ProjectionPlanner:
             return task
         covered, view = task.covered, self.view
         written = await self._write_summary(task.messages, summary_instructions(task.hint))
-        made = partial(summarize, covered, written, task.hint, self.recorder.timeline)
+        made = partial(summarize, covered, written, task.hint, self.runtime.recorder.timeline)
         summary = replace(
             await computed(made),
             messages_before=task.shown,
@@ -268,7 +271,7 @@ class ProjectionPlanner:
         if covered is None:
             return unused
         usual = "general" if covered.cut.opens_turn else "react_iteration"
-        hint = summary_hint(self.options.summary_hint or usual)
+        hint = summary_hint(self.runtime.options.summary_hint or usual)
         messages = self._summary_messages(window, covered.cut, summary_instructions(hint), budget)
         return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
@@ -301,7 +304,7 @@ class ProjectionPlanner:
         )
         if cut is None:
             return None
-        plans = self.recorder.timeline.plans
+        plans = self.runtime.recorder.timeline.plans
         return SummaryRange(
             blocks=view.rendered_blocks(window, cut.seq),
             cut=cut,
@@ -325,37 +328,44 @@ class ProjectionPlanner:
         capabilities = self.model.capabilities
         longest = SUMMARY_OUTPUT_LIMIT + (THINKING_ROOM if capabilities.thinking else 0)
         prompt = Prompt(
-            system=self.offer.system,
-            tools=self.offer.specs,
+            system=self.offering.system,
+            tools=self.offering.specs,
             messages=tuple(messages),
             tail=asked,
             tail_kind="inside" if capabilities.tail == "inside" else "dropped",
             options=Options(
                 allow_calls=False,
-                reasoning_effort=self.options.reasoning_effort or "",
+                reasoning_effort=self.runtime.options.reasoning_effort or "",
                 output_limit=min(longest, capabilities.output_limit),
             ),
             purpose="summary",
         )
-        start = self.clock.elapsed()
+        start = self.runtime.clock.elapsed()
         written = SummaryReply(model=self.model.name)
         try:
-            patience = RetryPolicy(clock=self.clock, retries=self.options.model_retries)
+            patience = RetryPolicy(
+                clock=self.runtime.clock, retries=self.runtime.options.model_retries
+            )
             factor = self.view.state.factor_of(self.model.name)
             reply = await request_reply(
-                MeteredModel(self.model, self.quota, factor=factor), prompt, _ignore, patience
+                MeteredModel(self.model, self.runtime.quota, factor=factor),
+                prompt,
+                _ignore,
+                patience,
             )
         except OutOfBudget as error:
             return SummaryReply(why=str(error))
         except ModelError as error:
-            return replace(written, elapsed_ms=elapsed_ms(self.clock, start), why=str(error))
+            return replace(
+                written, elapsed_ms=elapsed_ms(self.runtime.clock, start), why=str(error)
+            )
         text = (
             "" if reply.stop_reason == "refusal" else well_formed(self._summary_text(reply)).strip()
         )
         return replace(
             written,
             text=text,
-            elapsed_ms=elapsed_ms(self.clock, start),
+            elapsed_ms=elapsed_ms(self.runtime.clock, start),
             usage=reply.usage,
             cost=capabilities.cost(reply.usage),
             why="" if text else "the model wrote no summary",
@@ -375,8 +385,8 @@ class ProjectionPlanner:
         return SystemMessage(code="compaction", text=text)
 
     async def _record(self, bodies: Sequence[Body]) -> None:
-        await self.recorder.record(*bodies)
-        self.view.extend(self.recorder.timeline.after(self.view.seq))
+        await self.runtime.recorder.record(*bodies)
+        self.view.extend(self.runtime.recorder.timeline.after(self.view.seq))
 
 
 def _shorten(view: View, window: Window, budget: Budget) -> _Reduction:

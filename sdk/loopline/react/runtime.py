@@ -15,9 +15,7 @@ from typing import Generic
 
 from typing_extensions import TypeVar
 
-from loopline.clock import Clock
 from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
-from loopline.events import EventSink
 from loopline.models import (
     Model,
     Prompt,
@@ -28,7 +26,7 @@ from loopline.models import (
 )
 from loopline.prompt import Answer, Calls, DecodedReply, Malformed, protocol
 from loopline.react.context import Context, Iteration, RoundPurpose
-from loopline.react.executor import ToolExecutor, ToolRuntime
+from loopline.react.executor import ToolExecutor
 from loopline.react.extensions import Extensions, Reminder, RoundHook, Stop
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
 from loopline.react.journal import (
@@ -43,7 +41,6 @@ from loopline.react.journal import (
     recorded_end,
     thinking_bodies,
 )
-from loopline.react.loop_options import LoopOptions
 from loopline.react.middleware import wrap
 from loopline.react.model_requests import RequestSkipped, RetryPolicy, request_reply
 from loopline.react.quota import OutOfBudget, check_prices
@@ -70,6 +67,7 @@ from loopline.react.router import (
     route,
 )
 from loopline.react.state import ReactStateV2 as ReactStateV2
+from loopline.react.tool_runtime import ToolRuntime
 from loopline.react.turn import TurnPayload, result
 from loopline.timeline import (
     AnswerFlag,
@@ -81,7 +79,6 @@ from loopline.timeline import (
     Moment,
     Notes,
     Notice,
-    Recorder,
     SwitchCause,
     ToolCalled,
     TurnResult,
@@ -104,30 +101,20 @@ class React(Generic[T_co]):
 
     def __init__(
         self,
+        runtime: ToolRuntime,
         *,
-        recorder: Recorder,
         models: Sequence[Model],
         context: Context,
-        runtime: ToolRuntime,
-        clock: Clock,
-        listen: EventSink,
-        options: LoopOptions,
         extensions: Extensions | None = None,
     ) -> None:
-        self._recorder = recorder
+        self._recorder = runtime.recorder
+        self._clock = runtime.clock
+        self._options = options = runtime.options
         self._models = models if options.chain == "next" else models[:1]
         self._context = context
-        self._interrupter = Interrupter(recorder, clock, self._cut)
-        self._executor = ToolExecutor(
-            recorder=recorder,
-            clock=clock,
-            listen=listen,
-            runtime=runtime,
-            interrupter=self._interrupter,
-        )
-        self._clock = clock
-        self._texts = ChannelTexts(listen)
-        self._options = options
+        self._interrupter = Interrupter(self._recorder, self._clock, self._cut)
+        self._executor = ToolExecutor(runtime, context, self._interrupter)
+        self._texts = ChannelTexts(runtime.listen)
         self._extensions = extensions or Extensions()
         self._round_hooks: Sequence[RoundHook] = (
             *configured_hooks(options),
