@@ -12,7 +12,7 @@ import pytest
 from loopline.adapters.blobs import FileBlobs
 from loopline.clock import Alarm, SystemClock
 from loopline.errors import StoreError
-from loopline.timeline.blobs import BlobStore, MemoryBlobs
+from loopline.timeline.blob_store import BlobStore, MemoryBlobs
 
 DAY = timedelta(days=1)
 

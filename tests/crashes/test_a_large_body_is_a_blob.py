@@ -14,7 +14,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.clock import SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import NEW_TURN, ConversationKey, Entry, ToolResult, UserPrompt
-from loopline.timeline.blobs import LARGE_BYTES
+from loopline.timeline.blob_store import LARGE_BYTES
 from tests.crashes.processes import HERE, THERE, prompt, url
 
 LARGE = prompt("é" * 30_000)

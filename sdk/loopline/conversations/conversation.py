@@ -55,7 +55,8 @@ from loopline.timeline import (
     UserPrompt,
     UserStop,
     feedback,
-    kinds,
+    is_known_type,
+    nearest_type,
     opened,
     turn_id,
 )
@@ -349,12 +350,12 @@ class Conversation(Generic[T_co]):
 
     async def _check_type(self, kind: str) -> None:
         """A type that is not known here may be of a newer loopline, which the log shows."""
-        if kinds.is_known(kind):
+        if is_known_type(kind):
             return
         if well_formed(kind) != kind or not await self._log.read(
             self.conversation, types=[kind], limit=1
         ):
-            near = kinds.nearest(kind)
+            near = nearest_type(kind)
             raise LooplineError(f"no block here has the type {kind!r}: nearest is {near!r}")
 
     async def children(self) -> Sequence[ConversationSummary]:

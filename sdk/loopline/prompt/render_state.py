@@ -22,8 +22,8 @@ from loopline.timeline import (
     UserPrompt,
     UserRecalled,
     UserSteer,
-    attachments,
     feedback,
+    input_seq_of,
 )
 
 REMEMBERED = 8
@@ -74,7 +74,7 @@ class RenderState:
             case UserPrompt() | UserFollowup() | UserSteer():
                 self.inputs[block.seq] = block
             case UserAttachment() as file:
-                self.attached.setdefault(attachments.said_with(block), []).append((block, file))
+                self.attached.setdefault(input_seq_of(block), []).append((block, file))
             case UserRecalled(said=said):
                 if said not in self.taken_at:
                     self._recalled.add(said)

@@ -11,7 +11,7 @@ from loopline.models import Message
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
-from loopline.timeline import Block, RangeSummary, RoundStart, Window, attachments
+from loopline.timeline import Block, RangeSummary, RoundStart, Window, input_seq_of
 
 
 class View:
@@ -115,7 +115,7 @@ class View:
     def _waits(self, block: Block, until: int) -> bool:
         """Whether it is input, or a file that came with some, which no round up to there has taken."""
         inputs, taken_by = self.state.inputs, self.state.taken_at
-        input_seq = block.seq if block.seq in inputs else attachments.said_with(block)
+        input_seq = block.seq if block.seq in inputs else input_seq_of(block)
         return input_seq in inputs and taken_by.get(input_seq, until + 1) > until
 
     def _reopen(self, opener: Block, between: Sequence[Block]) -> None:

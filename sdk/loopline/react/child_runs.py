@@ -31,7 +31,7 @@ from loopline.timeline import (
     citations,
     depth,
 )
-from loopline.timeline.waiting import computed, settled
+from loopline.timeline.tasks import computed, settled
 from loopline.tools import AskUser, ChildTask, Emission
 
 T = TypeVar("T")

@@ -50,7 +50,7 @@ from loopline.timeline import (
     checkpoint,
     place_for,
 )
-from loopline.timeline.waiting import computed
+from loopline.timeline.tasks import computed
 from loopline.tools import ToolSet
 
 RENDERED_INLINE = 100

@@ -39,7 +39,7 @@ from loopline.timeline import (
     plan,
     turn_id,
 )
-from loopline.timeline.waiting import computed
+from loopline.timeline.tasks import computed
 from loopline.tools import Outcome, ResultSection
 
 NO_OUTPUT = "(it succeeded, and gave no output)"

@@ -16,7 +16,7 @@ from loopline.errors import (
     StoreError,
 )
 from loopline.models import Model, Prompt, Reply, TextDelta
-from loopline.timeline.waiting import MANY_CHARACTERS, in_parts
+from loopline.timeline.tasks import MANY_CHARACTERS, in_parts
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0

@@ -52,7 +52,7 @@ from loopline.timeline import (
     plan,
     turn_id,
 )
-from loopline.timeline.waiting import computed
+from loopline.timeline.tasks import computed
 
 PRUNE_BUFFER_SECONDS = 10
 """So long before the provider's cache is cold it counts as cold."""

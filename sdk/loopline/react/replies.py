@@ -36,7 +36,7 @@ from loopline.prompt import (
     Piece,
 )
 from loopline.timeline import Body, Completion, Draft, Notes, Pool, Thinking, citations, plan
-from loopline.timeline.waiting import computed, in_parts
+from loopline.timeline.tasks import computed, in_parts
 
 ANSWER_TOOL = "react.answer"
 """The tool whose arguments are the answer; it is never run."""

@@ -84,7 +84,7 @@ from loopline.timeline import (
     TurnResult,
     UserSteer,
 )
-from loopline.timeline.waiting import is_long, settled
+from loopline.timeline.tasks import is_long, settled
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 

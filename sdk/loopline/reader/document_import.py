@@ -36,6 +36,7 @@ from loopline.timeline import (
     child_action,
     decode,
     encode_whole,
+    input_seq_of,
     is_child_of,
     parent_name,
     repository_action,
@@ -309,7 +310,7 @@ def _check_attachments(blocks: Sequence[Block]) -> None:
     for place, block in enumerate(blocks):
         match block.body:
             case UserAttachment() as file:
-                said = attachments.said_with(block)
+                said = input_seq_of(block)
                 if not _is_input(blocks, said, block.turn):
                     raise DocumentError(f"blocks[{place}]: {file.name!r} came with no input")
                 if _digest(file) != file.sha256:

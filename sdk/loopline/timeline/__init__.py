@@ -1,7 +1,8 @@
 """The conversation: its blocks, the folds over them, and the log that keeps them."""
 
-from loopline.timeline import attachments, citations, feedback, kinds, memory_notes, plan
-from loopline.timeline.blobs import BlobStore, MemoryBlobs
+from loopline.timeline import attachments, citations, feedback, memory_notes, plan
+from loopline.timeline.attachments import UserAttachment
+from loopline.timeline.blob_store import BlobStore, MemoryBlobs
 from loopline.timeline.blocks import (
     NEW_TURN,
     AnswerFlag,
@@ -10,6 +11,7 @@ from loopline.timeline.blocks import (
     Body,
     BodyUnion,
     Completion,
+    CustomEvent,
     Decision,
     Draft,
     Effect,
@@ -17,18 +19,14 @@ from loopline.timeline.blocks import (
     Exit,
     ExitReason,
     Feedback,
+    Imported,
     KnowledgeCommit,
     LimitValue,
     Notes,
     Notice,
-    Plan,
-    PlanAck,
     Reaction,
     ResultStatus,
     RunChild,
-    Source,
-    SourceAdded,
-    SourceType,
     TextKept,
     Thinking,
     ToolCalled,
@@ -39,7 +37,6 @@ from loopline.timeline.blocks import (
     TurnHeader,
     Unknown,
     UserAnswer,
-    UserAttachment,
     UserFollowup,
     UserInput,
     UserPrompt,
@@ -47,21 +44,25 @@ from loopline.timeline.blocks import (
     UserSteer,
     UserStop,
     as_entry,
+    input_seq_of,
     stored_type,
 )
-from loopline.timeline.checkpoints import checkpoint, opened, place_for, reaching, trimmed
-from loopline.timeline.children import child_name, depth, is_child_of, parent_name
-from loopline.timeline.codec import body_types, decode, encode, encode_whole
-from loopline.timeline.custom_event import CustomEvent
-from loopline.timeline.documents import block_object, iso
-from loopline.timeline.feedback import Given, Reactions, Satisfaction
-from loopline.timeline.imports import (
-    Imported,
-    ImportedAction,
-    child_action,
-    repository_action,
-    unknown_names,
+from loopline.timeline.checkpoints import Past, checkpoint, opened, place_for, reaching, trimmed
+from loopline.timeline.codec import (
+    UnsoundBody,
+    block_object,
+    body_types,
+    check,
+    decode,
+    encode,
+    encode_whole,
+    is_known_type,
+    iso,
+    matches_types,
+    nearest_type,
+    warm,
 )
+from loopline.timeline.feedback import Given, Reactions, Satisfaction
 from loopline.timeline.log import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -71,35 +72,52 @@ from loopline.timeline.log import (
     ConversationSummary,
     TimelineLog,
     admit,
+    child_name,
+    depth,
+    is_child_of,
+    parent_name,
     title_of,
 )
 from loopline.timeline.memory import MemoryLog
 from loopline.timeline.memory_notes import MemoryNote, MemoryNotes
-from loopline.timeline.models import ModelOverflowed, ModelSwitched, SwitchCause
-from loopline.timeline.past import Past
-from loopline.timeline.plan import MARKS, Moment, Plans, PlanSnapshot, StepStatus
-from loopline.timeline.recorder import Listener, Recorder
-from loopline.timeline.result import PendingCall, TurnResult
-from loopline.timeline.shown import (
+from loopline.timeline.plan import (
+    MARKS,
+    Moment,
+    Plan,
+    PlanAck,
+    PlanHistory,
+    Plans,
+    PlanSnapshot,
+    StepStatus,
+)
+from loopline.timeline.prompt_blocks import (
     RESULT_CHARACTERS,
     CachePoint,
     Checkpoint,
     Hide,
     LedgerLine,
-    PlanHistory,
+    ModelOverflowed,
+    ModelSwitched,
     RangeSummary,
     RoundStart,
     SummaryHint,
+    SwitchCause,
     SystemMessage,
     Window,
+    summary_text,
     turn_id,
 )
-from loopline.timeline.soundness import UnsoundBody, check, warm
-from loopline.timeline.sources import Pool, identity
-from loopline.timeline.spending import Spending, Spent, SpentOn, spent
-from loopline.timeline.summary import summary_text
-from loopline.timeline.timeline import Timeline
-from loopline.timeline.turn import Batch, Turn
+from loopline.timeline.recorder import Listener, Recorder
+from loopline.timeline.request_costs import Spending, Spent, SpentOn, spent
+from loopline.timeline.sources import Pool, Source, SourceAdded, SourceType, identity
+from loopline.timeline.timeline import (
+    ImportedAction,
+    Timeline,
+    child_action,
+    repository_action,
+    unknown_names,
+)
+from loopline.timeline.turn_state import Batch, PendingCall, Turn, TurnResult
 from loopline.timeline.verification import CitedSentence, Overlap, Support, Verification, verify
 
 __all__ = [
@@ -216,10 +234,13 @@ __all__ = [
     "encode_whole",
     "feedback",
     "identity",
+    "input_seq_of",
     "is_child_of",
+    "is_known_type",
     "iso",
-    "kinds",
+    "matches_types",
     "memory_notes",
+    "nearest_type",
     "opened",
     "parent_name",
     "place_for",

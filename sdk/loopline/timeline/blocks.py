@@ -24,19 +24,19 @@ from loopline.refs import (
     SummaryRef,
     parse,
 )
-from loopline.timeline.custom_event import CustomEvent
-from loopline.timeline.imports import Imported
-from loopline.timeline.models import ModelOverflowed, ModelSwitched
-from loopline.timeline.plan import PlanSnapshot, StepStatus
-from loopline.timeline.shown import (
+from loopline.timeline.attachments import UserAttachment
+from loopline.timeline.plan import Plan, PlanAck, PlanHistory
+from loopline.timeline.prompt_blocks import (
     Checkpoint,
     Hide,
-    PlanHistory,
+    ModelOverflowed,
+    ModelSwitched,
     RangeSummary,
     RoundStart,
     SystemMessage,
     turn_id,
 )
+from loopline.timeline.sources import SourceAdded
 
 Effect = Literal["read", "write", "exclusive", "meta"]
 ExitReason = Literal[
@@ -53,7 +53,6 @@ ExitReason = Literal[
 ]
 ResultStatus = Literal["ok", "error", "interrupted", "stopped", "denied"]
 LimitValue = int | float | str | bool | None
-SourceType = Literal["web", "file", "attachment", "manual"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,30 +119,6 @@ class UserStop:
     """The user wants the turn to end: whoever runs it ends it as stopped, and nobody carries it on."""
 
     type: Literal["user.stop"] = "user.stop"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserAttachment:
-    """A file that came with what the user said, which stands `place` blocks before it.
-
-    `data` is the file in base64, of `size` bytes with that sha256 in hexadecimal. `text` is its text form,
-    empty where it has none; of a PDF it may be the beginning. A text is all in `text`, whose UTF-8 are its
-    bytes, and `data` is empty then. `width` and `height` are those of an image, in pixels, which `moves` if
-    it is an animation; `pages` are those of a PDF.
-    """
-
-    name: str
-    mime: str
-    size: int
-    sha256: str
-    data: str
-    text: str = ""
-    width: int = 0
-    height: int = 0
-    moves: bool = False
-    pages: int = 0
-    place: int = 1
-    type: Literal["user.attachment"] = "user.attachment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,59 +290,12 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A plan as it now stands: a whole snapshot, the newest of its id wins."""
-
-    snapshot: PlanSnapshot
-    type: Literal["react.plan"] = "react.plan"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanAck:
-    """The notes of a round changed the statuses of these steps, keyed by the step's number."""
-
-    plan_id: str
-    changes: dict[str, StepStatus]
-    type: Literal["react.plan.ack"] = "react.plan.ack"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """An answer that was held back, because something had still to be answered to."""
 
     text: str
     reason: str
     type: Literal["react.draft"] = "react.draft"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Something citable that a tool found.
-
-    `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with
-    both ends included. `text` is what was shown of it, which the log keeps, so that it reads the same
-    when the source is gone. `objective_relevance` is from 0 to 1, None when nothing measured it.
-    """
-
-    url: str
-    title: str = ""
-    source_type: SourceType = "web"
-    path: str = ""
-    commit: str = ""
-    lines: tuple[int, int] | None = None
-    text: str = ""
-    objective_relevance: float | None = None
-    published_time_iso: str = ""
-    favicon_url: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceAdded:
-    """A source has joined the pool under its number `sid`, which it keeps."""
-
-    sid: int
-    source: Source
-    type: Literal["source.added"] = "source.added"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,6 +318,16 @@ class ArtifactKept:
     text: str
     mime: str = "text/plain"
     type: Literal["artifact.kept"] = "artifact.kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomEvent:
+    """A tool or a workflow emitted an event of its own; `call_id` is empty for a workflow. No prompt shows it."""
+
+    name: str
+    data: Json = None
+    call_id: str = ""
+    type: Literal["event.custom"] = "event.custom"
 
 
 AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "cut"]
@@ -437,6 +375,18 @@ class Exit:
     rounds: int = 0
     elapsed_ms: float = 0.0
     type: Literal["react.exit"] = "react.exit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Every block before this one was imported from a document, which anybody may have written.
+
+    Turns that had not ended there are never run, and repositories named there are never read, unless a
+    person `confirmed` them by the names that `ImportedAction` gives them.
+    """
+
+    confirmed: tuple[str, ...] = ()
+    type: Literal["conv.imported"] = "conv.imported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -576,3 +526,8 @@ def as_entry(block: Block) -> Entry:
 def stored_type(body: Body) -> str:
     """The word by which a body's type is stored."""
     return body.stored_type if isinstance(body, Unknown) else body.type
+
+
+def input_seq_of(block: Block) -> int:
+    """The place of the input that an attachment came with; 0 for what is none."""
+    return block.seq - block.body.place if isinstance(block.body, UserAttachment) else 0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from loopline.timeline.attachments import said_with
+from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
 from loopline.timeline.blocks import (
     Block,
     BodyUnion,
     Exit,
     Feedback,
+    Imported,
     InputBody,
-    Plan,
-    SourceAdded,
     TextKept,
     ToolCalled,
     ToolResult,
@@ -21,14 +21,14 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserRecalled,
     UserSteer,
+    input_seq_of,
 )
 from loopline.timeline.codec import body_types
-from loopline.timeline.imports import Imported
 from loopline.timeline.log import ConversationKey, TimelineLog
-from loopline.timeline.models import ModelOverflowed
-from loopline.timeline.plan import Plans
-from loopline.timeline.shown import Checkpoint, RoundStart
-from loopline.timeline.timeline import TakenBody, Timeline, plans_begun
+from loopline.timeline.plan import Plan, Plans
+from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
+from loopline.timeline.sources import SourceAdded
+from loopline.timeline.timeline import TakenBody, Timeline, plans_begun, turn_number
 
 Learned = Mapping[str, tuple[float, ...]]
 
@@ -188,7 +188,7 @@ class _Mattering:
             block.seq for block in self._blocks if block.turn in turns and _SAID.has(block.body)
         }
         said |= self._pending.keys()
-        said |= {block.seq for block in self._blocks if said_with(block) in self._pending}
+        said |= {block.seq for block in self._blocks if input_seq_of(block) in self._pending}
         return said | {block.seq for block in self._blocks if _settles(block, said)}
 
 
@@ -227,3 +227,67 @@ def _goes_on(blocks: Iterable[Block]) -> bool:
             case ToolResult(call_id=call_id):
                 calls.discard(call_id)
     return bool(turns or calls)
+
+
+@dataclass(slots=True)
+class _Read:
+    whole: Timeline | None = None
+
+
+class Past:
+    """Older blocks of a conversation, as far as a timeline of it goes.
+
+    What was read whole is kept with the timeline, so that it is read once.
+    """
+
+    def __init__(self, log: TimelineLog, conversation: ConversationKey, timeline: Timeline) -> None:
+        self._log = log
+        self._conversation = conversation
+        self._timeline = timeline
+        self._read = timeline.folded(_Read, "past", _Read)
+
+    async def whole(self) -> Timeline:
+        """The conversation from its first block on."""
+        held, base = self._timeline, self._timeline.base
+        if not base.covers:
+            return held
+        whole = self._read.whole
+        if whole is None:
+            found = await self._log.read(self._conversation, limit=base.covers)
+            whole = self._read.whole = Timeline(found)
+        whole.extend(held.after(whole.seq))
+        return whole
+
+    async def holding(self, ref: Ref) -> Timeline:
+        """A timeline in which `find` finds what it finds in the whole."""
+        match ref:
+            case BlockRef(turn_id=turn_id) | CallRef(turn_id=turn_id):
+                return await self._with(turn_number(turn_id))
+            case (
+                ArtifactRef(turn_id=turn_id)
+                | SummaryRef(turn_id=turn_id)
+                | FileRef(turn_id=turn_id)
+            ):
+                return await self._with(turn_number(turn_id))
+            case PlanRef() if self._timeline.find(ref) is None:
+                return Timeline(await self.of_type("react.plan"))
+            case _:
+                return self._timeline
+
+    async def of_type(self, kind: str) -> Sequence[Block]:
+        """Return every block of a stored type, oldest first."""
+        held = self._timeline
+        if not held.base.covers:
+            return [block for block in held.blocks if block.type == kind]
+        found = await self._log.read(self._conversation, types=[kind])
+        return [block for block in found if block.seq <= held.seq]
+
+    async def _with(self, turn: int) -> Timeline:
+        """A timeline in which that turn is whole."""
+        held = self._timeline
+        if not held.base.covers or held.has_whole(turn):
+            return held
+        if self._read.whole is not None:
+            return await self.whole()
+        found = await self._log.read(self._conversation, turn=turn)
+        return Timeline(block for block in found if block.seq <= held.seq)

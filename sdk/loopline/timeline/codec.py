@@ -1,4 +1,4 @@
-"""Bodies to JSON and back: the one place that knows the stored form.
+"""Bodies to JSON and back, and blocks as documents: the one place that knows the stored form.
 
 A stored body is its type, the version of that type, and compact JSON without the type. A type or
 version from a newer loopline comes back as `Unknown`, which encodes to what it came from.
@@ -6,12 +6,17 @@ version from a newer loopline comes back as `Unknown`, which encodes to what it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from datetime import datetime
+from difflib import get_close_matches
 from functools import cache
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
-from loopline.timeline.blocks import Body, Unknown
+from loopline.errors import LooplineError
+from loopline.models import Json, JsonObject, dumps
+from loopline.timeline.blocks import Block, Body, Unknown, UserPrompt, stored_type
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -72,3 +77,99 @@ def _adapters() -> dict[str, TypeAdapter[Body]]:
     from pydantic import TypeAdapter
 
     return {word: TypeAdapter(kind) for word, kind in body_types().items()}
+
+
+class UnsoundBody(LooplineError):
+    """A body holds a value that its type does not allow; the message names the field."""
+
+
+def sound(body: Body) -> tuple[str, int, str]:
+    """The body as `encode` makes it, once it has been read again from that.
+
+    Raises:
+        UnsoundBody: one of its fields has a value of the wrong type, or one that JSON cannot hold.
+    """
+    try:
+        encoded = kind, version, stored = encode(body)
+        again = decode(kind, version, stored)
+        if isinstance(body, Unknown):
+            f"{kind}{stored}".encode()  # of the others the codec has made sure
+    except (ValueError, TypeError, RecursionError) as error:
+        first = str(error).splitlines()
+        raise UnsoundBody(f"{body.type}: {' '.join(first[:3])}") from error
+    if again != body:
+        raise UnsoundBody(f"{body.type}: it would read again as {again!r}")
+    return encoded
+
+
+def check(body: Body) -> None:
+    """Refuse a body that no log would record.
+
+    Raises:
+        UnsoundBody: it is not `sound`.
+    """
+    sound(body)
+
+
+def warm() -> None:
+    """Prepare the codec, which takes a moment the first time; blocks."""
+    check(UserPrompt(text=""))
+
+
+def block_object(block: Block) -> JsonObject:
+    """A block with its place, its name and its body, in which every field of its type is there.
+
+    What of an unknown type would not be written as it is stored is there as `stored` too.
+    """
+    stored = encode_whole(block.body)
+    body = _loaded(stored)
+    exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
+    return {
+        "seq": block.seq,
+        "type": stored_type(block.body),
+        "version": block.body.version if isinstance(block.body, Unknown) else VERSION,
+        "turn_id": block.turn_id,
+        "round": block.round,
+        "n": block.n,
+        "ts": iso(block.ts),
+        "term": block.term,
+        "ref": block.ref,
+        "body": body,
+        **(exact if isinstance(block.body, Unknown) else {}),
+    }
+
+
+def _loaded(stored: str) -> Json:
+    """The value of stored JSON; None of what is no JSON, as only an unknown type may hold."""
+    try:
+        return cast("Json", json.loads(stored))
+    except ValueError:
+        return None
+
+
+def iso(moment: datetime) -> str:
+    """UTC to the millisecond, as `2026-03-21T10:00:00.000Z`."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def matches_types(kind: str, types: Sequence[str]) -> bool:
+    """Whether a stored type is one of these or below one, as `react.tool.call` is below `react.tool`."""
+    return any(kind == one or kind.startswith(f"{one}.") for one in types)
+
+
+def is_known_type(kind: str) -> bool:
+    """Whether this loopline has such a type, or types below it."""
+    return kind in _known()
+
+
+def nearest_type(kind: str) -> str:
+    """The known type, or beginning of types, that is written most like this one."""
+    (found,) = get_close_matches(kind, _known(), n=1, cutoff=0)
+    return found
+
+
+@cache
+def _known() -> tuple[str, ...]:
+    """Every type and every beginning of one, in alphabetical order."""
+    parts = [word.split(".") for word in body_types()]
+    return tuple(sorted({".".join(one[:end]) for one in parts for end in range(1, len(one) + 1)}))

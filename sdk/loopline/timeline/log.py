@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from loopline.timeline.blocks import (
     UserInput,
     UserPrompt,
 )
-from loopline.timeline.shown import RoundStart
+from loopline.timeline.prompt_blocks import RoundStart
 
 logger: logging.Logger = logging.getLogger("loopline")
 
@@ -374,3 +375,29 @@ def title_of(entries: Sequence[Entry]) -> str:
             words = " ".join(entry.body.text.split())
             return words if len(words) <= TITLE_LENGTH else f"{words[: TITLE_LENGTH - 1]}…"
     return ""
+
+
+_CHILD = re.compile(r"(.+)~c[0-9.]+", re.DOTALL)
+
+
+def child_name(parent: str, call_id: str, n: int) -> str:
+    """What the n-th child of a call is called, counted from 1."""
+    return f"{parent}~{call_id}" if n == 1 else f"{parent}~{call_id}.{n}"
+
+
+def is_child_of(name: str, call_id: str) -> bool:
+    """Whether a call of that id can have begun a child run of that name."""
+    first, _, number = name.rpartition(".")
+    return name.endswith(f"~{call_id}") or (number.isdecimal() and first.endswith(f"~{call_id}"))
+
+
+def parent_name(name: str) -> str | None:
+    """The conversation whose call began this one; None when it is no child run."""
+    found = _CHILD.fullmatch(name)
+    return None if found is None else found[1]
+
+
+def depth(name: str) -> int:
+    """How many calls stand above: 0 for a conversation of a person's."""
+    above = parent_name(name)
+    return 0 if above is None else depth(above) + 1

@@ -11,10 +11,8 @@ from datetime import datetime
 
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
-from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, as_entry, stored_type
-from loopline.timeline.children import parent_name
-from loopline.timeline.imports import Imported
-from loopline.timeline.kinds import is_among
+from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, Imported, as_entry, stored_type
+from loopline.timeline.codec import matches_types, sound
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
     ConversationKey,
@@ -27,10 +25,10 @@ from loopline.timeline.log import (
     check_known,
     check_restored,
     check_room,
+    parent_name,
     title_of,
     warn_if_nearly_full,
 )
-from loopline.timeline.soundness import sound
 
 
 @dataclass(slots=True)
@@ -131,7 +129,7 @@ class MemoryLog:
         before = [every[seq - 1] for seq in sorted(set(also)) if 0 < seq <= min(after, len(every))]
         found = every[after:]
         if types:
-            found = [block for block in found if is_among(block.type, types)]
+            found = [block for block in found if matches_types(block.type, types)]
         if turn is not None:
             found = [block for block in found if block.turn == turn]
         found = found[:limit]

@@ -101,6 +101,31 @@ class PlanSnapshot:
         return [self.line(number) for number in range(1, len(self.steps) + 1)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan as it now stands: a whole snapshot, the newest of its id wins."""
+
+    snapshot: PlanSnapshot
+    type: Literal["react.plan"] = "react.plan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAck:
+    """The notes of a round changed the statuses of these steps, keyed by the step's number."""
+
+    plan_id: str
+    changes: dict[str, StepStatus]
+    type: Literal["react.plan.ack"] = "react.plan.ack"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanHistory:
+    """Every plan but the current one as it stood when its blocks were summed up."""
+
+    text: str
+    type: Literal["react.plan.history"] = "react.plan.history"
+
+
 @dataclass(frozen=True, slots=True)
 class Moment:
     """When and in which turn something happens to a plan."""

@@ -11,12 +11,12 @@ from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import OutputType
 from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
+from loopline.timeline.checkpoints import Past
 from loopline.timeline.log import ConversationKey, TimelineLog
-from loopline.timeline.past import Past
-from loopline.timeline.shown import turn_id
+from loopline.timeline.prompt_blocks import turn_id
+from loopline.timeline.tasks import ended
 from loopline.timeline.timeline import Timeline
-from loopline.timeline.turn import Turn
-from loopline.timeline.waiting import ended
+from loopline.timeline.turn_state import Turn
 
 Listener = Callable[[Block], None]
 

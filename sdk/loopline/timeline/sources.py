@@ -6,9 +6,8 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import unquote
-
-from loopline.timeline.blocks import Source, SourceAdded
 
 _TRACKING = frozenset({"gclid", "fbclid"})
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
@@ -18,6 +17,39 @@ _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?")
 _UNPRINTED = re.compile(r"[^!-~]+")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]")
 _NO_HOST = re.compile(r"[/?#@:%\[\]\\\s\x00-\x1f]")
+
+
+SourceType = Literal["web", "file", "attachment", "manual"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Something citable that a tool found.
+
+    `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with
+    both ends included. `text` is what was shown of it, which the log keeps, so that it reads the same
+    when the source is gone. `objective_relevance` is from 0 to 1, None when nothing measured it.
+    """
+
+    url: str
+    title: str = ""
+    source_type: SourceType = "web"
+    path: str = ""
+    commit: str = ""
+    lines: tuple[int, int] | None = None
+    text: str = ""
+    objective_relevance: float | None = None
+    published_time_iso: str = ""
+    favicon_url: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceAdded:
+    """A source has joined the pool under its number `sid`, which it keeps."""
+
+    sid: int
+    source: Source
+    type: Literal["source.added"] = "source.added"
 
 
 @dataclass(slots=True)

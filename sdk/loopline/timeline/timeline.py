@@ -14,35 +14,32 @@ from itertools import islice, takewhile
 from typing import TypeVar
 
 from loopline.refs import ArtifactRef, BlockRef, CallRef, FileRef, PlanRef, Ref, SummaryRef
-from loopline.timeline.attachments import said_with
+from loopline.timeline.attachments import UserAttachment
 from loopline.timeline.blocks import (
     ArtifactKept,
     Block,
     BodyUnion,
     Exit,
     Feedback,
+    Imported,
     KnowledgeCommit,
-    Plan,
-    SourceAdded,
     TextKept,
     ToolCalled,
     ToolResult,
     TurnHeader,
     Unknown,
-    UserAttachment,
     UserFollowup,
     UserInput,
     UserPrompt,
     UserRecalled,
     UserSteer,
+    input_seq_of,
 )
 from loopline.timeline.feedback import Reactions
-from loopline.timeline.imports import Imported, repository_action
-from loopline.timeline.models import ModelOverflowed
-from loopline.timeline.plan import Plans
-from loopline.timeline.shown import Checkpoint, RoundStart, turn_id
-from loopline.timeline.sources import Pool
-from loopline.timeline.turn import Turn
+from loopline.timeline.plan import Plan, Plans
+from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id
+from loopline.timeline.sources import Pool, SourceAdded
+from loopline.timeline.turn_state import Turn
 
 F = TypeVar("F")
 
@@ -223,7 +220,7 @@ class Timeline:
         """The files that came with the input at that place."""
         first = _count(self.blocks, seq)
         return list(
-            takewhile(lambda block: said_with(block) == seq, islice(self.blocks, first, None))
+            takewhile(lambda block: input_seq_of(block) == seq, islice(self.blocks, first, None))
         )
 
     def find(self, ref: Ref) -> Block | None:
@@ -354,6 +351,30 @@ class Timeline:
                 self.reactions.take(block)
             case Unknown():
                 self.unknown = self.unknown or block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedAction:
+    """Something in a document that would act once it is confirmed; `text` says how."""
+
+    name: str
+    text: str
+
+
+def repository_action(repository: str) -> str:
+    """The name by which reading from a repository is confirmed."""
+    return f"repository:{repository}"
+
+
+def child_action(conversation: str) -> str:
+    """The name by which it is confirmed that a conversation is the child run of another one."""
+    return f"child:{conversation}"
+
+
+def unknown_names(confirmed: Sequence[str], actions: Sequence[ImportedAction]) -> list[str]:
+    """The names that are confirmed although no action has them."""
+    names = {action.name for action in actions}
+    return [name for name in confirmed if name not in names]
 
 
 def _count(blocks: Sequence[Block], seq: int) -> int:

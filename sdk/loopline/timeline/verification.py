@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Literal
 
 from loopline.timeline import citations
-from loopline.timeline.blocks import Source
 from loopline.timeline.citations import Citation
+from loopline.timeline.sources import Source
 
 Support = Literal["supported", "weak", "unsupported", "no text kept"]
 

@@ -23,7 +23,7 @@ from loopline.models import Json, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import CustomEvent, LimitValue, Moment, Timeline, TurnResult
-from loopline.timeline.waiting import settled
+from loopline.timeline.tasks import settled
 from loopline.tools.outcome import as_json
 
 Deps = TypeVar("Deps", covariant=True, default=None)

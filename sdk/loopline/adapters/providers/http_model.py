@@ -24,7 +24,7 @@ from loopline.models import (
     ToolSpec,
     public_url,
 )
-from loopline.timeline.waiting import computed
+from loopline.timeline.tasks import computed
 
 DRAIN_SECONDS = 0.2
 """How long the end of a reply that is over is waited for."""

@@ -22,7 +22,7 @@ from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads
 from loopline.adapters.sql.store_writer import LeaseClaim
 from loopline.errors import ConflictError, StoreError
 from loopline.timeline import ConversationKey
-from loopline.timeline.waiting import settled
+from loopline.timeline.tasks import settled
 
 LEASE_SECONDS = 10.0
 BEATS_PER_LEASE = 4

@@ -31,7 +31,7 @@ from loopline.adapters.sql.schema import (
 from loopline.adapters.sql.sqlite import execute_many
 from loopline.adapters.sql.statements import LINKS_PER_QUERY
 from loopline.errors import StoreError, StoreVersion
-from loopline.timeline.blobs import LARGE_BYTES
+from loopline.timeline.blob_store import LARGE_BYTES
 from loopline.timeline.chain import START
 
 _FORGOTTEN = "EXISTS (SELECT 1 FROM tombstones WHERE conversation = {})"

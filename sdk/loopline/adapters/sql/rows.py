@@ -29,7 +29,7 @@ from loopline.adapters.sql.statements import (
 from loopline.errors import StoreError
 from loopline.models import dumps
 from loopline.timeline import Block, Body, ConversationKey, ConversationSummary, Entry, decode
-from loopline.timeline.blobs import LARGE_BYTES, BlobStore
+from loopline.timeline.blob_store import LARGE_BYTES, BlobStore
 from loopline.timeline.chain import (
     START,
     Audit,
@@ -41,7 +41,7 @@ from loopline.timeline.chain import (
     milliseconds_of,
     place_of,
 )
-from loopline.timeline.soundness import sound
+from loopline.timeline.codec import sound
 
 SURVIVE_POWER_LOSS = {
     "user.prompt",

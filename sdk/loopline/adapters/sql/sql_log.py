@@ -32,10 +32,10 @@ from loopline.adapters.sql.store_writer import StoreWriter, purge
 from loopline.clock import Clock, SystemClock
 from loopline.errors import StoreError
 from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry
-from loopline.timeline.blobs import BlobStore
+from loopline.timeline.blob_store import BlobStore
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
-from loopline.timeline.waiting import settled
+from loopline.timeline.tasks import settled
 
 T = TypeVar("T")
 

@@ -24,7 +24,7 @@ from loopline.adapters.sql.sqlite import (
     write_engine,
 )
 from loopline.errors import StoreError
-from loopline.timeline.blobs import BlobStore
+from loopline.timeline.blob_store import BlobStore
 
 COPY_ATTEMPTS = 100
 """A backup copies the database again when conversations with blobs were forgotten meanwhile."""

@@ -27,7 +27,7 @@ from loopline.adapters.sql.store_file import idle_stamp
 from loopline.adapters.sql.store_writer import StoreWriter
 from loopline.errors import LooplineError, StoreError
 from loopline.timeline import Block
-from loopline.timeline.waiting import ended, settled
+from loopline.timeline.tasks import ended, settled
 
 T = TypeVar("T")
 

@@ -46,7 +46,7 @@ from loopline.timeline import (
     stored_type,
     title_of,
 )
-from loopline.timeline.blobs import BlobStore
+from loopline.timeline.blob_store import BlobStore
 from loopline.timeline.chain import milliseconds_of
 from loopline.timeline.log import (
     DEFAULT_LIMITS,

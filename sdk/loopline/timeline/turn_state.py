@@ -1,14 +1,18 @@
-"""A turn as it stands: the fold of its blocks."""
+"""A turn as it stands, which is the fold of its blocks, and the result it ends with."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from json import dumps
+from typing import Generic
 
-from loopline.models import Usage
+from typing_extensions import TypeVar
+
+from loopline.models import JsonObject, Usage
 from loopline.timeline.blocks import (
     Block,
     BodyUnion,
@@ -16,6 +20,7 @@ from loopline.timeline.blocks import (
     Decision,
     Draft,
     Exit,
+    ExitReason,
     Notice,
     RunChild,
     ToolCalled,
@@ -28,8 +33,8 @@ from loopline.timeline.blocks import (
     UserPrompt,
     UserStop,
 )
-from loopline.timeline.models import ModelOverflowed, ModelSwitched
-from loopline.timeline.shown import RangeSummary, RoundStart
+from loopline.timeline.prompt_blocks import ModelOverflowed, ModelSwitched, RangeSummary, RoundStart
+from loopline.timeline.sources import Source
 
 NO_USAGE = Usage()
 
@@ -251,3 +256,43 @@ def _digest(call: ToolCalled) -> str:
     """Digest the tool and the arguments of a call, in whatever order these are named."""
     said = dumps([call.tool, call.arguments], sort_keys=True)
     return sha256(said.encode()).hexdigest()
+
+
+T_co = TypeVar("T_co", covariant=True, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall:
+    """A call that waits for its result from outside."""
+
+    call_id: str
+    tool: str
+    arguments: JsonObject
+    question: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult(Generic[T_co]):
+    """What came of a turn.
+
+    `output` is the answer as a value of the turn's output type; None without one, and where the answer is
+    no such value.
+
+    `sources` are those the answer cites, in the order of their first mention. `rounds` counts
+    decisions. `usage` and `cost` are those of the turn and of the child runs that its calls began;
+    `cost` is None while nobody knows a price. `late_input` holds what the user said too late for this
+    turn: it waits for the next one.
+    """
+
+    answer: str
+    turn_id: str
+    exit_reason: ExitReason
+    ok: bool
+    error: str = ""
+    rounds: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    sources: Sequence[Source] = ()
+    pending: Sequence[PendingCall] = ()
+    late_input: Sequence[str] = ()
+    output: T_co | None = None

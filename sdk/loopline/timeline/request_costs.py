@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loopline.models import Usage, find_model_facts
-from loopline.timeline.blocks import (
-    Block,
-    BodyUnion,
-    Decision,
-    RunChild,
-    ToolsSelected,
-)
-from loopline.timeline.models import ModelSwitched, SwitchCause
-from loopline.timeline.shown import RangeSummary
+from loopline.timeline.blocks import Block, BodyUnion, Decision, RunChild, ToolsSelected
+from loopline.timeline.prompt_blocks import ModelSwitched, RangeSummary, SwitchCause
 
 SpendingBody = Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChild
 """What says that a request to a model is over."""

@@ -1,4 +1,4 @@
-"""Waiting for what must not be left half done."""
+"""Helpers for asyncio: wait for work that must be finished, and keep long work off the event loop."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""Bodies about prompts: what a round was shown, and what stands for what it was not shown."""
+"""Bodies about prompts: what a round was shown, which model was asked, and what stands for older blocks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from loopline.models import AnswerWay, AttachmentSupport, TailKind, Usage
+from loopline.refs import DocumentRef
 
 
 def turn_id(turn: int) -> str:
@@ -182,14 +184,6 @@ class RangeSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanHistory:
-    """Every plan but the current one as it stood when its blocks were summed up."""
-
-    text: str
-    type: Literal["react.plan.history"] = "react.plan.history"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """From where a conversation can be opened: what is needed of the blocks from seq 1 to `covers`.
 
@@ -208,3 +202,72 @@ class Checkpoint:
     plans: int = 0
     learned: dict[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
     type: Literal["conv.checkpoint"] = "conv.checkpoint"
+
+
+SwitchCause = Literal["refusal", "unavailable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSwitched:
+    """A model gave no answer, and the next one of the chain is asked the same.
+
+    After a "refusal" it is asked for the rest of the turn, of one that was "unavailable" for this request.
+    That one stands at the `place` of the chain, from 0. `text` is what the model or its error said;
+    `usage` and `cost` are what the attempt used.
+    """
+
+    model: str
+    to: str
+    why: SwitchCause
+    place: int
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = None
+    type: Literal["react.model"] = "react.model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOverflowed:
+    """A model found a request too long, of `tokens` by our estimate; it is taken to have this `window`.
+
+    `text` is what it said.
+    """
+
+    model: str
+    tokens: int
+    window: int
+    text: str = ""
+    type: Literal["react.overflow"] = "react.overflow"
+
+
+def summary_text(summary: RangeSummary) -> str:
+    """Everything the summary says, section by section; a section without lines is left out."""
+    return "\n".join(_lines(summary))
+
+
+def _lines(summary: RangeSummary) -> Iterator[str]:
+    end = ", in part" if summary.split else ""
+    first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
+    yield f"[SUMMARY] of {first} to {last}{end}. react.read gives what any ref below names, whole."
+    if summary.text:
+        yield summary.text
+    yield from _section("[MEMORY NOTES]", summary.notes)
+    if summary.dropped_notes:
+        yield f"{summary.dropped_notes} older memory notes: {DocumentRef(name='conv:notes')}"
+    yield from _section("[REFERRED TO LATER]", summary.carried)
+    yield from _section("[SOURCES CITED]", summary.sources)
+    if summary.dropped_sources:
+        yield f"{summary.dropped_sources} older sources: {DocumentRef(name='conv:sources_pool')}"
+    yield from _section("[BLOCKS]", summary.ledger)
+    if summary.dropped:
+        older = f", and {summary.older} has lines for some" if summary.older else ""
+        yield (
+            f"{summary.dropped} blocks that say little had no room: "
+            f"artifact:conv.timeline.v1 has every block{older}."
+        )
+
+
+def _section(heading: str, lines: Sequence[LedgerLine]) -> Iterator[str]:
+    if lines:
+        yield heading
+        yield from (f"{line.ref} {line.words}" for line in lines)
