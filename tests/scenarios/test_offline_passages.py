@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loopline.adapters.offline import OfflineModel
 from loopline.adapters.offline.english import stem
-from loopline.adapters.offline.evidence import passages
+from loopline.adapters.offline.evidence import parse_passages
 from loopline.adapters.offline.sentences import code_sentences, sentences
 from loopline.models import (
     AssistantMessage,
@@ -69,7 +69,9 @@ def test_no_passage_and_no_question_makes_it_raise(question: str, text: str, pat
 @settings(deadline=None)
 @given(text=TEXTS)
 def test_only_sources_that_were_given_are_cited(text: str) -> None:
-    given_sids = {str(passage.sid) for passage in passages(f"[[S:1]] A — ks:a@c#L1-L1\n{text}")}
+    given_sids = {
+        str(passage.sid) for passage in parse_passages(f"[[S:1]] A — ks:a@c#L1-L1\n{text}")
+    }
 
     cited = set(re.findall(r"\[\[S:(\d+)\]\]", answer("Why is the cache a word?", "a.rst", text)))
 
@@ -181,7 +183,7 @@ It has a version.
 def key(): ...
 … cut: 900 characters; the whole is ks:src/cache.py@abc1234#L1-L4"""
 
-    first, second = passages(result)
+    first, second = parse_passages(result)
 
     assert (first.sid, first.title, first.path) == (3, "Caching > Keys", "docs/a%20b.rst")
     assert (first.lines, first.cut) == ((10, 20), False)

@@ -1,4 +1,7 @@
-"""Stems: what the forms of an English word share (Porter, 1980, lightly abridged)."""
+"""English words: their stems, their synonyms, and how much they say about what a text is about.
+
+The stems are those of Porter (1980), lightly abridged.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Suffix, what takes its place, and how many vowel-consonant runs must stand before it.
+# Each suffix with its replacement, for words with a vowel-consonant run before the suffix.
 _SECOND = (
     ("ational", "ate"), ("ization", "ize"), ("isation", "ize"), ("fulness", "ful"),
     ("ousness", "ous"), ("iveness", "ive"), ("tional", "tion"), ("biliti", "ble"),
@@ -23,7 +26,7 @@ _FOURTH = (
     "ement", "ance", "ence", "able", "ible", "ment", "sion", "tion", "ant", "ent", "ism", "ate",
     "iti", "ous", "ive", "ize", "ise", "ure", "al", "er", "or", "ic", "ou",
 )  # fmt: skip
-_WHOLE = frozenset({"evening", "morning", "string", "during", "thing", "building", "wedding"})
+_UNSTEMMED = frozenset({"evening", "morning", "string", "during", "thing", "building", "wedding"})
 _RUN = re.compile(r"[aeiouy][^aeiouy]")
 _VOWEL = re.compile(r"[aeiouy]")
 _DOUBLED = re.compile(r"([^aeiouylsz])\1$")
@@ -31,42 +34,42 @@ _SHORT = re.compile(r"(?:^|.*[^aeiouy])[aeiouy][^aeiouywx]$")
 
 
 @lru_cache(maxsize=65_536)
-def stem(word: str) -> str:
-    """The stem of a word in lower case; words of other scripts, numbers and short ones stay."""
-    if len(word) < 4 or not word.isascii() or not word.isalpha():
-        return word
-    if word in _WHOLE:
-        return word
-    plain = _without_y(_without_past(_without_plural(word)))
-    for suffixes, least in ((_SECOND, 1), (_THIRD, 1)):
-        plain = _replaced(plain, suffixes, least)
-    return _without_e(_without_ending(plain))
+def stem(term: str) -> str:
+    """Return the stem of a lower-case word; short words, numbers and other scripts stay as they are."""
+    if len(term) < 4 or not term.isascii() or not term.isalpha() or term in _UNSTEMMED:
+        return term
+    term = _without_past(_without_plural(term))
+    if term.endswith("y") and _VOWEL.search(term[:-1]):
+        term = term[:-1] + "i"
+    term = _replaced(_replaced(term, _SECOND), _THIRD)
+    return _without_e(_without_ending(term))
 
 
 def _measure(text: str) -> int:
+    """Return Porter's measure: the number of vowel-consonant runs."""
     return len(_RUN.findall(text))
 
 
-def _without_plural(word: str) -> str:
-    if word.endswith("sses"):
-        return word[:-2]
-    if word.endswith("ies"):
-        return word[:-3] + ("y" if len(word) > 4 else "ie")
-    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+def _without_plural(term: str) -> str:
+    if term.endswith("sses"):
+        return term[:-2]
+    if term.endswith("ies"):
+        return term[:-3] + ("y" if len(term) > 4 else "ie")
+    return term[:-1] if term.endswith("s") and not term.endswith(("ss", "us", "is")) else term
 
 
-def _without_past(word: str) -> str:
-    if word.endswith("eed"):
-        return word[:-1] if _measure(word[:-3]) else word
+def _without_past(term: str) -> str:
+    if term.endswith("eed"):
+        return term[:-1] if _measure(term[:-3]) else term
     for suffix in ("ed", "ing"):
-        head = word.removesuffix(suffix)
-        if head != word and len(head) > 1 and _VOWEL.search(head):
+        head = term.removesuffix(suffix)
+        if head != term and len(head) > 1 and _VOWEL.search(head):
             return _restored(head)
-    return word
+    return term
 
 
 def _restored(head: str) -> str:
-    """What stood before `ed` or `ing`: cach(e), plann(p)ed once, fil(e)."""
+    """Return the verb before `ed` or `ing`: cach(e), plan from plann, fil(e)."""
     if head.endswith(("at", "bl", "iz")):
         return head + "e"
     if _DOUBLED.search(head):
@@ -74,35 +77,31 @@ def _restored(head: str) -> str:
     return head + "e" if _measure(head) == 1 and _SHORT.match(head) else head
 
 
-def _without_y(word: str) -> str:
-    return word[:-1] + "i" if word.endswith("y") and _VOWEL.search(word[:-1]) else word
+def _replaced(term: str, suffixes: tuple[tuple[str, str], ...]) -> str:
+    for suffix, replacement in suffixes:
+        if term.endswith(suffix):
+            head = term.removesuffix(suffix)
+            return head + replacement if _measure(head) else term
+    return term
 
 
-def _replaced(word: str, suffixes: tuple[tuple[str, str], ...], least: int) -> str:
-    for suffix, instead in suffixes:
-        if word.endswith(suffix):
-            head = word.removesuffix(suffix)
-            return head + instead if _measure(head) >= least else word
-    return word
-
-
-def _without_ending(word: str) -> str:
+def _without_ending(term: str) -> str:
     for suffix in _FOURTH:
-        if word.endswith(suffix):
-            kept = 1 if suffix in ("sion", "tion") else 0
-            head = word[: len(word) - len(suffix)]
-            return head + suffix[:kept] if _measure(head + suffix[:kept]) > 1 else word
-    return word
+        if term.endswith(suffix):
+            letters = 1 if suffix in ("sion", "tion") else 0
+            head = term[: len(term) - len(suffix) + letters]
+            return head if _measure(head) > 1 else term
+    return term
 
 
-def _without_e(word: str) -> str:
-    if word.endswith("e") and _measure(word[:-1]) >= 1 and len(word) > 4:
-        word = word[:-1]
-    return word[:-1] if word.endswith("ll") and _measure(word) > 1 else word
+def _without_e(term: str) -> str:
+    if term.endswith("e") and _measure(term[:-1]) >= 1 and len(term) > 4:
+        term = term[:-1]
+    return term[:-1] if term.endswith("ll") and _measure(term) > 1 else term
 
 
-# One row, one meaning. General to software; nothing here is about one project.
-_ROWS = """
+# One meaning a row, from software in general, never from one project.
+_SYNONYM_ROWS = """
 abort cancel revoke
 accept allow permit enable
 access permission privilege right authorization
@@ -307,34 +306,34 @@ wrong incorrect invalid
 """
 
 
-def _table() -> dict[str, dict[str, str]]:
-    """For each stem the stems that may stand for it, each with a word to search by."""
+def _synonym_table() -> dict[str, dict[str, str]]:
+    """Return, for each stem, the stems of its synonyms, each with a word to search for."""
     table: dict[str, dict[str, str]] = {}
-    for row in _ROWS.split("\n"):
-        kin = {stem(word): word for word in row.split()}
-        for each in kin:
-            table.setdefault(each, {}).update({k: word for k, word in kin.items() if k != each})
+    for row in _SYNONYM_ROWS.split("\n"):
+        terms = {stem(term): term for term in row.split()}
+        for key in terms:
+            table.setdefault(key, {}).update({k: term for k, term in terms.items() if k != key})
     return table
 
 
-_TABLE = _table()
+_SYNONYMS = _synonym_table()
 
 
-def kin_of(word: str) -> frozenset[str]:
-    """The stems of words that may stand for the one with this stem."""
-    return frozenset(_TABLE.get(word, {}))
+def synonym_stems(term_stem: str) -> frozenset[str]:
+    """Return the stems of the synonyms of the word with this stem."""
+    return frozenset(_SYNONYMS.get(term_stem, {}))
 
 
-def words_like(word: str) -> tuple[str, ...]:
-    """The words themselves."""
-    return tuple(_TABLE.get(word, {}).values())
+def synonyms(term_stem: str) -> tuple[str, ...]:
+    """Return the synonyms of the word with this stem."""
+    return tuple(_SYNONYMS.get(term_stem, {}).values())
 
 
-def _listed(text: str) -> frozenset[str]:
+def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-STOP_WORDS = _listed(
+STOP_WORDS = _word_set(
     """a about above after again all along also always am an and any are aren't as at away be
     because been before being below between both but by can can't cannot could couldn't did
     didn't do does doesn't doing don't down during each either else even ever every for from
@@ -350,8 +349,8 @@ STOP_WORDS = _listed(
     will with within without won't would wouldn't yet you your yours yourself tell explain mean
     means anyone anybody anything everything everyone nothing"""
 )
-# Said in questions about anything at all.
-GENERAL = _listed(
+# Words of questions about any subject.
+GENERAL = _word_set(
     """actually add able allow allowed another answer appear ask asked available back bad become
     begin behave behaviour behavior best better big bring call called case cause certain change
     come coming concern correct correctly day deal decide describe detail different directly do
@@ -369,8 +368,8 @@ GENERAL = _listed(
     twice two typical typically understand unlike use used useful user uses using usual usually
     various want way whole wish work working works write wrong year"""
 )
-# Found on every other page about software: they narrow little.
-COMMON = _listed(
+# Words of almost every page about software, which narrow a search little.
+COMMON = _word_set(
     """action api app application argument attribute base body bool boolean browser bug build byte
     character check class click client code command comment config configuration configure
     content context control copy create data database date default define definition delete
@@ -393,47 +392,49 @@ _POSSESSIVE = re.compile(r"['\u2019]s$")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A word as written, its place among the words, the stem of the whole and those of its parts."""
+class Token:
+    """A word as written, its position among the words, its stem, and the stems of its parts."""
 
     written: str
-    place: int
+    position: int
     stem: str
     parts: tuple[str, ...]
 
 
-def words(text: str) -> Iterator[Word]:
-    """Every word; `cache_page`, `many-to-many` and `CacheKey` are one word with parts."""
-    for place, match in enumerate(_COMPOUND.finditer(text)):
+def tokens(text: str) -> Iterator[Token]:
+    """Yield every word; `cache_page`, `many-to-many` and `CacheKey` are single words with parts."""
+    for position, match in enumerate(_COMPOUND.finditer(text)):
         written = _POSSESSIVE.sub("", match[0])
         parts = tuple(stem(part.lower()) for part in _PART.findall(written))
-        yield Word(written, place, stem(written.lower()), parts if len(parts) > 1 else ())
+        yield Token(written, position, stem(written.lower()), parts if len(parts) > 1 else ())
 
 
 def stems(text: str) -> dict[str, list[int]]:
-    """The stems in the text, whole words and parts, with the places where they stand."""
-    found: dict[str, list[int]] = {}
-    for word in words(text):
-        for each in {word.stem, *word.parts}:
-            found.setdefault(each, []).append(word.place)
-    return found
+    """Return the stems of the words in a text and of their parts, each with its positions."""
+    positions: dict[str, list[int]] = {}
+    for token in tokens(text):
+        for key in {token.stem, *token.parts}:
+            positions.setdefault(key, []).append(token.position)
+    return positions
 
 
-def is_name(word: str, *, first: bool) -> bool:
-    """Whether a word looks like a name: an identifier, a product, a version, an acronym.
+def is_name(term: str, *, first: bool) -> bool:
+    """Return whether a word looks like a name: an identifier, a product, a version, an acronym.
 
-    The capital of a sentence's first word says nothing.
+    The capital of a sentence's `first` word does not make it a name.
     """
-    if "_" in word or _CAMEL.search(word) or any(letter.isdigit() for letter in word):
-        return len(word) > 1
-    if "." in word or (word.isupper() and len(word) > 1):
+    if "_" in term or _CAMEL.search(term) or any(letter.isdigit() for letter in term):
+        return len(term) > 1
+    if "." in term or (term.isupper() and len(term) > 1):
         return True
-    return word[:1].isupper() and not first
+    return term[:1].isupper() and not first
 
 
-def shares_root(one: str, other: str) -> bool:
-    """Whether two stems are so alike that their words are kin: `disclos`, `disclosur`."""
-    least, most = sorted((len(one), len(other)))
-    if least < 5 or most - least > 3:
+def shares_root(stem_a: str, stem_b: str) -> bool:
+    """Return whether two stems come from one root, such as `disclos` and `disclosur`."""
+    shorter, longer = sorted((len(stem_a), len(stem_b)))
+    if shorter < 5 or longer - shorter > 3:
         return False
-    return one[:least] == other[:least] or (least >= 7 and one[: least - 1] == other[: least - 1])
+    return stem_a[:shorter] == stem_b[:shorter] or (
+        shorter >= 7 and stem_a[: shorter - 1] == stem_b[: shorter - 1]
+    )

@@ -1,4 +1,4 @@
-"""The embedded default model: it plans, searches, reads and quotes, each step read off the prompt."""
+"""The embedded default model: it plans, searches, reads and quotes, and takes every step from the prompt."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from loopline.adapters.offline.answers import answer, catalogue, hopeful
-from loopline.adapters.offline.evidence import Evidence, gather, readable, weigh
-from loopline.adapters.offline.prompt_turn import Done, Turn, read, traced
-from loopline.adapters.offline.queries import again, forms, key_terms
-from loopline.adapters.offline.question import Question, follow
+from loopline.adapters.offline.answers import answer, catalogue, is_answerable
+from loopline.adapters.offline.evidence import Evidence, rank_passages, refs_to_read, weigh
+from loopline.adapters.offline.prompt_turn import PromptTurn, answer_from_trace, read_turn
+from loopline.adapters.offline.queries import first_queries, further_queries, key_terms
+from loopline.adapters.offline.question import Question, parse_question
 from loopline.errors import ModelError
 from loopline.models import (
     Capabilities,
@@ -30,11 +30,12 @@ SEARCH_LIMIT = 8
 SEARCH_ROUNDS = 2
 TITLE_WORDS = 8
 CHARACTERS_PER_TOKEN = 4
+FAILURE_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What to say next, in pieces, and what to call."""
+    """A step of the turn: the text in pieces, and the calls."""
 
     pieces: tuple[str, ...]
     calls: tuple[ToolCall, ...] = ()
@@ -50,7 +51,7 @@ class OfflineModel:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Tool calls, and a window that fits whatever there is to read; it costs nothing."""
+        """Return its capabilities: tool calls, a window large enough for any text, and no costs."""
         return Capabilities(
             tool_call=True,
             write_decisions=False,
@@ -60,13 +61,13 @@ class OfflineModel:
         )
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The reply, an answer sentence by sentence.
+        """Yield the reply, an answer sentence by sentence.
 
         Raises:
-            ModelError: decisions are to travel as text, which it does not read.
+            ModelError: the protocol puts decisions into the text, which this model does not read.
         """
         if prompt.options.protocol != "native":
-            raise ModelError("offline decides by native calls: leave the protocol to it")
+            raise ModelError("the model offline makes native tool calls: set no protocol for it")
         move = await asyncio.to_thread(next_move, prompt)
         for piece in move.pieces:
             yield TextDelta(text=piece)
@@ -81,97 +82,91 @@ class OfflineModel:
 
 
 def next_move(prompt: Prompt) -> Move:
-    """The next step of the turn that the prompt shows."""
-    turn = read(prompt)
+    """Return the next step of the turn that the prompt shows."""
+    turn = read_turn(prompt)
     match prompt.purpose:
         case "title":
-            return Move((_title(turn),))
+            text = " ".join(question.text for question in turn.questions)
+            terms = (text or " ".join(turn.previous)).split()
+            return Move((" ".join(terms[:TITLE_WORDS]),))
         case "summary" | "selection":
-            return Move(())  # whoever asks for one has a mechanical way of their own
-        case "answer" if told := traced(prompt):
-            return Move((told,))
+            return Move(())  # the loop has a mechanical way for both
+        case "answer" if text := answer_from_trace(prompt):
+            return Move((text,))
         case "decision" | "answer":
-            return _Reader(prompt, turn).move()
+            return _TurnReader(prompt, turn).move()
 
 
-def _title(turn: Turn) -> str:
-    said = " ".join(each.text for each in turn.asked) or " ".join(turn.before)
-    return " ".join(said.split()[:TITLE_WORDS])
+class _TurnReader:
+    """One step of a turn, as a function of the prompt."""
 
-
-class _Reader:
-    """One step of a turn; everything it knows is a function of the prompt."""
-
-    def __init__(self, prompt: Prompt, turn: Turn) -> None:
+    def __init__(self, prompt: Prompt, turn: PromptTurn) -> None:
         self._prompt = prompt
         self._turn = turn
         self._tools = {tool.name for tool in prompt.tools}
-        self._searches = turn.calls(SEARCH)
-        self._may_call = prompt.options.allow_calls and prompt.purpose == "decision"
+        self._searches = turn.calls_of(SEARCH)
+        self._queries = [call.query for call in self._searches]
+        self._last_search = max((call.index for call in self._searches), default=-1)
 
     def move(self) -> Move:
         """Plan, search, search again, read or answer: whichever comes next."""
         if SEARCH not in self._tools and not self._searches:
             return Move(tuple(catalogue(self._turn.bundle, self._prompt.tools)))
-        return (self._step() if self._may_call else None) or self._answer()
+        may_call = self._prompt.options.allow_calls and self._prompt.purpose == "decision"
+        return (self._next_calls() if may_call else None) or self._answer()
 
-    def _step(self) -> Move | None:
-        """The next calls, or None when it is time to answer."""
-        if PLAN in self._tools and not self._turn.calls(PLAN):
+    def _next_calls(self) -> Move | None:
+        """Return the next calls, or None when it is time to answer."""
+        if PLAN in self._tools and not self._turn.calls_of(PLAN):
             return self._plan()
-        if SEARCH in self._tools and (queries := self._queries_due()):
+        if SEARCH in self._tools and (queries := self._next_queries()):
             return self._search(queries)
-        if READ in self._tools and self._answerable and not self._has_read():
+        has_read = any(call.index > self._last_search for call in self._turn.calls_of(READ))
+        if READ in self._tools and self._answerable and not has_read:
             return self._read()
         return None
 
     @cached_property
     def _questions(self) -> list[Question]:
-        """What is asked in this turn, each question understood after the one before it."""
-        before: Question | None = None
-        for text in self._turn.before:
-            before = follow(before, text)
-        asked: list[Question] = []
-        for each in self._turn.asked:
-            before = follow(before, each.text)
-            asked.append(before)
-        return asked
+        """The questions of this turn, each with what it refers back to."""
+        previous: Question | None = None
+        for text in self._turn.previous:
+            previous = parse_question(text, previous)
+        questions: list[Question] = []
+        for item in self._turn.questions:
+            previous = parse_question(item.text, previous)
+            questions.append(previous)
+        return questions
 
     @cached_property
     def _evidences(self) -> list[Evidence]:
-        found, queries = gather(self._searches, self._turn.calls(READ))
+        passages, queries = rank_passages(self._searches, self._turn.calls_of(READ))
         tries = self._tries
-        return [weigh(question, found, queries, tries=tries) for question in self._questions]
+        return [weigh(question, passages, queries, tries=tries) for question in self._questions]
 
     @property
     def _tries(self) -> int:
-        """How often the last question has been searched."""
-        last = self._turn.asked[-1].place if self._turn.asked else -1
-        return len({done.place for done in self._searches if done.place > last})
+        """The number of rounds that searched for the last question."""
+        last = self._turn.questions[-1].index if self._turn.questions else -1
+        return len({call.index for call in self._searches if call.index > last})
 
     @property
     def _answerable(self) -> list[Evidence]:
-        return [evidence for evidence in self._evidences if hopeful(evidence)]
+        return [evidence for evidence in self._evidences if is_answerable(evidence)]
 
-    def _queries_due(self) -> list[str]:
-        """The first queries of questions not searched yet, else others when those found too little."""
-        last = max((done.place for done in self._searches), default=-1)
-        pairs = zip(self._turn.asked, self._questions, strict=True)
-        waiting = [question for asked, question in pairs if asked.place > last]
+    def _next_queries(self) -> list[str]:
+        """Return the first queries of questions not searched yet, else others if those found too little."""
+        pairs = zip(self._turn.questions, self._questions, strict=True)
+        waiting = [question for item, question in pairs if item.index > self._last_search]
         if waiting:
-            return [query for question in waiting for query in forms(question)]
+            return [query for question in waiting for query in first_queries(question)]
         if self._answerable or self._tries >= SEARCH_ROUNDS:
             return []
-        made = set(self._queries(self._searches))
-        queries = [query for evidence in self._evidences for query in again(evidence)]
-        return [query for query in queries if query not in made]
-
-    def _has_read(self) -> bool:
-        last = max((done.place for done in self._searches), default=-1)
-        return any(done.place > last for done in self._turn.calls(READ))
+        queries = [query for evidence in self._evidences for query in further_queries(evidence)]
+        return [query for query in queries if query not in self._queries]
 
     def _plan(self) -> Move:
-        keys = " ".join(term.written for each in self._questions for term in key_terms(each))
+        keys = " ".join(term.written for item in self._questions for term in key_terms(item))
         steps: list[Json] = [
             f"search the knowledge space for {' '.join(keys.split()) or 'the question'}",
             "read the best passages",
@@ -184,43 +179,41 @@ class _Reader:
             ToolCall(name=SEARCH, arguments={"query": query, "limit": SEARCH_LIMIT})
             for query in dict.fromkeys(queries)
         ]
-        doing = "searching again in other words" if self._searches else "searching"
-        return Move(self._marks(f"… [1] {doing}"), tuple(calls))
+        action = "searching again in other words" if self._searches else "searching"
+        return Move(self._marks(f"… [1] {action}"), tuple(calls))
 
     def _read(self) -> Move:
-        paths: list[Json] = list(readable(self._answerable))
-        marks = self._marks(f"✓ [1] {self._counted()}", "… [2] reading")
+        paths: list[Json] = list(refs_to_read(self._answerable))
+        marks = self._marks(f"✓ [1] {self._passage_count()}", "… [2] reading")
         return Move(marks, (ToolCall(name=READ, arguments={"paths": paths}),))
 
     def _answer(self) -> Move:
-        pieces = answer(self._evidences, self._queries(self._searches), self._failures())
-        marks = self._closing_marks()
-        return Move((*(f"{mark}\n\n" for mark in marks), *pieces))
+        pieces = answer(self._evidences, self._queries, self._failures())
+        return Move((*(f"{mark}\n\n" for mark in self._closing_marks()), *pieces))
 
     def _closing_marks(self) -> tuple[str, ...]:
         if self._answerable:
-            reads = [done for done in self._turn.calls(READ) if done.ok]
-            second = "✓ [2] read the best passages" if reads else "✗ [2] nothing more could be read"
-            first = f"✓ [1] {self._counted()}"
-            return self._marks(first, second, "✓ [3] answered in quoted sentences")
-        found = any(evidence.scored for evidence in self._evidences)
-        none = f"✓ [1] {self._counted()}, none with an answer" if found else "✗ [1] nothing found"
-        return self._marks(none, "✗ [2] nothing worth reading", "✗ [3] the space holds no answer")
+            has_read = any(call.ok for call in self._turn.calls_of(READ))
+            return self._marks(
+                f"✓ [1] {self._passage_count()}",
+                "✓ [2] read the best passages" if has_read else "✗ [2] nothing more could be read",
+                "✓ [3] answered in quoted sentences",
+            )
+        has_scored = any(evidence.scored for evidence in self._evidences)
+        count = f"✓ [1] {self._passage_count()}, none with an answer"
+        first = count if has_scored else "✗ [1] nothing found"
+        return self._marks(first, "✗ [2] nothing worth reading", "✗ [3] the space holds no answer")
 
     def _marks(self, *lines: str) -> tuple[str, ...]:
-        """The lines that acknowledge steps as one piece, if there is a plan to acknowledge."""
-        return ("\n".join(lines),) if any(done.ok for done in self._turn.calls(PLAN)) else ()
+        """Return the lines that tick the steps of a plan as one piece; nothing without a plan."""
+        return ("\n".join(lines),) if any(call.ok for call in self._turn.calls_of(PLAN)) else ()
 
-    def _counted(self) -> str:
-        count = len({each.passage.sid for evidence in self._evidences for each in evidence.scored})
-        return f"found {count} passage{'' if count == 1 else 's'}"
-
-    @staticmethod
-    def _queries(searches: Sequence[Done]) -> list[str]:
-        return [str(done.call.arguments.get("query", "")) for done in searches]
+    def _passage_count(self) -> str:
+        sids = {item.passage.sid for evidence in self._evidences for item in evidence.scored}
+        return f"found {len(sids)} passage{'' if len(sids) == 1 else 's'}"
 
     def _failures(self) -> list[str]:
-        """What tools refused, each once and on one line."""
-        failed: list[Done] = [done for done in self._turn.done if done.result and not done.ok]
-        said = [f"{done.call.name} failed: {done.text}"[:200] for done in failed]
-        return list(dict.fromkeys(said))
+        """Return the error of each failed tool once."""
+        failed = [call for call in self._turn.calls if call.result and not call.ok]
+        texts = [f"{call.call.name} failed: {call.text}"[:FAILURE_CHARACTERS] for call in failed]
+        return list(dict.fromkeys(texts))

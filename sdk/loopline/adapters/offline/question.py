@@ -1,4 +1,4 @@
-"""A question as the words it asks about, each with how much it says, and the kind of answer wanted."""
+"""A question: the terms it asks about, each with its weight, and the kind of answer it wants."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from loopline.adapters.offline.english import (
     COMMON,
     GENERAL,
     STOP_WORDS,
-    Word,
+    Token,
     is_name,
-    kin_of,
     stem,
-    words,
+    synonym_stems,
+    tokens,
 )
 
 Kind = Literal[
@@ -24,10 +24,10 @@ Kind = Literal[
 NAME_WEIGHT = 1.6
 COMMON_WEIGHT = 0.85
 GENERAL_WEIGHT = 0.3
-BORROWED = 0.6
-FEW = 2
-MOST_TERMS = 40
-"""Terms of one question that are weighed: the most telling ones of a text pasted in."""
+BORROWED_FACTOR = 0.6
+FEW_TERMS = 2
+TERM_LIMIT = 40
+"""The number of terms that are weighed: the heaviest ones of a long text."""
 
 _GENERAL = frozenset(map(stem, GENERAL))
 _COMMON = frozenset(map(stem, COMMON))
@@ -42,7 +42,7 @@ _KINDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("negated", re.compile(r"\b(?:not|never|no longer|cannot|without|refuses?)\b|n['\u2019]t\b")),
     ("meaning", re.compile(r"\bwhat(?:'s| is| are| does)\b|\bdefine\b|\bexplain\b")),
 )  # fmt: skip
-_POINTS_BACK = re.compile(
+_REFERS_BACK = re.compile(
     r"^\s*(?:and|but|so|or|then|also|what about|how about)\b|\b(?:it|its|that|this|they|them|their|"
     r"those|these|there|one|ones|same|latter|former)\b",
     re.IGNORECASE,
@@ -50,108 +50,105 @@ _POINTS_BACK = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """A word the question asks about; `weight` is about 1, more for names, less for common words."""
+class QuestionTerm:
+    """A word that the question asks about; `weight` is about 1, more for names, less for common words."""
 
     written: str
     stem: str
     parts: tuple[str, ...]
-    kin: frozenset[str]
+    synonyms: frozenset[str]
     weight: float
 
     @property
-    def named(self) -> bool:
-        """Whether it is a name: an identifier, a product, a number."""
+    def is_name(self) -> bool:
+        """Return whether it is a name: an identifier, a product, a number."""
         return self.weight >= NAME_WEIGHT
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked; `borrowed` are terms of the question before, when this one points back to it."""
+    """A question; `borrowed` are terms of the question before, if this one refers back to it."""
 
     text: str
     kinds: tuple[Kind, ...]
-    own: tuple[Term, ...]
-    borrowed: tuple[Term, ...] = ()
+    own: tuple[QuestionTerm, ...]
+    borrowed: tuple[QuestionTerm, ...] = ()
 
     @property
-    def terms(self) -> tuple[Term, ...]:
-        """All that is asked about, the question's own words first."""
+    def terms(self) -> tuple[QuestionTerm, ...]:
+        """Return all terms, the question's own ones first."""
         return self.own + self.borrowed
 
-
-def ask(text: str) -> Question:
-    """The question that a text asks."""
-    low = text.lower()
-    kinds: list[Kind] = [kind for kind, pattern in _KINDS if pattern.search(low)]
-    return Question(text=text, kinds=tuple(kinds or ["other"]), own=_terms(text))
+    @property
+    def telling(self) -> list[QuestionTerm]:
+        """Return the terms that are more than general words, or all terms if there are no such."""
+        return [term for term in self.terms if term.weight > GENERAL_WEIGHT] or list(self.terms)
 
 
-def follow(before: Question | None, text: str) -> Question:
-    """The question that a text asks when another was asked before it."""
-    asked = ask(text)
-    if before is None or not _points_back(asked):
-        return asked
-    held = {term.stem for term in asked.own}
+def parse_question(text: str, previous: Question | None) -> Question:
+    """Return the question of a text, with terms of the previous question if it refers back to that."""
+    lower = text.lower()
+    kinds: list[Kind] = [kind for kind, pattern in _KINDS if pattern.search(lower)]
+    question = Question(text=text, kinds=tuple(kinds or ["other"]), own=_terms(text))
+    if previous is None or not _refers_back(question):
+        return question
+    own = {term.stem for term in question.own}
     borrowed = tuple(
-        replace(term, weight=term.weight * BORROWED)
-        for term in before.terms
-        if term.stem not in held and term.weight > GENERAL_WEIGHT
+        replace(term, weight=term.weight * BORROWED_FACTOR)
+        for term in previous.terms
+        if term.stem not in own and term.weight > GENERAL_WEIGHT
     )
-    return replace(asked, borrowed=borrowed)
+    return replace(question, borrowed=borrowed)
 
 
-def _points_back(asked: Question) -> bool:
-    telling = [term for term in asked.own if term.weight > GENERAL_WEIGHT]
-    return len(telling) <= 1 or (len(telling) <= FEW + 1 and bool(_POINTS_BACK.search(asked.text)))
+def _refers_back(question: Question) -> bool:
+    count = sum(term.weight > GENERAL_WEIGHT for term in question.own)
+    return count <= 1 or (count <= FEW_TERMS + 1 and bool(_REFERS_BACK.search(question.text)))
 
 
-def _terms(text: str) -> tuple[Term, ...]:
-    found: dict[str, Term] = {}
-    spoken = list(words(text))
+def _terms(text: str) -> tuple[QuestionTerm, ...]:
+    terms: dict[str, QuestionTerm] = {}
     starts = _sentence_starts(text)
-    for word in spoken:
-        low = word.written.lower().replace("\u2019", "'")
-        if low in STOP_WORDS or (len(word.stem) < 2 and not word.written.isdigit()):
+    for token in tokens(text):
+        lower = token.written.lower().replace("\u2019", "'")
+        if lower in STOP_WORDS or (len(token.stem) < 2 and not token.written.isdigit()):
             continue
-        term = _term(word, first=word.place in starts)
-        held = found.get(term.stem)
-        if held is None or held.weight < term.weight:
-            found[term.stem] = term
-    if len(found) <= MOST_TERMS:
-        return tuple(found.values())
-    telling = sorted(found.values(), key=lambda term: term.weight, reverse=True)[:MOST_TERMS]
-    kept = {term.stem for term in telling}
-    return tuple(term for term in found.values() if term.stem in kept)
+        term = _term(token, first=token.position in starts)
+        existing = terms.get(term.stem)
+        if existing is None or existing.weight < term.weight:
+            terms[term.stem] = term
+    heaviest = sorted(terms.values(), key=lambda term: term.weight, reverse=True)[:TERM_LIMIT]
+    retained = {term.stem for term in heaviest}
+    return tuple(term for term in terms.values() if term.stem in retained)
 
 
 def _sentence_starts(text: str) -> frozenset[int]:
-    """The places of the words that begin a sentence."""
+    """Return the positions of the words that begin a sentence."""
     starts: set[int] = set()
     end = 0
-    for word in words(text):
-        at = text.find(word.written, end)
-        if _begins(text[end:at] if end else text[:at]):
-            starts.add(word.place)
-        end = at + len(word.written)
+    for token in tokens(text):
+        start = text.find(token.written, end)
+        if _begins_sentence(text[end:start] if end else text[:start]):
+            starts.add(token.position)
+        end = start + len(token.written)
     return frozenset(starts)
 
 
-def _begins(before: str) -> bool:
-    """Whether a sentence begins behind this text."""
+def _begins_sentence(before: str) -> bool:
+    """Return whether a sentence begins after this text."""
     bare = before.rstrip()
     space, last = before[len(bare) :], bare[-1:]
     opened = last in (*'"“(',) or (last in (*".!?:;",) and bool(space))
     return not before or opened or "\n" in space
 
 
-def _term(word: Word, *, first: bool) -> Term:
-    if is_name(word.written, first=first):
+def _term(token: Token, *, first: bool) -> QuestionTerm:
+    if is_name(token.written, first=first):
         weight = NAME_WEIGHT
-    elif word.stem in _GENERAL:
+    elif token.stem in _GENERAL:
         weight = GENERAL_WEIGHT
-    elif word.stem in _COMMON:
+    elif token.stem in _COMMON:
         weight = COMMON_WEIGHT
     else:
         weight = 1.0
-    return Term(word.written, word.stem, word.parts, kin_of(word.stem), weight)
+    return QuestionTerm(token.written, token.stem, token.parts, synonym_stems(token.stem), weight)
