@@ -15,7 +15,7 @@ from loopline import Harness, LooplineError, Store
 from loopline.adapters.fts import FtsIndexes
 from loopline.adapters.git import GitRepository
 from loopline.errors import AttachmentError
-from loopline.files.formats import pdf_of
+from loopline.files.formats import parse_pdf
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace
 from loopline.models import Json
 from loopline.reader import DocumentError, read_document
@@ -204,7 +204,7 @@ def read_pdf(data: bytes) -> PdfEnd:
     """Read a PDF with limits of 5 s and 256 MB."""
     before, end = getrusage(RUSAGE_SELF), "read"
     try:
-        pdf_of("a.pdf", data, 500, cpu_seconds=5, memory_bytes=256 * MB)
+        parse_pdf("a.pdf", data, 500, cpu_seconds=5, memory_bytes=256 * MB)
     except AttachmentError:
         end = "refused"
     own, other = getrusage(RUSAGE_SELF), getrusage(RUSAGE_CHILDREN)
