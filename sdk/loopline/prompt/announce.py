@@ -35,7 +35,7 @@ STEPS: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50), (2
 
 @dataclass(frozen=True, slots=True)
 class UnseenSources:
-    """Sources that nothing in the prompt names: the newest with their names, the others as ranges of numbers."""
+    """Sources that no message of the prompt names: the newest with names, the older ones as ranges of numbers."""
 
     newest: Sequence[tuple[int, str]] = ()
     older: Sequence[tuple[int, int]] = ()
@@ -59,13 +59,13 @@ def announce(
     waiting: Sequence[str] = (),
     room: int = 0,
 ) -> str:
-    """The tail of the prompt for round `iteration` of `limit`, 0 where none is set but by `tokens`.
+    """Return the tail of the prompt for round `iteration` of `limit`.
 
-    Iteration 0 is not told. `now` is told in UTC, and in its own time zone where that is another. `turn_id` may say how
-    long the turn has run. `plans` are the open ones, the one changed last at the end; the last four are shown.
-    `feedback` is a line for each reaction that no turn shows in its place. `unseen` are the sources that nothing
-    above names: the newest get a line, the others their ref. `waiting` are the refs of prompts that the user has said
-    meanwhile and that wait for turns of their own. Plans, feedback and sources share `room` tokens, if it is not 0.
+    `limit` is 0 where only `tokens` limits the rounds; iteration 0 is left out. `now` is written in UTC, and in its own
+    time zone if that is another one. `turn_id` may include how long the turn has run. `plans` are the open plans, the one
+    changed last at the end; the last four are shown. `feedback` has a line for each reaction that no turn shows in its
+    place. `unseen` are the sources that no message names: the newest get a line, the others share a ref. `waiting` are
+    the refs of prompts that wait for turns of their own. Plans, feedback and sources share `room` tokens, unless it is 0.
     """
     lines = [
         f"ANNOUNCE — iteration {iteration}{_remaining_rounds(iteration, limit, tokens)}"
@@ -118,7 +118,6 @@ def _more_waiting(count: int) -> str:
 
 
 def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
-    """What is left of what limits the rounds."""
     if not limit:
         return "" if tokens is None else f", {tokens:,} tokens left"
     remaining = max(limit - iteration, 0)
@@ -127,7 +126,7 @@ def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
 
 
 def _plan_lines(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
-    """The plans in `room` tokens, if it is not 0: fewer and shorter steps, of the current plan last."""
+    """Return the plans within `room` tokens (0 is no limit): fewer, shorter steps, the current plan cut last."""
     lines = [line for plan in plans for line in _full_plan(plan)]
     for step_index in range(len(STEPS) + 2):
         if not room or estimate("\n".join(lines)) <= room:
@@ -153,7 +152,7 @@ def _full_plan(plan: PlanSnapshot) -> list[str]:
 
 
 def _shortened_plan(plan: PlanSnapshot, count_limit: int, width: int) -> list[str]:
-    """The steps around the one that comes next, and how many stand before and after these."""
+    """Return the steps around the next one, and a count of the steps before and after them."""
     count = len(plan.steps)
     statuses = [plan.at(number) for number in range(1, count + 1)]
     upcoming = [n for n, status in enumerate(statuses) if status in ("in_progress", "pending")]
@@ -174,7 +173,7 @@ def _status_counts(statuses: Sequence[str]) -> str:
 
 
 def _feedback_lines(feedback: Sequence[str], room: int | None) -> list[str]:
-    """The newest lines, and how many there are besides."""
+    """Return the newest lines, and a count of the others."""
     shown = fitting(list(reversed(feedback))[:FEEDBACK_SHOWN], room)
     hidden_count = len(feedback) - len(shown)
     count_line = (
@@ -184,7 +183,7 @@ def _feedback_lines(feedback: Sequence[str], room: int | None) -> list[str]:
 
 
 def _source_lines(unseen: UnseenSources, room: int) -> list[str]:
-    """The newest sources by name, as far as there is room, and the ref of the others."""
+    """Return the newest sources by name, as far as there is room, and a ref to the others."""
     names = [f"[[S:{sid}]] {name}" for sid, name in reversed(unseen.newest)]
     shown = fitting(names, room or None)
     unnamed = [(sid, sid) for sid, _ in unseen.newest[: len(names) - len(shown)]]
@@ -193,7 +192,7 @@ def _source_lines(unseen: UnseenSources, room: int) -> list[str]:
 
 
 def _merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Rising ranges, those that touch made one; where there are too many, the first are made one."""
+    """Merge ranges that touch; where there are more than `RANGES`, merge the first ones into one."""
     joined = list[tuple[int, int]]()
     for first, last in ranges:
         if joined and joined[-1][1] == first - 1:

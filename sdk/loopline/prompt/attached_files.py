@@ -30,7 +30,7 @@ _PAGE_TOKENS = 3_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLoad:
-    """What files a request gives the model so far; `pixels` are the largest of a side, `size` is in base64."""
+    """The files that a request has so far; `pixels` is the largest side, `size` counts base64."""
 
     images: int = 0
     pixels: int = 0
@@ -38,7 +38,7 @@ class FileLoad:
     size: int = 0
 
     def plus(self, file: UserAttachment) -> FileLoad:
-        """The load with one more file."""
+        """Return the load with one more file."""
         return FileLoad(
             images=self.images + attachments.is_image(file),
             pixels=max(self.pixels, file.width, file.height),
@@ -48,12 +48,12 @@ class FileLoad:
 
 
 def is_image_or_pdf(file: UserAttachment) -> bool:
-    """Whether there are models that are given such a file itself: an image or a PDF."""
+    """Return whether some models take the file itself: an image or a PDF."""
     return attachments.is_image(file) or file.pages > 0
 
 
 def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
-    """What an image or a PDF costs the model that is given it."""
+    """Return what an image or a PDF costs a model that gets it, in tokens."""
     if attachments.is_image(file):
         patches = -(-file.width // _PATCH) * -(-file.height // _PATCH)
         return min(max(patches * _PATCH_TOKENS, _LEAST), _MOST)
@@ -64,7 +64,7 @@ def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
 def show_file(
     block: Block, file: UserAttachment, window: Window, load: FileLoad
 ) -> tuple[Attached, FileLoad]:
-    """The file as an epoch shows it, and the load with it."""
+    """Return the file as this epoch shows it, and the load with it."""
     reason = _why_not(block, file, window, load)
     is_given = is_image_or_pdf(file) and not reason
     line = f"[ATTACHED {block.ref}] {attachments.described(file)}"
@@ -81,14 +81,14 @@ def show_file(
 
 
 def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
-    """Whether the file is a text, and all of it is shown."""
+    """Return whether the file is a text and all of it is shown."""
     return (
         bool(file.text) and not file.data and attached.text.endswith(f"\n{escape_frame(file.text)}")
     )
 
 
 def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iterator[str]:
-    """Why the file is not given to the model, and its text form."""
+    """Yield why the model does not get the file, and its text."""
     if not is_image_or_pdf(file):
         named = "Not shown: files of this type are only named."
         yield _clipped(block, file.text, window) if file.text else named
@@ -110,13 +110,13 @@ def _clipped(block: Block, text: str, window: Window) -> str:
 
 
 def _is_old(block: Block, file: UserAttachment, window: Window) -> bool:
-    """Whether an image or a PDF came so long ago that it is only named."""
+    """Return whether an image or a PDF is so old that only its name is shown."""
     old = block.turn < window.spent_before or block.seq <= window.files_cleared
     return old and is_image_or_pdf(file)
 
 
 def _why_not(block: Block, file: UserAttachment, window: Window, load: FileLoad) -> str:
-    """Why the model is not given the file; empty where it is, or where no model is given such a file."""
+    """Return why this model does not get the file, or "" if it does or if no model takes such files."""
     if _is_old(block, file, window):
         return "it came some turns ago, or room was needed"
     if not is_image_or_pdf(file):

@@ -25,11 +25,10 @@ SHORTEST = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a request may cost, in tokens.
+    """The tokens that a request may cost.
 
-    `total` is the model's window less its output limit; `fixed` is what system text and tools cost, and
-    `extra` what the tail and the inputs that the round takes cost beside these messages, both before
-    any learning; `factor` is what was learned.
+    `total` is the model's window less its output limit; `fixed` is the cost of system text and tools, and `extra` that of
+    the tail and of the inputs that the round takes, both before any learning; `factor` corrects estimates for the model.
     """
 
     total: int
@@ -38,27 +37,27 @@ class Budget:
     factor: float = 1.0
 
     def cost(self, now: Rendering) -> int:
-        """The estimate of a whole request that shows these messages."""
+        """Return the estimated cost of a whole request with these messages."""
         return ceil((now.tokens + self.fixed + self.extra(now)) * self.factor)
 
     def over(self, now: Rendering, share: float = 1.0) -> bool:
-        """Whether it would exceed that share of the budget."""
+        """Return whether the request exceeds that share of the budget."""
         return self.cost(now) > share * self.total
 
     def holds(self, tokens: int) -> bool:
-        """Whether a request of system text, tools and so many tokens is within the budget."""
+        """Return whether system text, tools and so many tokens fit the budget."""
         return ceil((tokens + self.fixed) * self.factor) <= self.total
 
     def room(self, now: Rendering) -> int:
-        """What messages may cost at the target beside what these go with, before any learning."""
+        """Return what the messages may cost at the target, before any learning."""
         return max(int(TARGET * self.total / self.factor) - self.fixed - self.extra(now), 0)
 
 
 def age(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Window:
-    """The window that an epoch opens with whose prefix is new anyway: what is old is clipped.
+    """Return the window for an epoch whose prefix is new anyway, with old content clipped.
 
-    The turns before the newest `keep` are clipped by kind; of those before the newest `intact` what
-    they looked up is named. It never shows more than the window before.
+    Turns before the newest `keep` are clipped by kind; in turns before the newest `intact`, lookups are replaced by
+    their refs. The new window never shows more than the one before.
     """
     return replace(
         window,
@@ -69,10 +68,10 @@ def age(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Win
 
 
 def clear_results(view: View, window: Window, budget: Budget) -> tuple[Window, bool]:
-    """The least that has to be cleared to reach the target, and whether it is reached.
+    """Return the window that clears the least to reach the target, and whether it reaches it.
 
-    First results of reads are named instead of shown, then those of all calls, then images and PDFs, the
-    oldest first and never those of the newest round.
+    First the results of reads are replaced by refs, then those of all calls, then images and PDFs: the oldest first,
+    never those of the newest round.
     """
     now = view.under(window)
     if not budget.over(now, TARGET):
@@ -105,7 +104,7 @@ def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], index: 
 
 
 def truncate(view: View, window: Window, budget: Budget) -> Window:
-    """The window with so few files, and so short texts and results, that the prompt fits, as far as that can be."""
+    """Return the window with fewer files and shorter texts and results, so that the prompt fits if it can."""
     window = _with_fewer_files(view, window, budget)
     limit = window.result_limit
     while budget.over(view.under(window), TRIGGER) and limit > SHORTEST:
@@ -119,7 +118,7 @@ def truncate(view: View, window: Window, budget: Budget) -> Window:
 
 
 def _with_fewer_files(view: View, window: Window, budget: Budget) -> Window:
-    """The window under which the model is given only files that cost little, where that helps."""
+    """Return the window under which the model gets only cheap files, if that saves tokens."""
 
     def under(tokens: int) -> Window:
         return replace(window, carrying=replace(window.carrying, tokens=tokens))
@@ -135,10 +134,10 @@ def _with_fewer_files(view: View, window: Window, budget: Budget) -> Window:
 def choose_cut_point(
     now: Rendering, room: int, summed: Callable[[CutPoint], int], *, covers_something: int
 ) -> CutPoint | None:
-    """The first place between rounds so that what follows it fits beside its summary.
+    """Return the first cut point whose remaining messages fit beside their summary, or None if nothing can be summarized.
 
-    `summed` is what the summary of all before a place may cost. The newest round is always kept. Where
-    the beginning of a turn lies not much later, it is taken. None when there is nothing to sum up.
+    `summed` gives the cost of the summary of everything before a cut point. The newest round is always kept. If a turn
+    begins not much later, the cut is made there.
     """
     cuts = [cut for cut in now.cuts if cut.messages > covers_something]
     if not cuts:
@@ -157,7 +156,7 @@ def choose_cut_point(
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int | None:
-    """The first place at which something holds that goes on holding; None when it never does."""
+    """Return the first index for which a monotonic condition holds, or None if it never does."""
     if not holds(count - 1):
         return None
     low, high = 0, count - 1

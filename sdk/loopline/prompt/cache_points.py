@@ -22,11 +22,10 @@ Name = Literal["prev_turn", "pre_tail", "tail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePolicy:
-    """How the points of a request are placed.
+    """The rules by which the cache points of a request are placed.
 
-    `fixed` are the tokens of system text and tools, and `factor` is what was learned of the model's
-    counting. `anew` says that the request opens an epoch, so that no point written before counts;
-    `kept` is how many messages the turn kept as they were when it hid something.
+    `fixed` are the tokens of system text and tools; `factor` corrects estimates for the model. With `opens_epoch` no point
+    written before counts. `kept_messages` is how many messages the turn left unchanged when it hid something.
     """
 
     fixed: int = 0
@@ -40,12 +39,11 @@ class CachePolicy:
 def cache_points(
     now: Rendering, turn: int, takes: Sequence[Block], pointing: CachePolicy
 ) -> tuple[CachePoint, ...]:
-    """The points of the request that shows `now`, begins a round of this turn and takes these inputs.
+    """Return the cache points of the request that shows `now`, begins a round of this turn and takes these inputs.
 
-    They are the end of the turn before, a place some rounds back, and the end of the stable messages.
-    Where so much has come since the last point written that a provider would not find it from the
-    tail, that point takes the place some rounds back. When the turn has hidden something, the first one
-    moves up to the place before the tail that was kept then.
+    They are the end of the previous turn, a place some rounds back, and the end of the stable messages. If a provider
+    would no longer find the last point written when it looks back from the tail, that point replaces the one some rounds
+    back. If the turn has hidden something, the first point moves to the unchanged place before the tail.
     """
     inputs = [message for message, _ in now.input_messages(takes)]
     tail = len(now.messages) + len(inputs)
@@ -76,15 +74,15 @@ def cache_points(
 
 
 def message_counts(points: Sequence[CachePoint], messages: int) -> tuple[int, ...]:
-    """How many messages stand before each point, of so many that there are.
+    """Return how many messages stand before each point, at most `messages`.
 
-    Where input was taken back just as the round began, there are fewer than the points were made for.
+    If input is recalled just as the round begins, there are fewer messages than when the points were made.
     """
     return tuple(dict.fromkeys(min(point.messages, messages) for point in points))
 
 
 def _pre_tail(now: Rendering, pointing: CachePolicy) -> int:
-    """Where the round ended that lies so many rounds before the newest one; 0 when there is none."""
+    """Return the number of messages before the cut `offset_rounds` back, or 0 if there are too few rounds."""
     cuts = now.cuts
     if len(cuts) < pointing.min_rounds:
         return 0

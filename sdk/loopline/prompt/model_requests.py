@@ -23,13 +23,12 @@ from loopline.timeline import Block, RoundStart, Timeline, Window
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """What a round asked: `refs` names, for each message, the block it was made of.
+    """The request that a round sent to a model.
 
-    `tools` is the JSON of the tools that travelled beside the text, empty in a protocol that has them
-    in it. The first `stable` messages have the digest `stable_sha256` now; those behind them are the
-    user inputs that the round takes. `marked` are the sources that they name, and reactions up to the
-    place `told` are among them. `inexact` says why this may not be what was sent, empty when it
-    is, to the character.
+    `refs` names, for each message, the block it was made of. `tools` is the JSON of tools that travelled beside the text,
+    "" in a protocol that writes them into it. The digest of the first `stable` messages is `stable_sha256`; those behind
+    them are the inputs that the round takes. `marked` are the sources that the messages name; reactions up to the seq
+    `feedback_until` are among them. `inexact` says why this may not be exactly what was sent, "" if it is.
     """
 
     block: Block
@@ -46,12 +45,12 @@ class ModelRequest:
 
     @property
     def cache_points(self) -> tuple[int, ...]:
-        """How many messages stood before each point."""
+        """Return how many messages stood before each cache point."""
         return message_counts(self.round_start.points, len(self.messages))
 
     @property
     def as_sent(self) -> SentRequest:
-        """The request as a prompt cache sees it."""
+        """Return the request as a prompt cache sees it."""
         first: list[tuple[PartKind, str]] = [("tools", self.tools), ("system", self.system)]
         parts = [_part(kind, text) for kind, text in first if text]
         ends = [len(parts)]
@@ -83,7 +82,7 @@ class _Before:
 
 
 def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
-    """The requests of every round that asked a model, in order."""
+    """Yield the request of every round that asked a model, in order."""
     views: dict[str, View] = {}
     for index, block in enumerate(timeline.blocks):
         match block.body:
@@ -110,7 +109,7 @@ def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
 
 
 def request_of_round(timeline: Timeline, turn: int, number: int | None) -> ModelRequest:
-    """The request of a round of a turn, of its last one when `number` is None.
+    """Return the request of a round of a turn, or of its last one if `number` is None.
 
     Raises:
         LooplineError: there is no such round; the message says which there are.
@@ -131,7 +130,7 @@ def request_of_round(timeline: Timeline, turn: int, number: int | None) -> Model
 
 
 def tools_text(specs: Sequence[ToolSpec]) -> str:
-    """The tools as JSON: what a digest is made of, and what a log keeps."""
+    """Return the tools as JSON, the form that is stored and digested."""
     return dumps(
         [
             {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
@@ -165,7 +164,7 @@ def _request(
 
 
 def _traced(timeline: Timeline, block: Block, start: RoundStart, index: int) -> ModelRequest:
-    """The request for an answer that was written from the trace of its turn."""
+    """Return the request for an answer that was written from the trace of its turn."""
     before = [
         block_before for block_before in timeline.blocks[:index] if block_before.turn == block.turn
     ]
@@ -187,7 +186,7 @@ def _traced(timeline: Timeline, block: Block, start: RoundStart, index: int) -> 
 
 
 def messages_digest(messages: Sequence[Message]) -> str:
-    """The sha256 of messages, in hexadecimal, as a rendering has it."""
+    """Return the sha256 of messages, in hexadecimal, as a rendering computes it."""
     digest = sha256()
     for message in messages:
         digest.update(f"{digest_text(message)}\n".encode("utf-8", "surrogatepass"))
@@ -229,11 +228,11 @@ ReplayedPart: TypeAlias = Literal["renderer", "system", "tools", "messages", "ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first part of a request that is not what was recorded, by digest or version.
+    """The first part of a request that differs from the record, by digest or version.
 
-    `recorded` and `rendered` are sha256 in hexadecimal, of the renderer its versions, of the tail the
-    first line that differs; a text is empty where there is none. Of messages, `first` to `last` are
-    the places, from 1, at which none was found right in any round before.
+    `recorded` and `rendered` are sha256 in hexadecimal, for the renderer its versions, for the tail the first line that
+    differs; "" where there is none. For messages, `first` to `last` are the positions, from 1, that no earlier round
+    confirms.
     """
 
     part: ReplayedPart
@@ -245,14 +244,14 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedRound:
-    """A round's request as it is rendered now; without a divergence it is what was sent."""
+    """A round's request as it renders now; without a divergence it is what was sent."""
 
     request: ModelRequest
     divergence: Divergence | None
 
     @property
     def suspects(self) -> tuple[str, ...]:
-        """The refs of the messages that may be the ones that diverge."""
+        """Return the refs of the messages that may diverge."""
         divergence = self.divergence
         return (
             self.request.refs[divergence.first - 1 : divergence.last]
@@ -262,11 +261,10 @@ class ReplayedRound:
 
 
 def replayed_rounds(timeline: Timeline) -> Iterator[ReplayedRound]:
-    """Every round that asked a model, in order.
+    """Yield every round that asked a model, in order.
 
-    Of the tail what follows from the log is rendered: plans, feedback and sources; not its time. The
-    digest of a round is that of all its messages together: which of them is another one is told by the
-    rounds before, whose digests agreed.
+    The tail is rendered from the log: plans, feedback and sources, but not its time. A round has one digest for all its
+    messages, so which of them differ is inferred from earlier rounds whose digests agree.
     """
     agreed_messages, agreed, past = set[tuple[str, str]](), tuple[Message, ...](), Timeline()
     tail = ""
@@ -307,7 +305,7 @@ def _messages_differ(request: ModelRequest, agreed: set[tuple[str, str]]) -> Div
 
 
 def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergence | None:
-    """Whether the tail, or the one that was kept, shows other plans, reactions or sources than the log up to then makes."""
+    """Return how the recorded tail differs from the plans, reactions and sources of the log up to then."""
     if request.round_start.shows == "trace":
         return None
     rendered = announce(
@@ -329,13 +327,13 @@ def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
 
 
 def _shown(request: ModelRequest, start: int = 0) -> list[tuple[str, str]]:
-    """The messages that the digest is of, with their refs."""
+    """Return the messages that the digest covers, with their refs."""
     indexes = range(start, request.stable)
     return [(request.refs[n], digest_text(request.messages[n])) for n in indexes]
 
 
 def _shared(previous: tuple[Message, ...], request: ModelRequest) -> int:
-    """How many messages are those of the round before: all of them, or in a new epoch none."""
+    """Return how many messages are those of the previous round: all of them, or none in a new epoch."""
     count = len(previous)
     grown = 0 < count <= request.stable and request.messages[count - 1] is previous[-1]
     return count if grown else 0

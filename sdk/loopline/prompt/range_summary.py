@@ -89,8 +89,8 @@ WIDTHS: tuple[tuple[int, Rank], ...] = (
 class LedgerEntry:
     """A block that a ledger has to name.
 
-    Of rank 2 are what users said, and whatever has numbers, names or paths of its own; of rank 1 other
-    results; of rank 0 other words of the model. `about` is how a result came about.
+    Rank 2: words of users, and whatever has numbers, names or paths of its own. Rank 1: other results. Rank 0: other
+    words of the model. `about` says which call a result is of.
     """
 
     seq: int
@@ -101,12 +101,12 @@ class LedgerEntry:
 
     @property
     def full_text(self) -> str:
-        """All that a line is distilled from."""
+        """Return all the text that a line is made from."""
         return f"{self.about} {self.text}" if self.about else self.text
 
 
 def ledger_entries(blocks: Iterable[Block]) -> list[LedgerEntry]:
-    """What these blocks say that cannot be worked out from the others, in order."""
+    """Return what these blocks say that does not follow from the others, in order."""
     calls: dict[str, ToolCalled] = {}
     known_words: set[str] = set()
     turn = 0
@@ -204,24 +204,23 @@ def _entry_text(body: UserInput | UserAttachment | ArtifactKept | Feedback) -> s
 
 
 def _other_lines(notes: str) -> str:
-    """The lines that are neither marks of a plan nor memory notes, which survive by themselves."""
+    """Return the lines that are neither marks of a plan nor memory notes, which are kept anyway."""
     lines = [line for line in notes.splitlines() if not memory_notes.read(line)]
     return " ".join(line for line in lines if not plan.read_mark(line)).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLines:
-    """Lines that fit, and how many had no room."""
+    """Lines that fit, and the number of those that did not."""
 
     lines: tuple[LedgerLine, ...]
     dropped: int = 0
 
 
 def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: int) -> FittedLines:
-    """The lines of an earlier ledger and of further blocks, in words as few as `room` tokens ask for.
+    """Return the lines of an earlier ledger and of new entries, shortened to fit `room` tokens.
 
-    When even few words are too many, lines of a low rank go first, then those that say least that no
-    other line says.
+    If the fewest words are still too many, lines of a low rank go first, then those that say least of their own.
     """
     entries = [LedgerEntry(0, line.ref, line.words, line.rank) for line in before] + list(new)
     rare = rarity([entry.full_text for entry in entries])
@@ -246,12 +245,12 @@ def fit_ledger(before: Sequence[LedgerLine], new: Sequence[LedgerEntry], room: i
 
 
 def _novelty(words: str, rare: Mapping[str, float]) -> float:
-    """How much a line says that others do not."""
+    """Return how much a line says that others do not."""
     return sum(rare.get(token, 1.0) for token in set(map(normalized, words.split())))
 
 
 def cost(lines: Sequence[LedgerLine]) -> int:
-    """What these lines cost in a prompt, in tokens."""
+    """Return what these lines cost in a prompt, in tokens."""
     return sum(estimate(f"{line.ref} {line.words}") + 1 for line in lines)
 
 
@@ -276,7 +275,7 @@ _OURS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
 
 
 def terms(text: str) -> set[str]:
-    """The paths, numbers and names of a text; those of our own refs aside."""
+    """Return the paths, numbers and names in a text, without those of our own refs."""
     named = _TERM.findall(_NO_NAME.sub(" ", text))
     return {term for term in named if not _OURS.fullmatch(term)}
 
@@ -284,9 +283,9 @@ def terms(text: str) -> set[str]:
 def carried_lines(
     summary: str, covered: Sequence[LedgerEntry], later: Iterable[str]
 ) -> list[LedgerLine]:
-    """A line for each term that later text uses, the covered blocks explain and the summary lacks.
+    """Return a line for each term that later text uses, covered blocks explain and the summary lacks.
 
-    The line names the newest block that holds the term, with the words around it.
+    The line has the ref of the newest block that holds the term, and the words around it.
     """
     missing = set[str]().union(*(terms(text) for text in later))
     lines = list[LedgerLine]()
@@ -349,20 +348,20 @@ _HINTS: Mapping[str, SummaryHint] = {hint: hint for hint in _FOCUS}
 
 
 def summary_instructions(hint: SummaryHint) -> str:
-    """What a model is told to write."""
+    """Return the instructions for a model that writes a summary."""
     return _ASK.format(focus=_FOCUS[hint])
 
 
 def summary_hint(name: str) -> SummaryHint:
-    """The hint of that name; a name that is none is `general`."""
+    """Return the hint of that name, or `general` if there is none."""
     return _HINTS.get(name, "general")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryReply:
-    """What a model wrote for a summary, and what that took; `why` says why there is nothing.
+    """A model's text for a summary, and what it cost; `why` says why there is none.
 
-    `model` is empty when none was asked; `cost` is in US dollars.
+    `model` is "" if no model was asked; `cost` is in US dollars.
     """
 
     text: str = ""
@@ -375,10 +374,10 @@ class SummaryReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRange:
-    """What a summary is to stand for: blocks, up to a place, after an earlier summary.
+    """What a summary replaces: blocks up to a cut point, after an earlier summary.
 
-    `later` is the text of what is kept after it, `room` what messages may cost in tokens, and `history` the
-    text about plans that stands beside the summary.
+    `later` is the text that stays after it, `room` the tokens that messages may cost, and `history` the text about plans
+    that stands beside the summary.
     """
 
     blocks: Sequence[Block]
@@ -391,16 +390,16 @@ class SummaryRange:
 
     @property
     def limit(self) -> int:
-        """The tokens that the summary may have, with the plan history."""
+        """Return the tokens that the summary may have, with the plan history."""
         return int(self.room * LEDGER_SHARE)
 
 
 def summary_tokens(
     blocks: Sequence[Block], before: RangeSummary | None, room: int
 ) -> Callable[[CutPoint], int]:
-    """For a place among these blocks, the tokens that a summary of all before it is given.
+    """Return a function from a cut point to the tokens of the summary of everything before it.
 
-    It is what its lines need, within its share of the room.
+    A summary gets what its lines need, within its share of the room.
     """
     seqs = [entry.seq for entry in ledger_entries(blocks)]
     previous_lines = len(before.ledger) if before else 0
@@ -415,11 +414,10 @@ def summary_tokens(
 def summarize(
     covered: SummaryRange, written: SummaryReply, hint: SummaryHint, timeline: Timeline
 ) -> RangeSummary:
-    """The summary: the model's text when it serves, and beside it what must not be lost.
+    """Return the summary: the model's text if it is usable, and beside it what must not be lost.
 
-    A text that is longer than its share, or than what it covers, is not taken; then that of the summary
-    before stands. What later rounds refer
-    to and the text left out is carried as lines of its own.
+    A text longer than its share, or than what it covers, is dropped in favour of the previous summary's text. Terms that
+    later rounds use and the text leaves out are carried as lines of their own.
     """
     before, new = covered.previous, ledger_entries(covered.blocks)
     text, why = written.text.strip(), written.why
@@ -468,7 +466,7 @@ def summarize(
 
 
 def _distinct(lines: Sequence[LedgerLine]) -> list[LedgerLine]:
-    """A line for each ref, the longest of its lines."""
+    """Return one line for each ref, its longest."""
     longest: dict[str, LedgerLine] = {}
     for line in lines:
         existing = longest.get(line.ref)

@@ -34,9 +34,9 @@ MAX_FACTOR = 4.0
 
 
 class RenderState:
-    """User input with its files and who took it, effects of calls, hides, summaries, feedback, reports of usage.
+    """Inputs with files and their rounds, effects of calls, hides, summaries, feedback, and reports of usage.
 
-    `learned` is what was known of the models' counting before the first block.
+    `learned` are the ratios of reported to estimated tokens known before the first block, by model.
     """
 
     def __init__(self, learned: Mapping[str, tuple[float, ...]] | None = None) -> None:
@@ -65,11 +65,11 @@ class RenderState:
 
     @property
     def learned(self) -> dict[str, tuple[float, ...]]:
-        """For each model its last reports of usage over what was estimated."""
+        """Return, for each model, its latest ratios of reported to estimated tokens."""
         return {model: tuple(ratios) for model, ratios in self._ratios.items() if ratios}
 
     def take(self, block: Block) -> None:
-        """Fold one more block in."""
+        """Fold in one more block."""
         match block.body:
             case UserPrompt() | UserFollowup() | UserSteer():
                 self.inputs[block.seq] = block
@@ -107,45 +107,45 @@ class RenderState:
                 pass
 
     def with_attachments(self, input_block: Block) -> list[Block]:
-        """An input, and the files that came with it."""
+        """Return an input and the files that came with it."""
         return [input_block, *(block for block, _ in self.attached.get(input_block.seq, ()))]
 
     def hidden(self, ref: str, until: int) -> Hide | None:
-        """The newest hide of that block up to a place."""
+        """Return the newest hide of that block up to a seq, or None."""
         for block in reversed(self.hides.get(ref, ())):
             if block.seq <= until and isinstance(block.body, Hide):
                 return block.body
         return None
 
     def unchanged_messages(self, turn: int) -> int:
-        """How many messages this turn kept as they were when it hid something; 0 when it has not."""
+        """Return how many messages this turn left unchanged when it hid something, 0 if it has hidden nothing."""
         return self._unchanged[1] if self._unchanged[0] == turn else 0
 
     def reactions(self, until: int) -> Reactions:
-        """What was thought of the turns, as known at that place."""
+        """Return the reactions to the turns as known at that seq."""
         if self._reactions[0] != until:
             count = bisect_right(self.feedback, until, key=lambda block: block.seq)
             self._reactions = until, feedback.fold(self.feedback[:count])
         return self._reactions[1]
 
     def cleared_text(self, seq: int, name: Callable[[], str]) -> str:
-        """What stands for the result at a place where it is not shown, made when first asked for."""
+        """Return the text for a cleared result, made by `name` on first use."""
         if seq not in self._cleared:
             self._cleared[seq] = name()
         return self._cleared[seq]
 
     @property
     def newest_summary(self) -> Block | None:
-        """The summary that was recorded last."""
+        """Return the latest summary, or None."""
         return self.summaries.get(self._summary)
 
     @property
     def factor(self) -> float:
-        """By how much more the model that was asked last counts than is estimated."""
+        """Return the correction factor of the model that was asked last."""
         return self.factor_of(self._model)
 
     def factor_of(self, model: str) -> float:
-        """By how much more that model counts than is estimated, as far as it has reported; 1 at least."""
+        """Return by how much that model counts more than is estimated: at least 1."""
         return min(max(1.0, *self._ratios.get(model, (1.0,))), MAX_FACTOR)
 
     def _begin(self, block: Block, start: RoundStart) -> None:
@@ -162,7 +162,7 @@ class RenderState:
             self._unchanged = (0, 0)
 
     def _learn(self, reported: int) -> None:
-        """What a provider counted of the text, held against what was estimated before any learning."""
+        """Compare what a provider counted as text with what was estimated before any learning."""
         text = reported - self._files
         if text > 0 and self._estimated > 0:
             ratios = self._ratios.setdefault(self._model, deque(maxlen=REMEMBERED))

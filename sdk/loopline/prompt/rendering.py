@@ -90,7 +90,7 @@ PLAN_TOOL = "react.plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPoint:
-    """A place between rounds: the last seq before it, the messages before it, the turn after it."""
+    """A position between rounds: the last seq before it, the messages before it, the turn after it."""
 
     seq: int
     messages: int
@@ -100,7 +100,7 @@ class CutPoint:
 
 @dataclass(slots=True)
 class _Round:
-    """A decision with calls, while its results are coming in."""
+    """A decision with calls whose results are still coming in."""
 
     expected: int
     notes: str = ""
@@ -111,12 +111,12 @@ class _Round:
 
 
 class Rendering:
-    """The messages that the blocks so far make.
+    """The messages of the blocks so far.
 
-    `tokens` is an estimate of what they cost, before any learning; `shown` are pairs of ref and sha256
-    of the texts that results put before the model whole, `whole` the refs of blocks whose text is shown; `marked` are the numbers of the sources that
-    are named somewhere; `refs` names, for each message, the block it was made of. `kept_tail` is the last
-    tail that was kept.
+    `tokens` is their estimated cost before any learning; `shown_texts` maps a ref to the sha256 of the text that a result
+    shows in full; `shown_in_full` are the refs of blocks whose own text is shown; `named_sources` are the numbers of the
+    sources that some message names; `refs` names, for each message, the block it was made of; `kept_tail` is the last
+    tail that stayed.
     """
 
     def __init__(self, protocol: DecisionProtocol, state: RenderState, window: Window) -> None:
@@ -150,19 +150,19 @@ class Rendering:
 
     @property
     def sha256(self) -> str:
-        """The digest of all messages, in hexadecimal."""
+        """Return the digest of all messages, in hexadecimal."""
         return self._digest.hexdigest()
 
     def cost(self, messages: int) -> int:
-        """The tokens of so many messages, from the first."""
+        """Return the tokens of the first so many messages."""
         return self._costs[messages]
 
     def part_count(self, messages: int) -> int:
-        """How many parts, as providers count them, so many messages have: a text, a call, a result."""
+        """Return how many parts, as providers count them, the first so many messages have."""
         return self._parts[messages]
 
     def position(self, ref: str) -> int | None:
-        """How many messages stand before the one that shows this block; None when none does."""
+        """Return how many messages stand before the one that shows this block, or None if none does."""
         return self._positions.get(ref)
 
     def take(self, block: Block) -> None:
@@ -208,16 +208,16 @@ class Rendering:
                 pass  # is not for the model
 
     def input_messages(self, blocks: Iterable[Block]) -> list[tuple[UserMessage, list[Block]]]:
-        """What the user said, as it is shown, with the blocks that each message is made of.
+        """Return the user's inputs as messages, with the blocks that each message is made of.
 
-        Whatever was said into a running turn comes in one message.
+        Everything said into a running turn comes in one message.
         """
         return self._input_messages(blocks)[0]
 
     def _input_messages(
         self, blocks: Iterable[Block]
     ) -> tuple[list[tuple[UserMessage, list[Block]]], attached_files.FileLoad]:
-        """What the user said, and the load of files with it."""
+        """Return the user's inputs as messages, and the load of files with them."""
         messages = list[tuple[UserMessage, list[Block]]]()
         interrupts = list[tuple[str, Block]]()
         files, load = list[Attached](), self._load
@@ -243,7 +243,7 @@ class Rendering:
     def _attached_files(
         self, input_block: Block, load: attached_files.FileLoad
     ) -> tuple[list[Attached], attached_files.FileLoad]:
-        """The files that came with an input, in order, and the load with them."""
+        """Return the files that came with an input, in order, and the load with them."""
         files = list[Attached]()
         for block, file in self._state.attached.get(input_block.seq, ()):
             attached, load = attached_files.show_file(block, file, self.window, load)
@@ -251,17 +251,17 @@ class Rendering:
         return files, load
 
     def input_cost(self, blocks: Iterable[Block]) -> int:
-        """What these user inputs will cost once they are taken, in tokens."""
+        """Return what these user inputs will cost once they are taken, in tokens."""
         return sum(cost(message) for message, _ in self.input_messages(blocks))
 
     def file_cost(self, blocks: Iterable[Block]) -> int:
-        """What the files cost that the model is given, once these user inputs are taken, in tokens."""
+        """Return what the model's files cost once these user inputs are taken, in tokens."""
         return self._files + sum(
             cost_of_files(message) for message, _ in self.input_messages(blocks)
         )
 
     def _add_summary(self) -> None:
-        """What stands for the blocks that are not rendered."""
+        """Add the messages that stand for the blocks before the window."""
         block = self._state.summaries.get(self.window.summary)
         if block is None or not isinstance(block.body, RangeSummary):
             return
@@ -283,7 +283,7 @@ class Rendering:
             self._repeat_inputs(summary.last_turn)
 
     def _repeat_inputs(self, turn: int) -> None:
-        """What was taken in a turn whose beginning is summed up, word for word."""
+        """Repeat, word for word, the inputs of a turn whose beginning is summarized."""
         facts = self._state
         self._add_inputs(
             facts.inputs[seq]
@@ -305,7 +305,7 @@ class Rendering:
             self._add(self._with_echo(message), block.ref)
 
     def _keep_tail(self, opener: Block) -> None:
-        """The end of the request that was answered, where it stays behind what stood before it."""
+        """Add the tail of the answered request, if it stays behind its messages."""
         start = opener.body
         if isinstance(start, RoundStart) and start.tail and start.tail_kind in ("kept", "cleared"):
             self.kept_tail = start.tail
@@ -314,7 +314,7 @@ class Rendering:
             )
 
     def _with_echo(self, message: AssistantMessage) -> AssistantMessage:
-        """What the model has just decided, as its provider wants it back."""
+        """Return the decision as its provider wants it back."""
         echo, self._echo = self._echo, None
         return message if echo is None else replace(message, echo=echo)
 
@@ -350,7 +350,7 @@ class Rendering:
             self._add(message, parts[0].ref)
 
     def _note_shown_files(self, input_block: Block, message: UserMessage) -> None:
-        """Note where the files of an input are shown, and which of them as a whole text."""
+        """Note where the files of an input are shown, and which of them as a full text."""
         shown = {attached.ref: attached for attached in message.attachments}
         for block, file in self._state.attached.get(input_block.seq, ()):
             self._positions.setdefault(block.ref, len(self.messages))
@@ -389,10 +389,10 @@ class Rendering:
         self._round = None
 
     def _with_provider_ids(self, calls: list[ToolCall]) -> list[ToolCall]:
-        """The calls, marked where they go back under the provider's ids.
+        """Return the calls, marked if they go back under the provider's ids.
 
-        Plain thinking names no call, so that it goes back beside our ids. An echo goes nowhere that
-        lacks a call, or in which no result could be told from another.
+        Plain thinking names no call and goes back beside our ids. An echo is dropped if it lacks a call, or if results could
+        not be told apart.
         """
         echo = self._echo
         named = 0 if echo is None else count_named_calls(echo, calls)
@@ -426,7 +426,7 @@ class Rendering:
             self._add_feedback(self._reactions.about(block.turn))
 
     def _add_feedback(self, reactions: Sequence[Given]) -> None:
-        """Show the newest feedback about turns that this epoch holds in its place, and count the rest."""
+        """Add the newest feedback about turns of this epoch, and a count of the older."""
         older = reactions[:-FEEDBACK_SHOWN]
         if older:
             text = f"{len(older)} more reactions: {DocumentRef(name='conv:feedback')}"
@@ -436,7 +436,7 @@ class Rendering:
             self._add(UserMessage(text=text), reaction.block.ref)
 
     def _limited(self, block: Block, text: str) -> str:
-        """What a text shows where no text may be longer than some limit."""
+        """Return the text within the window's limit for all texts."""
         limit = self.window.text_limit
         if limit is None or len(text) <= limit:
             self.shown_in_full.add(block.ref)
@@ -456,7 +456,7 @@ class Rendering:
         return shown
 
     def _notes_text(self, block: Block, text: str) -> str:
-        """Notes, whose memory notes are never cut."""
+        """Return notes, with their memory notes in full."""
         shown = self._text(block, text)
         notes = [] if shown == text else memory_notes.fold([block]).notes
         return "\n".join([shown, *(note.line() for note in notes if note.line() not in shown)])
@@ -536,7 +536,7 @@ class Rendering:
 
 
 def digest_text(message: Message) -> str:
-    """All that a message says, as a digest takes it."""
+    """Return the full content of a message, for a digest."""
     match message:
         case AssistantMessage(echo=ReasoningReplay() as echo):
             return f"{message!r}{echo}"
@@ -545,7 +545,7 @@ def digest_text(message: Message) -> str:
 
 
 def parts_of_message(message: Message) -> int:
-    """How many parts a message has, as providers count them: a text, a call, a result, a file."""
+    """Return how many parts a message has, as providers count them: a text, a call, a result, a file."""
     match message:
         case AssistantMessage(echo=ReasoningReplay(parts=parts)):
             return len(parts)

@@ -40,15 +40,15 @@ TRACE_TAIL = "Write the answer now."
 
 
 def trace(blocks: Iterable[Block], window: Window) -> list[Message]:
-    """The messages of a trace: what the user said, and each call with the beginning of its result.
+    """Return the messages of a trace: what the user said, and each call with the beginning of its result.
 
-    The window says how many characters of a result are shown, and which files the model is given.
+    The window says how many characters of a result are shown, and which files the model gets.
     """
     return list(_messages(blocks, window))
 
 
 def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport) -> Window:
-    """What a trace can show in so many tokens: at most 2,000 characters of each result, and what files fit."""
+    """Return the window of a trace that fits so many tokens: up to 2,000 characters a result, and what files fit."""
     window = Window(result_limit=TRACE_LIMIT, carrying=carrying)
     while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
         window = replace(window, result_limit=window.result_limit // 2)

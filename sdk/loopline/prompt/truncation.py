@@ -43,10 +43,10 @@ _SOURCE = re.compile(r"^(?:so:sources_pool\[[0-9]+\] )?\[\[S:([0-9]{1,9})\]\] (.
 
 
 def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> str:
-    """The first `limit` characters of a text, and the ref of the rest with a few of its words.
+    """Return the first `limit` characters of a text, and the ref of the rest with a few of its words.
 
-    A text that is not longer stays as it is. Without `spanned`, for a text that is not what the ref
-    gives to the character, the ref is that of the whole.
+    A text that is not longer stays as it is. If not `spanned`, the text differs from what the ref reads, and the ref is
+    that of the whole.
     """
     if len(text) <= limit:
         return text
@@ -57,13 +57,13 @@ def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> s
 
 
 def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
-    """What a user or an assistant said in an old turn."""
+    """Return what a user or an assistant said in an old turn, truncated."""
     bare = without_base64(text, ref)
     return truncate_text(bare, limit, ref, spanned=bare == text)
 
 
 def without_base64(text: str, ref: str) -> str:
-    """The text with a placeholder for each run of more than 4,000 characters of base64."""
+    """Return the text with a placeholder for each run of more than 4,000 characters of base64."""
     if len(text) <= BASE64_LIMIT:
         return text
     pieces, at = list[str](), 0
@@ -77,9 +77,9 @@ def without_base64(text: str, ref: str) -> str:
 
 
 def _runs_of_64(text: str) -> Iterator[tuple[int, int]]:
-    """Yield where each run of more than 4,000 digits of base64 begins and ends.
+    """Yield the start and end of each run of more than 4,000 digits of base64.
 
-    Such a run holds one of every 4,000 places, so that only these are looked at.
+    Such a run contains one of every 4,000 positions, so only these are looked at.
     """
     end, step = 0, BASE64_LIMIT
     for position in range(step, len(text), step):
@@ -114,7 +114,7 @@ def _without_base64(value: Json, ref: str) -> Json:
 
 
 def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
-    """A tool result of an old turn: 400 characters, or JSON whose texts, lists and objects are cut."""
+    """Return a tool result of an old turn: 400 characters, or JSON with shortened texts, lists and objects."""
     small = _small_structure(text)
     if small is None:
         shown = truncate_text(text, RESULT_LIMIT, ref, spanned=spanned)
@@ -126,7 +126,7 @@ def old_result(text: str, ref: str, *, spanned: bool = True) -> str:
 
 
 def old_arguments(arguments: JsonObject, ref: str, limit: int = FIELD_LIMIT) -> JsonObject:
-    """The arguments of a call of an old turn; a text that begins `ref:` stays as it is."""
+    """Return the arguments of a call of an old turn, shortened; a text that begins with `ref:` stays."""
     try:
         small = cast("JsonObject", _smaller(arguments, limit))
     except RecursionError:
@@ -135,7 +135,7 @@ def old_arguments(arguments: JsonObject, ref: str, limit: int = FIELD_LIMIT) -> 
 
 
 def cleared_result(text: str, ref: str, call: str, shows: tuple[tuple[str, str], ...]) -> str:
-    """What stands for a result that is not shown: of which call, in a few words, what it held, its ref."""
+    """Return the line for a result that is not shown: its call, a few of its words, and its ref."""
     if len(text) <= NAMED_LIMIT:
         return text
     showed = ", ".join(dict.fromkeys(name for name, _ in shows))
@@ -146,7 +146,7 @@ def cleared_result(text: str, ref: str, call: str, shows: tuple[tuple[str, str],
 
 
 def _with_sources(shown: str, full_text: str) -> str:
-    """What is shown, with a line for each source that only the rest named."""
+    """Return the shown text, with a line for each source that only the full text names."""
     unnamed = [line for line in _SOURCE.finditer(full_text) if f"[[S:{line[1]}]]" not in shown]
     lines = [line[0] for line in unnamed[:_MOST_SOURCES]]
     if len(unnamed) > _MOST_SOURCES:
@@ -156,21 +156,21 @@ def _with_sources(shown: str, full_text: str) -> str:
 
 
 def short_arguments(arguments: JsonObject) -> str:
-    """The arguments of a call in a few words: long ones by their names alone."""
+    """Return the arguments of a call on one line; long ones by their names alone."""
     fields = (one_line(f"{name}={value}", LONG_ARGUMENTS + 1) for name, value in arguments.items())
     shown = ", ".join(fields)
     return shown if len(shown) <= LONG_ARGUMENTS else one_line(", ".join(arguments), LONG_ARGUMENTS)
 
 
 def source_numbers(text: str) -> list[int]:
-    """The numbers of the sources that lines of a text name."""
+    """Return the numbers of the sources that lines of a text name."""
     if "[[S:" not in text:
         return []
     return [int(line[1]) for line in _SOURCE.finditer(text)]
 
 
 def _small_structure(text: str) -> str | None:
-    """The JSON object or array that the text is, made small; empty when it is, None when it is no JSON."""
+    """Return the text's JSON made small, "" if it is small already, None if the text is no JSON object or array."""
     if text[:1] not in ("{", "["):
         return None
     try:
@@ -209,10 +209,10 @@ _EDGES = ".,;:!?()[]{}\"'`…"
 
 
 def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> str:
-    """The words of a text that say most of what it is, in their order, in about `width` characters.
+    """Return the words that say most about a text, in their order, within about `width` characters.
 
-    Numbers, names and paths come first, then the words before them, then rare ones. `rare` weighs words
-    by how few of the neighbouring texts hold them. Of a very long text the middle is not looked at.
+    Numbers, names and paths come first, then the words before them, then rare ones. `rare` weighs words by how few of the
+    neighbouring texts contain them. The middle of a very long text is ignored.
     """
     if len(text) > _BEGINNING + _ENDING:
         text = f"{text[:_BEGINNING]} {text[-_ENDING:]}"
@@ -237,7 +237,7 @@ def keywords(text: str, width: int, rare: Mapping[str, float] = NO_RARITY) -> st
 
 
 def _weights(words: Sequence[str], bares: Sequence[str], rare: Mapping[str, float]) -> list[float]:
-    """How much each word says, as it stands among the others."""
+    """Return how much each word says, in its context."""
     weights = list[float]()
     for index, token in enumerate(words):
         kind = 1.0 if len(bares[index]) > 3 else 0.25
@@ -252,7 +252,7 @@ def _weights(words: Sequence[str], bares: Sequence[str], rare: Mapping[str, floa
 
 
 def is_strong(token: str, *, first: bool = False) -> bool:
-    """Whether a word is a number, a path, an identifier or, when not the first of a text, a name."""
+    """Return whether a word is a number, a path, an identifier or, if not the first of a text, a name."""
     if token.islower() and token.isalpha():
         return False
     if "[[S:" in token:
@@ -263,7 +263,7 @@ def is_strong(token: str, *, first: bool = False) -> bool:
 
 
 def rarity(texts: Sequence[str]) -> dict[str, float]:
-    """For each word the logarithm of how few of the texts hold it."""
+    """Return, for each word, the logarithm of how few of the texts contain it."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update({normalized(token) for token in text.split()})
@@ -271,7 +271,7 @@ def rarity(texts: Sequence[str]) -> dict[str, float]:
 
 
 def normalized(token: str) -> str:
-    """The word without case and without what surrounds it."""
+    """Return the word in lower case, without the punctuation around it."""
     return token.strip(_EDGES).casefold()
 
 
@@ -307,5 +307,5 @@ _FRAME = re.compile(
 
 
 def escape_frame(text: str) -> str:
-    """Return the text with a backslash before each line that begins like one of the frame."""
+    """Return the text with a backslash before each line that looks like a line of the prompt's frame."""
     return _FRAME.sub(r"\1\\", text)

@@ -15,11 +15,11 @@ from loopline.timeline import Block, RangeSummary, RoundStart, Window, input_seq
 
 
 class View:
-    """The messages that the blocks so far make, in one protocol.
+    """The messages of the blocks so far, in one protocol.
 
-    The round that opens an epoch says under which window: what was before is rendered anew then, and
-    every block after it is added. Each block is taken in once, wherever it stands. `learned` is what
-    was known of the models' counting before the first block.
+    The round that opens an epoch says under which window: what was before is rendered anew then, and every later block
+    is added. Each block is taken once. `learned` are the ratios of reported to estimated tokens known before the first
+    block, by model.
     """
 
     def __init__(
@@ -38,26 +38,26 @@ class View:
 
     @property
     def messages(self) -> list[Message]:
-        """The messages as they stand."""
+        """Return the messages so far."""
         return self.rendering.messages
 
     @property
     def window(self) -> Window:
-        """What the present epoch shows of the blocks before it."""
+        """Return what the present epoch shows of the blocks before it."""
         return self.rendering.window
 
     @property
     def tokens(self) -> int:
-        """What the messages cost, by what this conversation has taught of its model's counting."""
+        """Return the estimated cost of the messages, corrected by what the model has reported."""
         return ceil(self.rendering.tokens * self.state.factor)
 
     @property
     def sha256(self) -> str:
-        """The digest of all messages, in hexadecimal."""
+        """Return the digest of all messages, in hexadecimal."""
         return self.rendering.sha256
 
     def extend(self, blocks: Iterable[Block]) -> None:
-        """Take further blocks in; those taken in before are passed over."""
+        """Take further blocks; skip those taken before."""
         fresh = [block for block in blocks if block.seq > self.seq]
         if not fresh:
             return
@@ -75,7 +75,7 @@ class View:
         self._candidate = None
 
     def under(self, window: Window) -> Rendering:
-        """What the messages would be under another window; the last one tried is kept until it is opened."""
+        """Return the messages under another window; the last one tried is kept until it is opened."""
         if self._candidate is None or self._candidate.window != window:
             self._candidate = self._rendered(window)
         return self._candidate
@@ -89,7 +89,7 @@ class View:
         return rendering
 
     def unused_summary(self, window: Window) -> Window | None:
-        """That window with a summary that was recorded after its own; None when there is none."""
+        """Return the window with a summary newer than its own, or None if there is none."""
         match self.state.newest_summary:
             case Block(body=RangeSummary(covers=covers), seq=seq) if seq > window.summary:
                 return replace(window, summary=seq, start=covers)
@@ -97,7 +97,7 @@ class View:
                 return None
 
     def rendered_blocks(self, window: Window, until: int) -> Sequence[Block]:
-        """The blocks that are rendered under a window, up to a seq; input that waits there is none."""
+        """Return the blocks that are rendered under a window, up to a seq, without input that waits there."""
         inputs, taken_by = self.state.inputs, self.state.taken_at
         lately = takewhile(lambda item: item[1] > window.start, reversed(taken_by.items()))
         earlier = [
@@ -113,13 +113,13 @@ class View:
         ]
 
     def _waits(self, block: Block, until: int) -> bool:
-        """Whether it is input, or a file that came with some, which no round up to there has taken."""
+        """Return whether it is input, or a file of one, that no round up to there has taken."""
         inputs, taken_by = self.state.inputs, self.state.taken_at
         input_seq = block.seq if block.seq in inputs else input_seq_of(block)
         return input_seq in inputs and taken_by.get(input_seq, until + 1) > until
 
     def _reopen(self, opener: Block, between: Sequence[Block]) -> None:
-        """Show the blocks as the round asks for; `between` came after the windows that were tried."""
+        """Render the blocks as the round asks; `between` came after the windows that were tried."""
         match opener.body:
             case RoundStart(window=Window() as window):
                 self._blocks = [block for block in self._blocks if block.seq > window.start]
@@ -134,7 +134,7 @@ class View:
 
 
 def opens_epoch(block: Block) -> bool:
-    """Whether the block begins a round that shows what was before it in another way."""
+    """Return whether the block begins a round that renders what was before it anew."""
     match block.body:
         case RoundStart(window=Window(), shows="context"):
             return True

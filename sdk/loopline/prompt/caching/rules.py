@@ -17,10 +17,9 @@ PART_ORDER: tuple[PartKind, ...] = ("tools", "system", "message")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One piece of a request: tools, system text, or a content block of a message.
+    """A piece of a request: tools, system text, or a content block of a message.
 
-    `digest` is the sha256, in hexadecimal, of what it holds; `tokens` an estimate; `ref` the block
-    that it was made of, empty when of none.
+    `digest` is the sha256 of its content in hexadecimal; `tokens` an estimate; `ref` the block it was made of, or "".
     """
 
     kind: PartKind
@@ -29,21 +28,20 @@ class Part:
     ref: str = ""
 
     def matches(self, part: Part) -> bool:
-        """Whether both are the same to a provider, which sees neither ref nor estimate."""
+        """Return whether both parts are the same to a provider, which sees neither ref nor estimate."""
         return (self.kind, self.digest) == (part.kind, part.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRequest:
-    """One request as it was sent.
+    """A request as it was sent.
 
-    `parts` are all of them, of which the first `stable` stay in the next request; the rest is the
-    tail, gone from it. `points` are the cache points: the number of parts before each, ascending.
-    `seq` is the block that began the round, `cause` what opened a prompt epoch here, empty within
-    one.
+    The first `stable` of `parts` stay in the next request; the others are the tail. `points` are the cache points: the
+    number of parts before each, ascending. `seq` is the block that began the round, `cause` what opened a prompt epoch
+    here, or "".
 
     Raises:
-        LooplineError: The parts, the points or the number of stable parts cannot be.
+        LooplineError: The parts, the points or the number of stable parts are inconsistent.
     """
 
     parts: tuple[Part, ...]
@@ -70,13 +68,13 @@ class SentRequest:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all parts."""
+        """Return the tokens of all parts."""
         return sum(part.tokens for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Where a request stops beginning like the one before; `after` is None where it ends."""
+    """The first part at which a request differs from the one before; `after` is None where the request ends."""
 
     index: int
     before: Part
@@ -84,12 +82,12 @@ class Difference:
 
     @property
     def ref(self) -> str:
-        """The block that made it differ: the one in the way or, when of none, the one that left."""
+        """Return the ref of the block that caused the difference: of the new part or, without a ref, the old one."""
         return (self.after.ref if self.after else "") or self.before.ref
 
 
 def first_difference(before: SentRequest, after: SentRequest) -> Difference | None:
-    """The first stable part of `before` that `after` does not have in its place."""
+    """Return the first stable part of `before` that `after` does not have at the same position, or None."""
     for index, previous in enumerate(before.parts[: before.stable]):
         current = after.parts[index] if index < len(after.parts) else None
         if current is None or not current.matches(previous):
@@ -103,7 +101,7 @@ CacheLimit = Literal["expired", "look-back", "minimum"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOutcome:
-    """What became of the tokens of one request; the three make up all of them."""
+    """The tokens of one request by what the cache did with them; the three add up to all."""
 
     read: int
     written: int
@@ -111,16 +109,16 @@ class CacheOutcome:
 
 
 class CacheRules(Protocol):
-    """A provider's cache, as far as one conversation fills it; it remembers what it was sent."""
+    """A provider's cache for one conversation; it remembers the requests it was sent."""
 
     @property
     def read_price(self) -> float:
-        """What a token read costs, in input tokens."""
+        """Return what reading a token costs, in input tokens."""
         ...
 
     @property
     def write_price(self) -> float:
-        """What a token written costs, in input tokens."""
+        """Return what writing a token costs, in input tokens."""
         ...
 
     def send(self, sent: SentRequest) -> CacheOutcome:
@@ -128,15 +126,14 @@ class CacheRules(Protocol):
         ...
 
     def without(self, *limits: CacheLimit) -> Self:
-        """The same rules less these limits, with nothing sent yet."""
+        """Return the same rules without these limits, and with an empty cache."""
         ...
 
 
 class CachedPrefixes:
-    """The prefixes that a provider keeps, and when each was last written or read.
+    """The prefixes that a provider keeps, and when each was last used.
 
-    An entry is still there when exactly `ttl` has passed; None keeps it for ever. A lifetime runs
-    from the time at which a request was sent.
+    An entry is still there when exactly `ttl` has passed; None keeps it for ever. A lifetime begins when a request is sent.
     """
 
     def __init__(self, ttl: timedelta | None) -> None:
@@ -145,7 +142,7 @@ class CachedPrefixes:
         self._used: dict[int, datetime] = {}
 
     def prefixes(self, sent: SentRequest) -> list[int]:
-        """A number for the prefix that ends after 0, 1, 2, … parts; equal ones share a number."""
+        """Return a number for the prefix of 0, 1, 2, … parts; equal prefixes have the same number."""
         number = 0
         numbers = [number]
         for part in sent.parts:
@@ -155,26 +152,26 @@ class CachedPrefixes:
         return numbers
 
     def contains(self, prefix: int, at: datetime) -> bool:
-        """Whether the prefix is still there at that time."""
+        """Return whether the prefix is still cached at that time."""
         used = self._used.get(prefix)
         return used is not None and (self._ttl is None or at - used <= self._ttl)
 
     def use(self, prefixes: Iterable[int], at: datetime) -> None:
-        """Write these prefixes, or renew them."""
+        """Write or renew these prefixes."""
         self._used.update(dict.fromkeys(prefixes, at))
 
 
 def totals(sent: SentRequest) -> list[int]:
-    """The tokens of the first 0, 1, 2, … parts."""
+    """Return the tokens of the first 0, 1, 2, … parts."""
     return list(accumulate((part.tokens for part in sent.parts), initial=0))
 
 
 def read_and_write(
     entries: CachedPrefixes, sent: SentRequest, look: Iterable[int], write: Sequence[int]
 ) -> CacheOutcome:
-    """Read the longest entry at one of the places looked at, then write one at each place named.
+    """Read the longest cached prefix among those in `look`, then write those in `write`.
 
-    A place is a number of parts; those to write ascend, and none read lies behind the last.
+    Both hold numbers of parts; `write` ascends, and no prefix that is read is longer than its last.
     """
     prefixes = entries.prefixes(sent)
     tokens = totals(sent)

@@ -34,7 +34,7 @@ _LIMITS: tuple[CacheLimit, ...] = ("expired", "look-back", "minimum")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """Tokens that the request before held as stable and that this one did not read.
+    """Tokens that the previous request held as stable and this one did not read.
 
     `difference` and `cause` are of a broken prefix alone.
     """
@@ -47,10 +47,9 @@ class Miss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRow:
-    """One request, in tokens: what was read, written and neither.
+    """One request, in tokens: read, written and neither.
 
-    `held` is what the request before already held as stable; what of it was not read is in
-    `misses`, each reason at most once.
+    `held` is what the request before had as stable; `misses` say why some of that was not read, each reason at most once.
     """
 
     seq: int
@@ -63,12 +62,12 @@ class CacheRow:
 
     @property
     def missed(self) -> int:
-        """The held tokens that were not read."""
+        """Return the held tokens that were not read."""
         return sum(miss.tokens for miss in self.misses)
 
     @property
     def usage(self) -> Usage:
-        """The prompt, as the provider would report it."""
+        """Return the usage that the provider would report for the prompt."""
         return Usage(
             input_tokens=self.read + self.written + self.fresh,
             cache_read_tokens=self.read,
@@ -78,7 +77,7 @@ class CacheRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheReport:
-    """A row for each request, in order, and the totals; a share of nothing is 1."""
+    """The rows of all requests, in order, and their totals; a share of nothing is 1."""
 
     rows: tuple[CacheRow, ...]
     read_price: float
@@ -86,47 +85,47 @@ class CacheReport:
 
     @property
     def read(self) -> int:
-        """The tokens that were read."""
+        """Return the tokens that were read."""
         return sum(row.read for row in self.rows)
 
     @property
     def written(self) -> int:
-        """The tokens that were written."""
+        """Return the tokens that were written."""
         return sum(row.written for row in self.rows)
 
     @property
     def fresh(self) -> int:
-        """The tokens that were neither read nor written."""
+        """Return the tokens that were neither read nor written."""
         return sum(row.fresh for row in self.rows)
 
     @property
     def held(self) -> int:
-        """The tokens that the request before each held as stable."""
+        """Return the tokens that the previous request of each row held as stable."""
         return sum(row.held for row in self.rows)
 
     @property
     def missed(self) -> int:
-        """The held tokens that were not read."""
+        """Return the held tokens that were not read."""
         return sum(row.missed for row in self.rows)
 
     def missed_for(self, reason: MissReason) -> int:
-        """The held tokens that were not read for this reason."""
+        """Return the held tokens that were not read for this reason."""
         misses = (miss for row in self.rows for miss in row.misses)
         return sum(miss.tokens for miss in misses if miss.reason == reason)
 
     @property
     def read_of_held(self) -> float:
-        """The share of the held tokens that was read, minimum tokens and steps set aside."""
+        """Return the share of the held tokens that was read, without those lost to minimum and step."""
         return _share(self.held - self.missed, self.held - self.missed_for("minimum"))
 
     @property
     def read_of_all(self) -> float:
-        """The share of all prompt tokens that was read."""
+        """Return the share of all prompt tokens that was read."""
         return _share(self.read, self.read + self.written + self.fresh)
 
     @property
     def cost_factor(self) -> float:
-        """What the prompts cost, relative to their cost without a cache."""
+        """Return the cost of the prompts relative to their cost without a cache."""
         cost = self.read * self.read_price + self.written * self.write_price + self.fresh
         return _share(cost, self.read + self.written + self.fresh)
 
@@ -175,7 +174,7 @@ def _cache_row(
 def _compare(
     before: SentRequest, sent: SentRequest, reads: list[int]
 ) -> tuple[int, tuple[Miss, ...]]:
-    """The tokens held, and the misses; `reads` are by the rules and with each limit lifted too."""
+    """Return the tokens held, and the misses; `reads` are by all rules, then with one more limit lifted each."""
     difference = first_difference(before, sent)
     intact = difference.index if difference else before.stable
     # Parts in both are counted by the later estimate, which is the one that was read.

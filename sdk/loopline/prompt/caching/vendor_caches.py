@@ -73,16 +73,16 @@ _WRITE_PRICE = {"5m": 1.25, "1h": 2.0}
 
 
 def minimum_tokens(model: str) -> int:
-    """The shortest prefix that this model caches, in tokens; of an unknown one, the largest."""
+    """Return the shortest prefix that this model caches, in tokens; for an unknown model, the largest minimum."""
     families = [family for family in MINIMUM_TOKENS if model.startswith(family)]
     return MINIMUM_TOKENS[max(families, key=len)] if families else max(MINIMUM_TOKENS.values())
 
 
 @dataclass(slots=True, kw_only=True)
 class AnthropicCache:
-    """A cache of prefixes that end at a marker, with the documented limits unless others are given.
+    """Anthropic's cache: prefixes that end at a marker.
 
-    `minimum` is in tokens, `look_back` in places, `read_price` in input tokens.
+    `minimum` is in tokens, `look_back` in parts, `read_price` in input tokens.
     """
 
     minimum: int = 1_024

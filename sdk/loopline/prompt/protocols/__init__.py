@@ -47,7 +47,7 @@ __all__ = [
 
 
 def protocol(name: ProtocolName, *, values: bool = False) -> DecisionProtocol:
-    """The protocol of that name; with `values` an answer may be any JSON value where texts are JSON."""
+    """Return the protocol of that name; with `values`, a JSON answer may be any JSON value."""
     match name:
         case "native":
             return Native()
@@ -60,10 +60,10 @@ def protocol(name: ProtocolName, *, values: bool = False) -> DecisionProtocol:
 
 
 def protocol_named(name: str) -> DecisionProtocol:
-    """The protocol that a log names.
+    """Return the protocol that a log names.
 
     Raises:
-        LooplineError: this loopline does not know it.
+        LooplineError: this version of loopline does not know it.
     """
     for candidate in _NAMES:
         if candidate == name:

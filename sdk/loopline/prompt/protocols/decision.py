@@ -23,10 +23,10 @@ from loopline.prompt.truncation import escape_frame
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The model wants tools run; `notes` is what it said beside.
+    """A decision to run tools; `notes` is the text beside the calls.
 
-    `thinking` is what it thought in a channel of the text. `discarded` is text of the reply that is no
-    part of the decision, such as an observation that the model invented.
+    `thinking` comes from a channel of the text. `discarded` is text that is no part of the decision, such as an
+    observation that the model invented.
     """
 
     notes: str
@@ -37,7 +37,7 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The model has answered; `notes` is what it said beside, where the protocol has a place for it."""
+    """An answer; `notes` is the text beside it, where the protocol has a place for it."""
 
     notes: str
     text: str
@@ -47,9 +47,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The reply is neither; `problem` tells the model what was wrong.
+    """A reply that is neither calls nor an answer; `problem` tells the model what is wrong.
 
-    Unless it `is_text`, what is `raw` is no answer either when no repair is left.
+    If not `is_text`, `raw` is no answer either when no repair is left.
     """
 
     raw: str
@@ -66,23 +66,23 @@ Piece = tuple[Channel, str]
 
 
 class Splitter(Protocol):
-    """Tells the channels of a reply apart while it is written, however it is cut into pieces.
+    """Splits a reply into channels while it is written, however it is cut into pieces.
 
-    What it gives of a channel is what `decode` reads there of the whole reply, wherever the beginning
-    of a reply can tell. Each character is looked at once.
+    The text of a channel is what `decode` reads there from the whole reply, as far as the beginning of a reply can tell.
+    Each character is read once.
     """
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to which channel."""
+        """Return what the next piece of the reply adds to each channel."""
         ...
 
     def close(self) -> list[Piece]:
-        """Return what is left when nothing more comes."""
+        """Return what is left when the reply ends."""
         ...
 
 
 class ChannelText:
-    """The text of a channel that comes in sections, without the white space around each of them."""
+    """The text of a channel that comes in sections, without the white space around each section."""
 
     def __init__(self, joint: str = "") -> None:
         self._joint = joint
@@ -90,12 +90,12 @@ class ChannelText:
         self._in_section = self._has_text = False
 
     def begin(self) -> None:
-        """Begin another section, which `joint` stands before."""
+        """Begin another section, separated by `joint`."""
         self._white.clear()
         self._in_section = False
 
     def add(self, text: str) -> str:
-        """Return what can be told now; white space is held back until text follows it."""
+        """Return the text that can be passed on now; trailing white space waits for more text."""
         if not self._in_section:
             text = text.lstrip()
             if not text:
@@ -114,55 +114,54 @@ class ChannelText:
 
 
 class DecisionProtocol(Protocol):
-    """How a round travels to a model and back."""
+    """The form in which a round travels to a model and back."""
 
     @property
     def name(self) -> ProtocolName:
-        """Its name in `turn.header`."""
+        """Return its name in `turn.header`."""
         ...
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Texts before which a reply is to end, where the provider can see to that."""
+        """Return the texts before which a reply must end, where the provider supports it."""
         ...
 
     def splitter(self) -> Splitter:
-        """Return what tells the channels of one reply apart while it is written."""
+        """Return a splitter for one reply."""
         ...
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """What the system text says about it; empty when nothing need be said."""
+        """Return what the system text says about the protocol, or ""."""
         ...
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """A past decision that made calls, as `decode` would read it again."""
+        """Return a past decision with calls, in the form that `decode` reads."""
         ...
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """A past answer, as `decode` would read it again."""
+        """Return a past answer, in the form that `decode` reads."""
         ...
 
     def render_result(self, message: ToolMessage) -> Message:
-        """What came of a past call."""
+        """Return the result of a past call as a message."""
         ...
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """What the model has decided."""
+        """Return the model's decision."""
         ...
 
 
 def result_text(message: ToolMessage, escape: Callable[[str], str]) -> str:
-    """Return a result as it is said from the user's side.
+    """Return a result as a message of the user shows it.
 
-    Its first line is ours. In the rest nothing reads as another part of the prompt or, once it is
-    escaped, as a decision.
+    The first line is ours. In the rest nothing reads as another part of the prompt or, once escaped, as a decision.
     """
     head, line_end, text = message.text.partition("\n")
     return f"{head}{line_end}{escape(escape_frame(text))}"
 
 
 def tool_list(tools: Sequence[ToolSpec]) -> str:
-    """Every tool with its schema, for the manual of a protocol whose tools travel as text."""
+    """Return every tool with its schema, for the manual of a text protocol."""
     if not tools:
         return "(no tools)"
     return "\n".join(
@@ -171,7 +170,7 @@ def tool_list(tools: Sequence[ToolSpec]) -> str:
 
 
 def as_arguments(value: Json) -> JsonObject | None:
-    """The arguments a decoded call has; none at all are no arguments, anything but an object is None."""
+    """Return a decoded call's arguments: {} for null, None for anything but an object."""
     match value:
         case None:
             return {}

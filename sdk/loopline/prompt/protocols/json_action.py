@@ -58,9 +58,9 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 
 
 class JsonAction:
-    """One JSON object a reply, for models without tool calls; several that are written all count.
+    """The JSON protocol: one object a reply; if several are written, all count.
 
-    With `values` the answer is any JSON value, whose JSON is the text of the answer.
+    With `values` the answer is any JSON value, and the text of the answer is its JSON.
     """
 
     name: Literal["json"] = "json"
@@ -70,15 +70,15 @@ class JsonAction:
         self._values = values
 
     def splitter(self) -> Splitter:
-        """Return what reads `notes` and `answer` off an object that is not whole yet."""
+        """Return a splitter that reads `notes` and `answer` from an unfinished object."""
         return JsonSplitter(values=self._values)
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """The forms of a reply, and every tool with its schema."""
+        """Return the forms of a reply, and every tool with its schema."""
         return f"{_MANUAL}\n{tool_list(tools)}"
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """The object that was written, one for each call."""
+        """Return one object for each call."""
         actions: list[JsonObject] = [
             {"action": "call_tool", "tool": call.name, "arguments": call.arguments}
             for call in calls
@@ -87,28 +87,28 @@ class JsonAction:
         return AssistantMessage(text="\n".join(dumps(action) for action in actions))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """The object that was written."""
+        """Return the answer object."""
         return AssistantMessage(text=dumps({"action": "final_answer", "answer": text}))
 
     def render_result(self, message: ToolMessage) -> Message:
-        """Said from the user's side."""
+        """Return the result as a message of the user."""
         return UserMessage(text=result_text(message, _escaped))
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """The JSON objects of the reply that say what to do; calls come before an answer."""
+        """Decode the JSON objects of the reply; calls come before an answer."""
         return decode_actions(well_formed(reply.text), values=self._values)
 
 
 def _escaped(text: str) -> str:
-    """Return the text with a backslash in what would say what is to be done."""
+    """Escape what would read as an action."""
     return _ACTION.sub(r'\\"', text)
 
 
 def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
-    """What the JSON objects in a text say is to be done.
+    """Decode the actions that the JSON objects in a text describe.
 
-    An object without an action that has an answer is one. A broken object with a field of an action
-    is never passed over for a sound one in it or behind it. With `values` an answer is any JSON value.
+    An object without an action but with an answer is an answer. A broken object with a field of an action is never
+    skipped for a sound one inside or after it. With `values` an answer is any JSON value.
     """
     scanned = scan_json(raw)
     for item in scanned:
@@ -127,7 +127,6 @@ def decode_actions(raw: str, *, values: bool = False) -> DecodedReply:
 
 
 def _with_text(action: JsonObject) -> JsonObject:
-    """The action with the JSON of its answer as a text."""
     return {**action, "answer": dumps(action["answer"])} if "answer" in action else action
 
 
@@ -154,7 +153,7 @@ def _decide(raw: str, actions: Sequence[JsonObject], *, values: bool) -> Decoded
 
 
 def _covers_reply(raw: str, actions: Sequence[JsonObject]) -> bool:
-    """Whether a text says nothing beside what is done of these actions."""
+    """Return whether the reply says nothing beside these actions."""
     if any(_has_unused_fields(match) for match in actions):
         return False
     at, count = _skip_between(raw, 0), 0
@@ -172,16 +171,16 @@ def _has_unused_fields(action: JsonObject) -> bool:
 
 
 def _skip_between(raw: str, at: int) -> int:
-    """The end of what may stand between objects: white space, commas, fences."""
+    """Return where white space, commas and fences between objects end."""
     gap = _BETWEEN.match(raw, at)
     return gap.end() if gap else at
 
 
 class JsonSplitter:
-    """Reads the texts of `notes` and `answer` off objects that are still being written.
+    """Reads `notes` and `answer` from JSON objects while they are written.
 
-    Only fields of an outermost object are read. What cannot be told from a beginning, such as an answer
-    in an object that is broken further on, is for `decode` to tell.
+    Only fields of an outermost object are read. What the beginning cannot tell, such as an object that breaks further
+    on, is left to `decode`.
     """
 
     def __init__(self, *, values: bool = False) -> None:
@@ -201,7 +200,7 @@ class JsonSplitter:
         self._pieces: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to which channel."""
+        """Return what the next piece of the reply adds to each channel."""
         at = self._take_value(text, 0)
         while at < len(text):
             passed = (_IN_STRING if self._in_string else _OUTSIDE).match(text, at)
@@ -216,11 +215,11 @@ class JsonSplitter:
         return pieces
 
     def close(self) -> list[Piece]:
-        """Return nothing: what was not finished is no text of a field."""
+        """Return nothing: an unfinished field is no text."""
         return []
 
     def _take_value(self, text: str, at: int) -> int:
-        """Read on in an answer that is a value and no string, if there is one; where what follows begins."""
+        """Read on in an answer that is a value but no string; return where the text after it begins."""
         if self._values and self._value is None and self._is_at_answer:
             at += len(text[at:]) - len(text[at:].lstrip())
             if at < len(text) and text[at] != '"':
@@ -239,12 +238,12 @@ class JsonSplitter:
 
     @property
     def _is_at_answer(self) -> bool:
-        """Whether the value of the field `answer` is about to begin."""
+        """Return whether the value of the field `answer` comes next."""
         outside = not self._in_string and self._escape is None
         return outside and self._is_value and self._depth == 1 and self._key == "answer"
 
     def _take(self, character: str) -> None:
-        """Read a character that means something where it stands."""
+        """Read a character that has a meaning at this position."""
         if self._escape is not None:
             self._escaped(self._escape + character)
         elif not self._in_string:
@@ -255,7 +254,7 @@ class JsonSplitter:
             self._escape = ""
 
     def _take_outside(self, character: str) -> None:
-        """Read on outside of string literals."""
+        """Read a character outside of string literals."""
         match character:
             case "{" | "[":
                 self._depth += 1
@@ -277,7 +276,7 @@ class JsonSplitter:
                 pass
 
     def _escaped(self, escape: str) -> None:
-        """Take an escape as far as it has come; one that JSON does not have stands for itself."""
+        """Read the next character of an escape; an escape that JSON lacks stands for itself."""
         self._escape = None
         if escape[0] != "u":
             self._text.append(_ESCAPES.get(escape, f"\\{escape}"))
@@ -300,7 +299,7 @@ class JsonSplitter:
         self._in_string, self._field = False, None
 
     def _flush(self, *, is_complete: bool = False) -> None:
-        """Tell what has come of a field, but for half of a character that takes two escapes."""
+        """Pass on the text of a field, but hold back the first half of a surrogate pair."""
         if self._field is None:
             return
         text = "".join(self._text)
@@ -312,7 +311,7 @@ class JsonSplitter:
 
 
 def _paired(text: str) -> str:
-    """The text with surrogates that make a character together made one."""
+    """Return the text with surrogate pairs joined."""
     if text.isascii():
         return text
     return well_formed(text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass"))

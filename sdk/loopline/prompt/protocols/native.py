@@ -33,28 +33,28 @@ class Native:
     stop: tuple[str, ...] = ()
 
     def splitter(self) -> Splitter:
-        """Return what takes the text for the answer, which it is unless calls follow."""
+        """Return a splitter that takes all text for the answer, which it is unless calls follow."""
         return PlainSplitter()
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """The tools travel beside the text."""
+        """Return "": the tools travel beside the text."""
         del tools
         return ""
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """Notes and calls."""
+        """Return notes and calls."""
         return AssistantMessage(text=notes, calls=tuple(calls))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """The text."""
+        """Return the text."""
         return AssistantMessage(text=text)
 
     def render_result(self, message: ToolMessage) -> Message:
-        """As it is."""
+        """Return the message unchanged."""
         return message
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """Calls when there are any and all are whole, else the answer."""
+        """Return the calls if there are any and all are complete, else the answer."""
         text = well_formed(reply.text)
         if reply.problem:
             return Malformed(text, well_formed(reply.problem))
@@ -66,7 +66,7 @@ class Native:
 
 
 class PlainSplitter:
-    """Takes a text for the answer as it comes."""
+    """A splitter that takes all text for the answer."""
 
     def __init__(self) -> None:
         self._answer = ChannelText()

@@ -72,44 +72,43 @@ _ARGUMENTS = ("args", "arguments", "parameters", "input")
 
 
 class Tagged:
-    """Tagged text, for models that follow a form but know no calls; the answer can be streamed."""
+    """The tagged protocol, for models that follow a form but have no tool calls; its answer can be streamed."""
 
     name: Literal["tagged"] = "tagged"
     stop: tuple[str, ...] = ()
 
     def splitter(self) -> Splitter:
-        """Return what tells answer, notes and thinking apart."""
+        """Return a splitter for answer, notes and thinking."""
         return TaggedSplitter()
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """The tags of a reply, and every tool with its schema."""
+        """Return the tags of a reply, and every tool with its schema."""
         return f"{_MANUAL}\n{tool_list(tools)}"
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """The notes, and a tag for each call."""
+        """Return the notes, and a tag for each call."""
         written = [escape_tags(notes)] if notes.strip() else []
         return AssistantMessage(text="\n".join([*written, *map(_call_tags, calls)]))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """The channel that was written."""
+        """Return the answer channel."""
         return AssistantMessage(text=f"<channel:answer>{escape_tags(text)}</channel:answer>")
 
     def render_result(self, message: ToolMessage) -> Message:
-        """Said from the user's side."""
+        """Return the result as a message of the user."""
         return UserMessage(text=result_text(message, escape_tags))
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """The calls, with the text outside of tags as notes; else the answer.
+        """Return the calls, with the text outside of tags as notes, else the answer.
 
-        Without any tag the whole text is the answer, unless it looks like a call of another form. A
-        `decision` channel holds the objects of the `json` protocol. Channels of names that are not
-        known are part of the answer.
+        Without any tag the whole text is the answer, unless it looks like a call of another form. A `decision` channel holds
+        the objects of the `json` protocol. Channels with unknown names are part of the answer.
         """
         return _TaggedDecoder(well_formed(reply.text)).decided()
 
 
 class _TaggedDecoder:
-    """A reply, read element by element from the top."""
+    """A reply, decoded element by element."""
 
     def __init__(self, raw: str) -> None:
         self._raw = raw
@@ -122,7 +121,7 @@ class _TaggedDecoder:
         self._problem = ""
 
     def decided(self) -> DecodedReply:
-        """What the elements come to; the first that cannot be read makes the whole unreadable."""
+        """Return the decision; the first unreadable element makes the whole reply malformed."""
         for element in elements(self._raw):
             self._take(element)
             if self._problem:
@@ -191,7 +190,7 @@ class _TaggedDecoder:
 
 
 class TaggedSplitter:
-    """Tells answer, notes and thinking of a tagged text apart; what is part of a call is neither."""
+    """Splits a tagged text into answer, notes and thinking; calls belong to none of them."""
 
     def __init__(self) -> None:
         self._channels = ChannelSplitter()
@@ -205,11 +204,11 @@ class TaggedSplitter:
         self._calls = False
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to which channel."""
+        """Return what the next piece of the reply adds to each channel."""
         return self._non_empty(self._channels.feed(text))
 
     def close(self) -> list[Piece]:
-        """Return what is left when nothing more comes."""
+        """Return what is left when the reply ends."""
         return self._non_empty(self._channels.close())
 
     def _non_empty(self, pieces: Iterable[tuple[str, str]]) -> list[Piece]:
@@ -239,7 +238,7 @@ class TaggedSplitter:
 
 
 def _is_odd_call(text: str) -> bool:
-    """Whether a text looks like a call, in a form that is not read here."""
+    """Return whether a text looks like a call in an unsupported form."""
     return bool(_ODD_CALL.search(text)) or any(
         isinstance(_first_field(candidate, _NAMES), str)
         and _first_field(candidate, _ARGUMENTS) is not None
@@ -248,7 +247,6 @@ def _is_odd_call(text: str) -> bool:
 
 
 def _first_field(written: JsonObject, names: Iterable[str]) -> Json:
-    """The first of these fields that an object has."""
     return next((written[name] for name in names if name in written), None)
 
 
@@ -257,7 +255,7 @@ def _joined(parts: Iterable[str], joint: str = "\n") -> str:
 
 
 def _call_tags(call: ToolCall) -> str:
-    """A call as tags; its code stands in a channel where it reads back as it is."""
+    """Return a call as tags; its code gets a channel if it reads back unchanged from there."""
     name = escape(call.name).replace("\\", "&#92;")
     arguments, code = dict(call.arguments), call.arguments.get("code")
     channel = ""
@@ -275,14 +273,14 @@ def _call_tags(call: ToolCall) -> str:
 
 
 def _code(text: str) -> str:
-    """The code without the line ends next to its tags, and without a fence around it."""
+    """Return the code without the line ends next to its tags and without a fence around it."""
     code = text.removeprefix("\n").removesuffix("\n")
     fenced = _FENCE.match(code)
     return fenced[1] if fenced else code
 
 
 def _tool_call(element: Element) -> ToolCall | str:
-    """The call, or what is wrong with it."""
+    """Return the call, or what is wrong with it."""
     attributes = _attributes(element)
     name, body = attributes.get("name", "").removeprefix("@"), _unfenced(element.text)
     source = attributes.get("args") or attributes.get("arguments") or body
@@ -297,7 +295,7 @@ def _tool_call(element: Element) -> ToolCall | str:
 
 
 def _named_inside(written: JsonObject) -> ToolCall | str:
-    """The call whose name stands in the JSON beside its arguments."""
+    """Return the call whose name stands in the JSON beside its arguments."""
     name = written.get("name") or written.get("tool")
     arguments = as_arguments(written.get("arguments", written.get("args")))
     if not isinstance(name, str) or arguments is None:
@@ -311,7 +309,7 @@ def _attributes(element: Element) -> dict[str, str]:
 
 
 def _arguments(source: str) -> JsonObject | str:
-    """The object that is written here and nothing else, or what is wrong with it."""
+    """Return the object that is all of `source`, or what is wrong with it."""
     if source in ("", "null"):
         return {}
     scanned = parse_object_at(source, 0)

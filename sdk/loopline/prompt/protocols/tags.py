@@ -33,16 +33,15 @@ _LONGEST_SPACE = 80
 
 
 def escape_tags(text: str) -> str:
-    """The text as it may stand outside of code and JSON, so that nothing in it is a tag."""
+    """Return the text with its tags escaped, for use outside of code and JSON."""
     return _TAG.sub(lambda tag: f"<\\{tag[1]}", text)
 
 
 @dataclass(slots=True, eq=False)
 class Element:
-    """A channel or call, or, with an empty `name`, what stands outside of them.
+    """A channel or a call or, with an empty `name`, the text outside of them.
 
-    `attributes` is the text between a call's name and the end of its tag. `closed` says whether the
-    closing tag was there.
+    `attributes` is the text between a call's name and the end of its tag. `closed` says whether the closing tag was there.
     """
 
     name: str = ""
@@ -53,12 +52,12 @@ class Element:
 
     @property
     def text(self) -> str:
-        """What stands in it."""
+        """Return the text inside."""
         return "".join(self.parts)
 
 
 def elements(text: str) -> list[Element]:
-    """The whole text taken apart, in the order in which it was written."""
+    """Return the elements of the whole text, in order."""
     reading = _TagReader()
     result = list[Element]()
     for element, part in [*reading.take(text), *reading.end()]:
@@ -69,27 +68,27 @@ def elements(text: str) -> list[Element]:
 
 
 class ChannelSplitter:
-    """Tells channel from channel while a text comes in, however it is cut into pieces.
+    """Splits a text into channels while it comes in, however it is cut into pieces.
 
-    `feed` and `close` give pairs of a channel's name, in lower case, and the next text in it: "" is
-    outside of any, `tool_call` and `agent_call` are what stands in those. What may yet turn out to be
-    a tag is held back. Each character is looked at once.
+    `feed` and `close` return pairs of a channel's name, in lower case, and the next text in it: "" is outside of any,
+    `tool_call` and `agent_call` are the insides of those. What may become a tag is held back. Each character is read
+    once.
     """
 
     def __init__(self) -> None:
         self._reading = _TagReader()
 
     def feed(self, text: str) -> list[tuple[str, str]]:
-        """What the next piece of the text adds to which channel."""
+        """Return what the next piece of the text adds to each channel."""
         return [(element.name, part) for element, part in self._reading.take(text) if part]
 
     def close(self) -> list[tuple[str, str]]:
-        """What is left when nothing more comes; a tag that was only begun is text after all."""
+        """Return what is left when the text ends; a tag that is not finished is text."""
         return [(element.name, part) for element, part in self._reading.end() if part]
 
 
 class _TagReader:
-    """The state of a reading: where it stands, and what it has found since it was last asked."""
+    """A reader that takes the text character by character and collects its elements."""
 
     def __init__(self) -> None:
         self._element = Element(closed=True)
@@ -99,14 +98,14 @@ class _TagReader:
         next(self._reading)
 
     def take(self, text: str) -> list[tuple[Element, str]]:
-        """Read on."""
+        """Read more text."""
         if self._reading is not None:
             for character in text:
                 self._reading.send(character)
         return self._take_parts()
 
     def end(self) -> list[tuple[Element, str]]:
-        """Nothing more comes."""
+        """Read the end of the text."""
         walk, self._reading = self._reading, None
         if walk is not None:
             walk.send("")
@@ -146,7 +145,7 @@ class _TagReader:
         yield
 
     def _channel(self, tag: str, character: str) -> Walk[str]:
-        """What follows `<channel:`; the character behind it all."""
+        """Read what follows `<channel:`; return the character after the element."""
         name = ""
         while _NAME.match(character) and len(name) < _LONGEST_NAME:
             name += character
@@ -161,7 +160,7 @@ class _TagReader:
         return (yield from self._body(f"</channel:{name}", literals() if literals else None))
 
     def _call(self, opening: str, character: str) -> Walk[str]:
-        """What follows a word such as `<tool_call`; the character behind it all."""
+        """Read what follows a tag name such as `<tool_call`; return the character after the element."""
         name = _CALLS[opening]
         attributes, character = yield from _attributes(character)
         itself = bool(character) and attributes.endswith("/")
@@ -175,7 +174,7 @@ class _TagReader:
         return (yield)
 
     def _body(self, closing: str, literals: Literals | None) -> Walk[str]:
-        """What stands in an element, up to its closing tag; the character behind that."""
+        """Read the inside of an element up to its closing tag; return the character after that."""
         if literals is not None:
             next(literals)
         character = yield
@@ -201,7 +200,7 @@ class _TagReader:
 
 
 def _tag_start() -> Walk[tuple[str, str]]:
-    """What a `<` begins, as far as a tag may begin so; and the character behind it."""
+    """Read what a `<` begins, as long as it may become a tag, and the character after it."""
     escapes, matched = "", ""
     character = yield
     while character == "\\":
@@ -214,7 +213,7 @@ def _tag_start() -> Walk[tuple[str, str]]:
 
 
 def _attributes(character: str) -> Walk[tuple[str, str]]:
-    """What stands in an opening tag, and the `>` at its end; no quoted one ends it."""
+    """Read the attributes of an opening tag up to its unquoted `>`."""
     attributes, quote, is_escaped = list[str](), "", False
     while character and (quote or character != ">"):
         attributes.append(character)
@@ -227,7 +226,7 @@ def _attributes(character: str) -> Walk[tuple[str, str]]:
 
 
 def _closing_tag(tag: str, character: str, closing: str) -> Walk[tuple[str, str]]:
-    """The rest of a tag that begins like this closing one, `>` and all if it is one; what is behind it."""
+    """Read the rest of a closing tag, with its `>` if it is one, and the character after it."""
     for expected in closing[len(tag) :]:
         if character.lower() != expected:
             return tag, character
@@ -242,7 +241,7 @@ def _closing_tag(tag: str, character: str, closing: str) -> Walk[tuple[str, str]
 
 
 def _space(character: str) -> Walk[tuple[str, str]]:
-    """White space, and the character behind it."""
+    """Read white space, and the character after it."""
     space = ""
     while character and character in _SPACE and len(space) < _LONGEST_SPACE:
         space += character
@@ -269,7 +268,7 @@ def _json_literals() -> Literals:
 
 
 def _code_literals() -> Literals:
-    """Strings of one line and of three quotes, as Python has them; a comment has none."""
+    """Recognize Python strings of one line and of three quotes; a comment has none."""
     character = yield False
     while True:
         if character == "#":
@@ -282,7 +281,7 @@ def _code_literals() -> Literals:
 
 
 def _string(quote: str) -> Generator[bool, str, str]:
-    """A string from its first quote on; the character behind it."""
+    """Read a string from its first quote on; return the character after it."""
     character = yield True
     if character != quote:
         return (yield from _until(quote, character))
@@ -299,7 +298,7 @@ def _string(quote: str) -> Generator[bool, str, str]:
 
 
 def _until(quote: str, character: str) -> Generator[bool, str, str]:
-    """The rest of a string of one line; the character behind it."""
+    """Read the rest of a string of one line; return the character after it."""
     while character not in (quote, "\n"):
         if character == "\\":
             yield True

@@ -66,21 +66,21 @@ _NO_INPUT = re.compile(r"(?:null|None)\b")
 
 
 class ThoughtAction:
-    """Thought, action and observation as lines of text, for models that know nothing else."""
+    """The protocol of Thought, Action and Observation lines, for models that follow nothing else."""
 
     name: Literal["thought_action"] = "thought_action"
     stop: tuple[str, ...] = ("\nObservation:",)
 
     def splitter(self) -> Splitter:
-        """Return what tells a final answer from the thoughts before it."""
+        """Return a splitter that separates the final answer from the thoughts before it."""
         return ThoughtSplitter()
 
     def manual(self, tools: Sequence[ToolSpec]) -> str:
-        """The lines of a reply, and every tool with its schema."""
+        """Return the lines of a reply, and every tool with its schema."""
         return f"{_MANUAL}\n{tool_list(tools)}"
 
     def render_calls(self, notes: str, calls: Sequence[ToolCall]) -> AssistantMessage:
-        """The lines that were written."""
+        """Return the lines of thought, action and input."""
         escaped = _LATER_PLAIN.sub(r"\1\\\2", notes)
         lines = [f"Thought: {escaped}"] if notes.strip() else []
         for call in calls:
@@ -89,25 +89,25 @@ class ThoughtAction:
         return AssistantMessage(text="\n".join(lines))
 
     def render_answer(self, text: str) -> AssistantMessage:
-        """The line that was written."""
+        """Return the line of the final answer."""
         return AssistantMessage(text=f"Final Answer: {text}")
 
     def render_result(self, message: ToolMessage) -> Message:
-        """Said from the user's side, as what was observed."""
+        """Return the result as an observation of the user."""
         return UserMessage(text=f"Observation: {result_text(message, _escaped)}")
 
     def decode(self, reply: Reply) -> DecodedReply:
-        """The actions up to the first invented observation behind one; else the final answer."""
+        """Decode the actions before the first invented observation, else the final answer."""
         return _LineDecoder(well_formed(reply.text)).decided()
 
 
 def _escaped(text: str) -> str:
-    """Return the text with a backslash before each line that begins with one of the words."""
+    """Return the text with a backslash before each line that begins like a mark."""
     return _PLAIN.sub(r"\1\\\2", text)
 
 
 class _LineDecoder:
-    """A reply, read mark by mark from the top."""
+    """A reply, decoded mark by mark."""
 
     def __init__(self, raw: str) -> None:
         self._raw = raw
@@ -120,7 +120,7 @@ class _LineDecoder:
         self._problem = ""
 
     def decided(self) -> DecodedReply:
-        """What the lines come to."""
+        """Return the decision."""
         mark = self._next(0)
         if mark is not None and (before := self._raw[: mark.start()].strip()):
             self._thoughts.append(before)
@@ -134,14 +134,14 @@ class _LineDecoder:
         return self._outcome()
 
     def _next(self, at: int) -> re.Match[str] | None:
-        """The next mark; `Input` is one only behind an action that has none yet."""
+        """Return the next mark; `Input` is one only after an action without input."""
         mark = _MARK.search(self._raw, at)
         while mark is not None and mark["word"] == "Input" and self._named is None:
             mark = _MARK.search(self._raw, mark.end())
         return mark
 
     def _pass_over(self, start: int, end: int) -> None:
-        """Set apart what stands behind the input of an action."""
+        """Discard what stands behind the input of an action."""
         gap = _GAP.match(self._raw, start, end)
         if gap is not None and gap.end() < end and self._answer is None:
             self._discarded.append(self._raw[start:end])
@@ -164,7 +164,7 @@ class _LineDecoder:
                 self._discarded.append(self._text(mark).strip())
 
     def _text(self, mark: re.Match[str]) -> str:
-        """What stands behind a mark, up to the next one."""
+        """Return the text after a mark, up to the next one."""
         following = self._next(mark.end())
         self._at = following.start() if following else len(self._raw)
         return self._raw[mark.end() : self._at]
@@ -206,10 +206,10 @@ class _LineDecoder:
 
 
 class ThoughtSplitter:
-    """Tells a final answer from the thoughts before it, while the text comes in line by line.
+    """Separates the final answer from the thoughts before it, line by line.
 
-    Marks and the lines of actions are passed over, and so is what the model made up behind an action.
-    A line is held back as long as it may still become a mark.
+    Marks, lines of actions, and what the model invents after an action are left out. A line is held back as long as it
+    may become a mark.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class ThoughtSplitter:
         self._pieces: list[Piece] = []
 
     def feed(self, text: str) -> list[Piece]:
-        """Return what the next piece of the reply adds to which channel."""
+        """Return what the next piece of the reply adds to each channel."""
         at = 0
         while at < len(text):
             if self._line is None:
@@ -235,7 +235,7 @@ class ThoughtSplitter:
         return self._take_pieces()
 
     def close(self) -> list[Piece]:
-        """Return what is left when nothing more comes."""
+        """Return what is left when the reply ends."""
         self._decide()
         return self._take_pieces()
 
@@ -245,7 +245,7 @@ class ThoughtSplitter:
             self._decide()
 
     def _decide(self) -> None:
-        """The beginning of the line is a mark or it is none; what is behind that is text."""
+        """Decide whether the line begins with a mark; what is behind it is text."""
         line, self._line = self._line or "", None
         mark = _MARK.match(line)
         if mark is not None and self._begins(mark["word"]):
@@ -255,7 +255,7 @@ class ThoughtSplitter:
         self._add(line)
 
     def _begins(self, mark: str) -> bool:
-        """Whether a word begins something else here; then that is what follows."""
+        """Return whether a mark begins something here, and switch to that."""
         if mark == "Input" and self._mark != "Action":
             return False
         self._flush()
@@ -287,7 +287,7 @@ class ThoughtSplitter:
 
 
 def _channel_after(mark: str, *, acted: bool) -> Channel | None:
-    """The channel of what follows a mark; an answer behind an action is none."""
+    """Return the channel of the text after a mark; an answer after an action has none."""
     match mark:
         case "Thought":
             return "notes"
