@@ -152,7 +152,7 @@ async def test_a_new_commit_is_taken_in_by_reconcile_and_the_old_ref_still_reads
     old = (await space.search("per-site cache"))[0]
     second = writer.commit({"handbook/cache.md": "# Caching\n\nDifferent now.\n"})
     assert (await space.search("per-site cache"))[0] == old
-    state = await space.reconcile()
+    state = await space.ensure()
     assert state.commit == second
     assert (await space.read("ks:docs/cache.md")).text.endswith("Different now.\n")
     assert (await space.read(old.ref)).text == old.text
@@ -162,7 +162,7 @@ async def test_a_new_commit_is_taken_in_by_reconcile_and_the_old_ref_still_reads
 async def test_reconcile_without_a_new_commit_keeps_the_state() -> None:
     space = await ready()
     before = space.state
-    assert await space.reconcile() is before
+    assert await space.ensure() is before
 
 
 async def test_other_roots_are_another_index(indexes: IndexStore) -> None:
@@ -200,7 +200,7 @@ async def test_many_searches_while_commits_come(writer: Writer, indexes: IndexSt
     searches = asyncio.gather(*(search() for _ in range(6)))
     for n in range(4):
         await asyncio.to_thread(writer.commit, {"handbook/new.md": f"# New {n}\n\ncache\n"})
-        await space.reconcile()
+        await space.ensure()
     await searches
     await space.close()
 

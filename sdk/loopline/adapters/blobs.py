@@ -1,11 +1,11 @@
-"""Blobs as files: each written beside its place, synced, and renamed into it."""
+"""Blobs as files: each is written beside its final path, synced, and renamed."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from hashlib import sha256
@@ -20,9 +20,9 @@ _UNFINISHED = ".unfinished"
 
 
 class FileBlobs:
-    """Blobs in a folder, `ab/cdef…` by their sha256. The folder is made by the first put.
+    """Blobs in a folder, named `ab/cdef…` after their sha256. The first put creates the folder.
 
-    A lock on a file in it keeps a collection from removing what is put at the same moment.
+    A lock on a file in it keeps a collection from removing a blob that is put at the same moment.
     """
 
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
@@ -31,11 +31,11 @@ class FileBlobs:
 
     @classmethod
     def for_store(cls, store: Path, clock: Clock | None = None) -> FileBlobs:
-        """The blobs of the store in that file."""
+        """Return the blobs of the store in that file."""
         return cls(store.absolute().with_name(f"{store.name}{SUFFIX}"), clock)
 
     def put(self, data: bytes) -> str:
-        """Keep the bytes and return their name."""
+        """Store the bytes and return their name."""
         name = sha256(data).hexdigest()
         path = self._path(name)
         try:
@@ -46,7 +46,7 @@ class FileBlobs:
         return name
 
     def get(self, name: str) -> bytes:
-        """The bytes that were put."""
+        """Return the bytes of that name."""
         path = self._path(name)
         try:
             data = path.read_bytes()
@@ -59,15 +59,16 @@ class FileBlobs:
         return data
 
     def discard(self, names: Collection[str]) -> None:
-        """Remove these."""
+        """Remove the blobs of these names."""
         for name in names:
             with self._lock(fcntl.LOCK_EX):
                 self._path(name).unlink(missing_ok=True)
 
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
-        """Remove what is not referenced and was put last before that moment."""
+        """Remove the blobs that are not referenced and were put last before that moment; return how many."""
         moment = older_than.timestamp()
-        old = [path for path in self._files() if _put_before(path, moment)]
+        # The pattern matches unfinished files of killed processes too.
+        old = [path for path in self._folder.glob("??/*") if _put_before(path, moment)]
         retained = set(referenced()) if old else set[str]()
         unreferenced = [path for path in old if f"{path.parent.name}{path.name}" not in retained]
         return sum(self._remove(path, moment) for path in unreferenced)
@@ -79,15 +80,11 @@ class FileBlobs:
             path.unlink()
             return True
 
-    def _files(self) -> Iterator[Path]:
-        """The blobs, and what was left of those that were never finished."""
-        return self._folder.glob("??/*")
-
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name[2:]
 
     def _refresh(self, path: Path, data: bytes) -> bool:
-        """Whether it is there, as if put now; a damaged one is not."""
+        """Mark an existing blob as put now; return False if it is missing or damaged."""
         try:
             if path.read_bytes() != data:
                 return False
@@ -118,7 +115,7 @@ class FileBlobs:
         _sync(path.parent)
 
     def _make(self, folder: Path) -> None:
-        """Make the folder such that it is there after a loss of power."""
+        """Make the folder so that it survives a loss of power."""
         if not folder.is_dir():
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -128,7 +125,7 @@ class FileBlobs:
     @contextmanager
     def _lock(self, how: int) -> Generator[None, None, None]:
         if not self._folder.is_dir():
-            yield  # there is nothing that could be put or removed
+            yield  # there is nothing to put or remove
             return
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -139,7 +136,7 @@ class FileBlobs:
 
 
 def _created(path: Path) -> BufferedWriter:
-    """A new file that its owner alone can read."""
+    """Create a file that only its owner can read."""
     return os.fdopen(
         os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600), "wb"
     )
@@ -161,5 +158,7 @@ def _sync(folder: Path) -> None:
 
 def _store_error(path: Path, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreFull(f"blob {path} has no room ({error}): free some; nothing was kept")
-    return StoreError(f"blob {path} could not be used ({error}): see to its folder")
+        return StoreFull(
+            f"blob {path} has no room ({error}): free space on its disk; nothing was kept"
+        )
+    return StoreError(f"blob {path} could not be used ({error}): check its folder")

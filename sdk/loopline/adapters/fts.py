@@ -22,14 +22,14 @@ from loopline.search import Chunk, Hit, IndexDamaged, Kind, QueryTerm, name_part
 
 APPLICATION_ID = 0x4C4F4F50  # "LOOP"
 FORMAT = 1
-KEPT_FILES = 4
+CACHED_INDEXES = 4
 CANDIDATES = 20
-MOST_ROWS = 1_500
-MOST_LEFT_OUT = 2
+RARE_ROWS = 1_500
+OMITTED_TERMS = 2
 BATCH = 500
-WAITING_BATCHES = 8
+QUEUED_BATCHES = 8
 
-_ODD = re.compile("[^0-9A-Za-z]")
+_NOT_ALPHANUMERIC = re.compile("[^0-9A-Za-z]")
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FORMAT};
@@ -55,7 +55,7 @@ SELECT count(*) FROM (
 )
 """
 # Chunks come in the order of their kinds, so documents and source are one run of row numbers, tests
-# and all else another; each gives candidates of its own, whatever matches elsewhere.
+# and other files another. Each run gives its own candidates, whatever matches in the other.
 _RANGES = """
 SELECT min(id), max(id), kind IN ('prose', 'source') AS near
 FROM chunk GROUP BY near ORDER BY near DESC
@@ -66,7 +66,7 @@ _Batch = tuple[list[_Row], list[_Text]]
 
 
 class FtsIndex:
-    """An index in one SQLite database. Searches take turns, so any thread may ask."""
+    """An index in one SQLite database. Searches take turns, so any thread may search."""
 
     def __init__(self, database: sqlite3.Connection, descriptor: int | None = None) -> None:
         self._database = database
@@ -76,7 +76,7 @@ class FtsIndex:
         self._last = max((last for _, last, _ in self._ranges), default=0)
 
     def search(self, query: str, *, limit: int) -> Sequence[Hit]:
-        """The best chunks, best first.
+        """Return the best chunks, best first.
 
         Raises:
             IndexDamaged: the file cannot be read.
@@ -100,12 +100,12 @@ class FtsIndex:
             self._released()
 
     def _terms(self, words: tuple[str, ...]) -> list[QueryTerm]:
-        """The words that occur, with the share of chunks that have them, up to a ceiling."""
+        """Return the terms that occur, with the share of chunks that have them, up to a ceiling."""
         counted = [(term, self._count(f'"{term}"', 1, self._last)) for term in words]
         return [QueryTerm(term, count / self._last) for term, count in counted if count]
 
     def _candidates(self, terms: list[QueryTerm], limit: int) -> list[Chunk]:
-        """Chunks worth weighing: documents and source first, fewer of tests and all else."""
+        """Return the chunks to rank: documents and source first, fewer of tests and other files."""
         if not terms:
             return []
         any_rare, *together = self._expressions(terms)
@@ -118,31 +118,31 @@ class FtsIndex:
         return list(candidates.values())
 
     def _expressions(self, terms: list[QueryTerm]) -> list[str]:
-        """Any of the rare words; then all words, all but one, and those that are common."""
+        """Return the queries: any rare term; then all terms, all but one, and the common ones."""
         rare, common = self._split_by_rarity(terms)
         words = rare + common
         together = [words]
         if len(words) > 2:
-            together += [[w for w in words if w != left_out] for left_out in words[:MOST_LEFT_OUT]]
+            together += [[w for w in words if w != left_out] for left_out in words[:OMITTED_TERMS]]
         together += [common, common[:2]]
         joined = [" AND ".join(group) for group in together if len(group) > 1]
         return list(dict.fromkeys([" OR ".join(rare), *joined]))
 
     def _split_by_rarity(self, terms: list[QueryTerm]) -> tuple[list[str], list[str]]:
-        """The rare words, which find chunks by themselves, and those that do so together.
+        """Return the rare terms, which find chunks one by one, and the common ones, which do so together.
 
-        Ranking is what a search costs, a microsecond for each chunk that matches.
+        A search costs its ranking: a microsecond for each chunk that matches.
         """
         rare: list[str] = []
         common: list[str] = []
         rows = 0.0
         for term in sorted(terms, key=lambda term: term.share):
             rows += term.share * self._last
-            (common if rare and rows > MOST_ROWS else rare).append(f'"{term.text}"')
+            (common if rare and rows > RARE_ROWS else rare).append(f'"{term.text}"')
         return rare, common
 
     def _count(self, expression: str, first: int, last: int) -> int:
-        parameters = (expression, first, last, MOST_ROWS + 1)
+        parameters = (expression, first, last, RARE_ROWS + 1)
         return cast("tuple[int]", self._database.execute(_COUNT, parameters).fetchone())[0]
 
     def _matching(self, expression: str, first: int, last: int, limit: int) -> dict[int, Chunk]:
@@ -152,10 +152,10 @@ class FtsIndex:
 
 
 class _SharedIndex(FtsIndex):
-    """An index in memory: whoever opens the same signature has it too, so nobody closes it."""
+    """An index in memory: everyone who opens the same signature shares it, so nobody closes it."""
 
     def close(self) -> None:
-        """Leave it to the last who holds it."""
+        """Do nothing: the index is closed when nobody refers to it any more."""
 
 
 class FtsIndexes:
@@ -166,7 +166,7 @@ class FtsIndexes:
         self._in_memory: dict[str, StoredIndex] = {}
 
     def open(self, signature: str) -> StoredIndex | None:
-        """The index built under this signature, or None."""
+        """Return the index built under this signature, or None."""
         if self._directory is None:
             return self._in_memory.get(signature)
         return _open_file(self._directory / _file_name(signature), signature)
@@ -174,7 +174,7 @@ class FtsIndexes:
     def build(
         self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
-        """The index of these chunks; other processes that want it wait and get the same file.
+        """Build and return the index of these chunks; other processes that build it wait and get the same file.
 
         Raises:
             KnowledgeError: the folder cannot be written to, or the disk is full.
@@ -203,7 +203,7 @@ class FtsIndexes:
             if (ready := _open_file(path, signature)) is not None:
                 return ready
             temporary = path.with_suffix(".new")
-            # A process that was killed may have left some; nobody else is building now.
+            # A killed process may have left some; no other process is building now.
             for leftover in directory.glob("*.new"):
                 leftover.unlink(missing_ok=True)
             try:
@@ -229,7 +229,7 @@ class FtsIndexes:
             stack.callback(database.close)
             written = _fill(database, signature, chunks, notes)
             stack.pop_all()
-        while len(self._in_memory) >= KEPT_FILES:
+        while len(self._in_memory) >= CACHED_INDEXES:
             del self._in_memory[next(iter(self._in_memory))]
         self._in_memory[signature] = StoredIndex(_SharedIndex(database), written)
         return self._in_memory[signature]
@@ -252,7 +252,7 @@ def _fill(
     chunks: Iterable[Chunk],
     notes: Callable[[], str],
 ) -> str:
-    """Write everything in one transaction; the file is not in use, so nothing is journalled."""
+    """Write everything in one transaction, without a journal, as nobody uses the file; return the notes."""
     database.isolation_level = None
     database.executescript(
         "PRAGMA page_size = 8192; PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
@@ -268,8 +268,8 @@ def _fill(
 
 
 def _insert(database: sqlite3.Connection, chunks: Iterable[Chunk]) -> int:
-    """Insert in a second thread: SQLite works while the next files are read and cut."""
-    waiting: queue.Queue[_Batch | None] = queue.Queue(WAITING_BATCHES)
+    """Insert in a second thread, while the next files are read and cut; return the number of chunks."""
+    waiting: queue.Queue[_Batch | None] = queue.Queue(QUEUED_BATCHES)
     failures: list[sqlite3.Error] = []
     writer = threading.Thread(target=_write, args=(database, waiting, failures), daemon=True)
     writer.start()
@@ -323,11 +323,11 @@ def _names(chunk: Chunk) -> str:
 
 
 def _file_name(signature: str) -> str:
-    return f"{_ODD.sub('-', signature)}.v{FORMAT}.fts"
+    return f"{_NOT_ALPHANUMERIC.sub('-', signature)}.v{FORMAT}.fts"
 
 
 def _open_file(path: Path, signature: str) -> StoredIndex | None:
-    """The index in a file, held so that no other process removes it; None if it is not ours."""
+    """Return the index in a file, locked so that no other process removes it; None if it is not usable."""
     with ExitStack() as stack:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -348,7 +348,7 @@ def _open_file(path: Path, signature: str) -> StoredIndex | None:
 
 
 def _notes(database: sqlite3.Connection, signature: str) -> str | None:
-    """The notes of an index whose every mark of being whole and ours is there."""
+    """Return the notes of the index; None if it is incomplete or belongs to another program."""
     identity = _pragma(database, "application_id"), _pragma(database, "user_version")
     if identity != (APPLICATION_ID, FORMAT):
         return None
@@ -369,7 +369,7 @@ def _pragma(database: sqlite3.Connection, name: str) -> int:
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Alone among processes and threads, for as long as it takes; freed when the process dies."""
+    """Exclude other processes and threads; the lock ends when the process dies."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -379,10 +379,10 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def _prune(directory: Path, *, keep: Path) -> None:
-    """Remove all but the newest few files, except those that are open somewhere."""
+    """Remove all but the newest few files, except those that a process has open."""
     with suppress(OSError):
         files = sorted(directory.glob("*.fts"), key=lambda file: file.stat().st_mtime, reverse=True)
-        for path in [file for file in files if file != keep][KEPT_FILES - 1 :]:
+        for path in [file for file in files if file != keep][CACHED_INDEXES - 1 :]:
             _remove_if_free(path)
 
 

@@ -1,4 +1,4 @@
-"""Git repositories, local and remote, read at a commit; nothing is ever written to a user's own."""
+"""Git repositories, local and remote, read at a commit. Nothing is ever written to a user's repository."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from loopline.errors import KnowledgeError
 from loopline.knowledge import RepositoryFile
 
 _REMOTE = re.compile(r"(?:https?|ssh|git|file)://|\w[\w.-]*@[\w.-]+:(?!//)", re.IGNORECASE)
-# Of HTTP the name may be the token; of others it is `git`.
-_WHO = re.compile(r"(https?://)[^/\s]*@", re.IGNORECASE)
+# In an HTTP URL the user name may be the token; in others it is `git`.
+_USER = re.compile(r"(https?://)[^/\s]*@", re.IGNORECASE)
 _PASSWORD = re.compile(r"(://[^\s/:@]*):[^\s/]*@")
 _QUERY = re.compile(r"(?<=://)([^\s?#]*)[?#][^\s'\"]*")
-_ODD = re.compile(r"[^\w.-]")
+_UNSAFE_CHARACTER = re.compile(r"[^\w.-]")
 _OBJECT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _FILTER_SETTING = re.compile(r"(filter\..*\.)(?:clean|smudge|process|required)", re.DOTALL)
 _EMPTY, _FALSE = "NO_PROGRAM", "NOT_REQUIRED"
@@ -33,7 +33,7 @@ _OWN_ENVIRONMENT = (
     "-u", "GIT_OBJECT_DIRECTORY", "-u", "GIT_COMMON_DIR", "-u", "GIT_NAMESPACE",
 )  # fmt: skip
 GIT_NOT_FOUND = 127
-# Nobody is there to answer: no prompt of git, of ssh or of a credential helper may wait.
+# Nobody can answer a prompt, so neither git nor ssh nor a credential helper may wait for one.
 _NO_PROMPT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_ASKPASS": "true",
@@ -52,7 +52,7 @@ _READ_ONLY = {
     **_NO_PROMPT,
 }
 _FETCHING = {"GIT_OPTIONAL_LOCKS": "0", **_NO_PROMPT}
-# What a repository's configuration could have git run. Filters have names of their own.
+# The programs that a repository's configuration could make git run. Filters have names of their own.
 _NO_PROGRAMS = (
     "-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}",
     "-c", "core.alternateRefsCommand=", "-c", "core.sshCommand=false", "-c", "core.pager=cat",
@@ -62,7 +62,7 @@ _NO_PROGRAMS = (
 _REMOTE_HEAD = "refs/loopline/head"
 _REFSPECS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 FETCH_SECONDS = 300.0
-MOST_REFS_LOOKED_AT = 5_000
+REF_LIMIT = 5_000
 
 
 class GitRepository:
@@ -96,14 +96,14 @@ class GitRepository:
         mirrors: Path | None = None,
         timeout_seconds: float = FETCH_SECONDS,
     ) -> GitRepository:
-        """The repository of a `knowledge.repo` setting; blocks, and for a URL talks to the network.
+        """Open the repository of a `knowledge.repo` setting; blocks, and for a URL uses the network.
 
-        Nothing means the work tree that holds `beside`, the bundle's folder, else the current folder's.
-        A URL is mirrored below `mirrors` and fetched; when it cannot be reached an older mirror that
-        has `ref` stands in, with a warning.
+        An empty setting means the work tree that holds the bundle's folder, else the current folder.
+        A URL is mirrored below `mirrors` and fetched; when it cannot be reached, an older mirror that
+        has `ref` is used, with a warning.
 
         Raises:
-            KnowledgeError: there is no such repository, or it cannot be had.
+            KnowledgeError: there is no such repository, or it cannot be read.
         """
         setting = repo.strip()
         if not setting.isprintable():
@@ -122,7 +122,7 @@ class GitRepository:
         return _surrounding_repository(bundle_folder)
 
     def resolve(self, ref: str) -> str:
-        """The full id of the commit that a ref names now."""
+        """Return the full id of the commit that a ref names now."""
         if not ref or ref.startswith("-") or not ref.isprintable():
             raise KnowledgeError(f"knowledge.ref is {ref!r}, which cannot be the name of a commit")
         name = self._head if ref == "HEAD" else ref
@@ -141,14 +141,14 @@ class GitRepository:
         raise self._unknown(ref, error)
 
     def abbreviate(self, commit: str) -> str:
-        """The first seven characters of a full id, or as many more as git needs."""
+        """Return the first seven characters of a full id, or as many more as git needs."""
         if commit not in self._short:
             out = self._git_output("rev-parse", "--short=7", "--verify", self._object(commit))
             self._short[commit] = out.decode().strip()
         return self._short[commit]
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Every file; a path that is not UTF-8 comes with surrogate escapes."""
+        """Return every file; a path that is not UTF-8 has surrogate escapes."""
         out = self._git_output("ls-tree", "-r", "-z", "-l", "--full-tree", self._object(commit))
         text = out.decode("utf-8", "surrogateescape")
         files: list[RepositoryFile] = []
@@ -161,7 +161,7 @@ class GitRepository:
         return files
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        """The bytes of many blobs from one `git cat-file`."""
+        """Yield the bytes of many blobs from one `git cat-file`."""
         if not blobs:
             return
         with tempfile.TemporaryFile() as ids:
@@ -181,7 +181,7 @@ class GitRepository:
                 del process  # its finalizer closes the pipes, ends git and waits for it
 
     def read(self, commit: str, path: str) -> bytes:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         for mode, blob in self._at(commit, path):
             if mode.startswith("100"):
                 return self._git_output("cat-file", "blob", blob)
@@ -190,8 +190,8 @@ class GitRepository:
     def uncommitted(self) -> int:
         """Count the files of the work tree that differ from HEAD or are new and not ignored.
 
-        A filter of the repository is a program of its author: none runs, so a touched file that has one
-        counts as changed. Submodules are not looked into.
+        No filter of the repository runs, for it is a program of its author: a touched file that has one
+        counts as changed. Submodules are not counted.
         """
         if self._bare:
             return 0
@@ -216,10 +216,10 @@ class GitRepository:
         ]
 
     def _object(self, id: str) -> str:
-        """Return a full object id as it is.
+        """Return a full object id unchanged.
 
         Raises:
-            KnowledgeError: it is none, so that git could take it for a name or an option.
+            KnowledgeError: it is not an id, so git could take it for a name or an option.
         """
         if not _OBJECT.fullmatch(id):
             raise KnowledgeError(f"{id!r} is not the full id of an object of {self.location}")
@@ -271,7 +271,7 @@ class GitRepository:
 
     def _names(self) -> list[str]:
         out = self._git_output(
-            "for-each-ref", f"--count={MOST_REFS_LOOKED_AT}", "--format=%(refname:short)",
+            "for-each-ref", f"--count={REF_LIMIT}", "--format=%(refname:short)",
             "refs/heads", "refs/tags", "refs/remotes",
         )  # fmt: skip
         return out.decode("utf-8", "replace").split()
@@ -301,7 +301,7 @@ def _local_repository(folder: Path) -> GitRepository:
 
 
 def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
-    """The repository whose work tree holds the bundle, else the current folder."""
+    """Return the repository whose work tree holds the bundle, else the current folder."""
     current_folder = Path.cwd()
     for folder in (bundle_folder, current_folder):
         repository = _discover(folder) if folder is not None and folder.is_dir() else None
@@ -316,7 +316,7 @@ def _surrounding_repository(bundle_folder: Path | None) -> GitRepository:
 
 
 def _discover(folder: Path) -> GitRepository | None:
-    """The repository that a folder is, or is in.
+    """Return the repository that a folder is, or is in; None if there is none.
 
     Raises:
         KnowledgeError: there is one, and git refuses to read it.
@@ -354,13 +354,13 @@ def _access_error(folder: Path, error: str) -> KnowledgeError:
 
 
 def _mirror(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) -> GitRepository:
-    """The mirror of a remote repository, fetched now, or as it was when it cannot be."""
+    """Return the mirror of a remote repository, fetched now, or an older copy when it cannot be fetched."""
     public = _without_password(url)
     if mirrors is None:
         raise KnowledgeError(f"knowledge.repo is {public}, and there is no folder to mirror it in")
     name = url.rstrip("/").replace(":", "/").rpartition("/")[2].removesuffix(".git") or "repository"
     digest = sha256(url.encode()).hexdigest()[:16]
-    folder = mirrors / f"{_ODD.sub('-', name)}-{digest}.git"
+    folder = mirrors / f"{_UNSAFE_CHARACTER.sub('-', name)}-{digest}.git"
     mirrors.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _locked(folder.with_suffix(".lock")):
         failure = _update_mirror(folder, url, timeout_seconds)
@@ -385,7 +385,7 @@ def _mirror(url: str, ref: str, mirrors: Path | None, timeout_seconds: float) ->
 
 
 def _update_mirror(folder: Path, url: str, timeout_seconds: float) -> str:
-    """Bring the mirror up to date; what git said if it could not."""
+    """Fetch into the mirror; return git's message if that failed, else an empty string."""
     if not (folder / "HEAD").exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         status, _, error = _git(folder, "init", "--quiet", "--bare", ".")
@@ -420,7 +420,7 @@ def _fetch(
 
 
 def _without_password(text: str) -> str:
-    return _QUERY.sub(r"\1", _PASSWORD.sub(r"\1@", _WHO.sub(r"\1", text)))
+    return _QUERY.sub(r"\1", _PASSWORD.sub(r"\1@", _USER.sub(r"\1", text)))
 
 
 def _git(
@@ -429,10 +429,10 @@ def _git(
     timeout_seconds: float | None = None,
     environment: Mapping[str, str] = _READ_ONLY,
 ) -> tuple[int, bytes, str]:
-    """Status, output and complaint of a git command in a folder.
+    """Return status, output and error text of a git command in a folder.
 
     Raises:
-        KnowledgeError: the folder or git itself is gone.
+        KnowledgeError: the folder or git itself is missing.
     """
     # GitPython would quietly run it in the current folder instead.
     if not os.access(folder, os.X_OK):
@@ -452,13 +452,13 @@ def _git(
 
 
 def _command(*arguments: str) -> list[str]:
-    """A git command for the folder it runs in, whatever repository a hook has put in the environment."""
+    """Return a git command for the folder it runs in, whatever repository the environment names."""
     return [*_OWN_ENVIRONMENT, "git", *arguments]
 
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Alone among processes and threads; freed when the process dies."""
+    """Exclude other processes and threads; the lock ends when the process dies."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

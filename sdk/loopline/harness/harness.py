@@ -397,7 +397,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         if opened.space is None:
             return ""
         try:
-            await opened.space.reconcile(self._on_build)
+            await opened.space.ensure(self._on_build)
         except KnowledgeError as error:
             commit = opened.space.state.short_commit
             return f"The knowledge space stays as it was at {commit}: {error}"

@@ -1,4 +1,4 @@
-"""The port that keeps indexes, one for each signature, so that the next start finds them ready."""
+"""Building an index from a commit: the port that stores indexes, which files are read, and the report."""
 
 from __future__ import annotations
 
@@ -13,62 +13,68 @@ from loopline.knowledge.repository import Repository, RepositoryFile
 from loopline.knowledge.tree import Tree
 from loopline.search import KINDS, Chunk, Index, MemoryIndex, chunk, kind_of
 
+Progress = Callable[[int, int, str], None]
+"""Is called with the files done, the files in all, and what is going on."""
+Reason = Literal["binary", "too large", "name is not UTF-8"]
+
+LARGEST_FILE_BYTES = 1_000_000
+SNIFFED_BYTES = 8_000
+WARNING_LIMIT = 200
+PROGRESS_EVERY = 100
+
 
 @dataclass(frozen=True, slots=True)
 class StoredIndex:
-    """An index that can be searched, and the notes that were kept with it."""
+    """An index that can be searched, and the notes that were stored with it."""
 
     index: Index
     notes: str
 
 
 class IndexStore(Protocol):
-    """Indexes by signature; every method may block. What is damaged or foreign counts as absent."""
+    """Indexes by signature; every method may block. A damaged or foreign index counts as absent."""
 
     def open(self, signature: str) -> StoredIndex | None:
-        """The index built under this signature, or None."""
+        """Return the index built under this signature, or None."""
         ...
 
     def build(
         self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
-        """The index of these chunks. `notes` is called when all of them have been taken.
+        """Build and return the index of these chunks. `notes` is called when all of them have been taken.
 
-        When others build the same signature at the same time one does the work, and the rest get its
-        index without taking a chunk. An index is there as a whole or not at all.
+        When several processes build the same signature at once, one does the work and the others get
+        its index without taking a chunk. An index is complete or absent.
         """
         ...
 
     def discard(self, signature: str) -> None:
-        """Forget the index of this signature, if there is one."""
+        """Remove the index of this signature, if there is one."""
         ...
 
 
 class MemoryIndexes:
-    """Indexes for as long as the process lives."""
+    """Indexes in memory, for as long as the process lives."""
 
     def __init__(self) -> None:
         self._stored: dict[str, StoredIndex] = {}
 
     def open(self, signature: str) -> StoredIndex | None:
-        """The index built under this signature, or None."""
+        """Return the index built under this signature, or None."""
         return self._stored.get(signature)
 
     def build(
         self, signature: str, chunks: Iterable[Chunk], notes: Callable[[], str]
     ) -> StoredIndex:
-        """The index of these chunks, unless it is already there."""
+        """Build the index of these chunks unless it exists, and return it."""
         if signature not in self._stored:
             index = MemoryIndex(chunks)
             self._stored[signature] = StoredIndex(index, notes())
         return self._stored[signature]
 
     def discard(self, signature: str) -> None:
-        """Forget it."""
+        """Remove the index."""
         self._stored.pop(signature, None)
-
-
-Reason = Literal["binary", "too large", "name is not UTF-8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """The outcome of a build; it is kept with the index, so that a later start can tell it again."""
+    """The outcome of a build; it is stored with the index, so that a later start can report it again."""
 
     files: int
     passages: int
@@ -102,15 +108,15 @@ class _StoredSkipped(TypedDict):
 
 
 def dump_report(report: BuildReport) -> str:
-    """The report as JSON."""
+    """Return the report as JSON."""
     return json.dumps(asdict(report))
 
 
 def load_report(text: str) -> BuildReport:
-    """The report that `dump` wrote.
+    """Return the report that `dump_report` wrote.
 
     Raises:
-        KnowledgeError: it is something else.
+        KnowledgeError: the text is something else.
     """
     try:
         written = cast(_StoredReport, json.loads(text))
@@ -124,15 +130,8 @@ def load_report(text: str) -> BuildReport:
         raise KnowledgeError(f"an index has notes that cannot be read: {error}") from error
 
 
-Progress = Callable[[int, int, str], None]
-LARGEST_FILE_BYTES = 1_000_000
-LOOKED_AT_BYTES = 8_000
-MOST_WARNINGS = 200
-PROGRESS_EVERY = 100
-
-
 class IndexBuild:
-    """Reads a tree once. The report is right when `chunks` has been taken to its end."""
+    """Reads a tree once. The report is complete when `chunks` has been taken to its end."""
 
     def __init__(self, repository: Repository, tree: Tree, *, validate_refs: bool) -> None:
         self._repository = repository
@@ -145,7 +144,7 @@ class IndexBuild:
         self.started: bool = False
 
     def chunks(self, progress: Progress | None) -> Iterator[Chunk]:
-        """Every chunk of every text in the tree. `progress` is told of files: done, of how many."""
+        """Yield every chunk of every text in the tree; `progress(done, total, activity)` counts files."""
         self.started = True
         self._tree.check_roots()
         chosen = [
@@ -163,10 +162,10 @@ class IndexBuild:
             progress(len(chosen), len(chosen), activity)
 
     def report(self) -> BuildReport:
-        """What it came to."""
-        warnings = self._warnings[:MOST_WARNINGS]
-        if len(self._warnings) > MOST_WARNINGS:
-            warnings.append(f"{len(self._warnings) - MOST_WARNINGS} more broken links and refs")
+        """Return the outcome of the build."""
+        warnings = self._warnings[:WARNING_LIMIT]
+        if len(self._warnings) > WARNING_LIMIT:
+            warnings.append(f"{len(self._warnings) - WARNING_LIMIT} more broken links and refs")
         return BuildReport(
             files=self._files,
             passages=self._passages,
@@ -177,7 +176,7 @@ class IndexBuild:
     def _file(self, path: str, entry: RepositoryFile, data: bytes) -> list[Chunk]:
         text = decode_text(data)
         if text is None:
-            self._skip(path, "binary")
+            self._skipped.append(Skipped(path, "binary"))
             return []
         if self._validate_refs:
             self._warnings += broken_links(path, entry.path, text, self._tree)
@@ -188,20 +187,17 @@ class IndexBuild:
 
     def _reads(self, path: str, entry: RepositoryFile) -> bool:
         if entry.size > LARGEST_FILE_BYTES:
-            self._skip(path, "too large")
-        elif not (path.isascii() or _is_text(path)):
-            self._skip(ascii(path)[1:-1], "name is not UTF-8")
+            self._skipped.append(Skipped(path, "too large"))
+        elif not path.isascii() and any("\ud800" <= character <= "\udfff" for character in path):
+            self._skipped.append(Skipped(ascii(path)[1:-1], "name is not UTF-8"))
         else:
             return True
         return False
 
-    def _skip(self, path: str, reason: Reason) -> None:
-        self._skipped.append(Skipped(path, reason))
-
 
 def decode_text(data: bytes) -> str | None:
-    """The text of a file: UTF-8, or Latin-1 when it is not that; None when it is no text at all."""
-    if b"\0" in data[:LOOKED_AT_BYTES]:
+    """Return the text of a file, as UTF-8 or else Latin-1; None when the file is binary."""
+    if b"\0" in data[:SNIFFED_BYTES]:
         return None
     try:
         return data.decode()
@@ -210,13 +206,5 @@ def decode_text(data: bytes) -> str | None:
 
 
 def _by_kind(file: tuple[str, RepositoryFile]) -> tuple[int, str]:
-    """Files of a kind follow each other, which lets an index search each kind by itself."""
+    """Sort files of a kind together, which lets an index search each kind by itself."""
     return KINDS.index(kind_of(file[0])), file[0]
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Links and `ks:` refs in documents that lead nowhere."""
+"""Broken links and `ks:` refs in documents."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ENDINGS = ("", ".md", ".mdx", ".markdown", ".rst", "/index.md", "/README.md")
 
 
 def broken_links(path: str, inside: str, text: str, tree: Tree) -> Iterator[str]:
-    """A warning with file and line for each link or ref of a document that leads nowhere.
+    """Yield a warning with file and line for each link or ref of a document that leads nowhere.
 
-    `path` is the document's in the space, `inside` its path in the repository. Fenced code and
-    inline code are not looked at for links, and fenced code not for refs; neither are links from
-    the top of a web site, which are not ours to know.
+    `path` is the document's path in the space, `inside` its path in the repository. Links are not
+    checked in fenced and inline code, refs not in fenced code. A link from the top of a web site is
+    not checked either: its target is not known here.
     """
     ending = posixpath.splitext(inside)[1].lower()
     if ending not in _DOCUMENTS or ("](" not in text and "]:" not in text and "ks:" not in text):
@@ -82,7 +82,7 @@ def _target_exists(target: str, inside: str, tree: Tree) -> bool:
 
 
 def _broken_ref(text: str, tree: Tree) -> str:
-    """Why a ref names nothing, or nothing. One pinned to a commit is about that commit."""
+    """Return why a ref names nothing, or an empty string. A ref to another commit is not checked."""
     try:
         ref = parse(text)
     except RefError as error:

@@ -1,4 +1,4 @@
-"""What a knowledge space answers with: some lines of a file, word for word, under a pinned ref."""
+"""Passages: lines of a file at a commit, found by a search or read by a `ks:` ref."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loopline.errors import KnowledgeError, RefError
 from loopline.knowledge.index_build import decode_text
 from loopline.knowledge.repository import Repository, RepositoryFile
-from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots, format_listing
+from loopline.knowledge.tree import KnowledgeConfig, Root, Tree, configured_roots
 from loopline.refs import Characters, KnowledgeRef, Lines, Span, parse
 from loopline.search import chunk, split_lines
 
@@ -18,9 +18,9 @@ from loopline.search import chunk, split_lines
 class Passage:
     """Lines of a file at a commit.
 
-    `lines` are counted from 1, both ends included, and are (0, 0) where nothing has lines, as a
-    folder. `commit` is the full id, or empty where there is no repository. `score` is None unless a
-    search gave it; it compares only with others of the same search.
+    `lines` count from 1 and include both ends; a folder has (0, 0). `commit` is the full id, or empty
+    without a repository. `score` is None unless a search gave it; it compares only with others of the
+    same search.
     """
 
     ref: str
@@ -32,11 +32,12 @@ class Passage:
     score: float | None = None
 
 
-KEPT_TREES = 4
+CACHED_TREES = 4
+LONGEST_LISTING = 200
 
 
 class PassageReader:
-    """Resolves refs against the trees of a repository, the last few of which it keeps."""
+    """Resolves refs against the trees of a repository, and caches the last few trees."""
 
     def __init__(self, repository: Repository, roots: tuple[Root, ...]) -> None:
         self._repository = repository
@@ -45,10 +46,10 @@ class PassageReader:
         self._lock = threading.Lock()
 
     def passage(self, ref: str | KnowledgeRef, current: str) -> Passage:
-        """What a ref names, at its own commit or at `current`.
+        """Return what a ref names, at its own commit or at `current`.
 
         Raises:
-            RefError: nothing; the message says what would be found.
+            RefError: the ref names nothing; the message lists what is there.
         """
         parsed = _knowledge_ref(ref)
         commit = current if parsed.commit is None else self._commit(parsed.commit, current)
@@ -63,12 +64,12 @@ class PassageReader:
         return self._folder(path, names, commit)
 
     def tree(self, commit: str) -> Tree:
-        """The files of a commit, given its full id."""
+        """Return the files of a commit, given its full id."""
         with self._lock:
             if commit not in self._trees:
                 self._trees[commit] = Tree(self._roots, self._repository.entries(commit))
             self._trees.move_to_end(commit)
-            if len(self._trees) > KEPT_TREES:
+            if len(self._trees) > CACHED_TREES:
                 self._trees.popitem(last=False)
             return self._trees[commit]
 
@@ -100,10 +101,13 @@ class PassageReader:
 
     def _folder(self, path: str, names: list[str], commit: str) -> Passage:
         short = self._repository.abbreviate(commit)
+        lines = [f"- {KnowledgeRef(path=name)}" for name in names[:LONGEST_LISTING]]
+        if len(names) > LONGEST_LISTING:
+            lines.append(f"… {len(names) - LONGEST_LISTING} more")
         return Passage(
             ref=str(KnowledgeRef(path=f"{path}/", commit=short)),
             title=f"{path}/",
-            text=format_listing([str(KnowledgeRef(path=name)) for name in names]),
+            text="\n".join(lines),
             path=path,
             commit=commit,
         )
@@ -118,10 +122,10 @@ class PassageReader:
 def read_passage(
     repository: Repository, config: KnowledgeConfig, ref: str | KnowledgeRef, commit: str
 ) -> Passage:
-    """What a ref names in a space that need not be searched; blocks.
+    """Return what a ref names in a space that need not be searched; blocks.
 
     Raises:
-        RefError: nothing; the message says what would be found.
+        RefError: the ref names nothing; the message lists what is there.
     """
     return PassageReader(repository, configured_roots(config)).passage(ref, commit)
 
@@ -129,12 +133,12 @@ def read_passage(
 def _knowledge_ref(ref: str | KnowledgeRef) -> KnowledgeRef:
     parsed = parse(ref) if isinstance(ref, str) else ref
     if not isinstance(parsed, KnowledgeRef):
-        raise RefError(f"{ref} is no ref of a knowledge space: those begin with ks:")
+        raise RefError(f"{ref} is no ref of a knowledge space: these begin with ks:")
     return parsed
 
 
 def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int], Span | None]:
-    """The text a span names, its lines, and the span with its end inside the text."""
+    """Return the text that a span names, its lines, and the span cut to the text."""
     lines = split_lines(text)
     match span:
         case None:
@@ -160,7 +164,7 @@ def _part(path: str, text: str, span: Span | None) -> tuple[str, tuple[int, int]
 
 
 def _title(path: str, text: str, lines: tuple[int, int]) -> str:
-    """The heading or definition that the lines begin in, or the file's name."""
+    """Return the heading or definition that the lines begin in, or the file's name."""
     for section in chunk(path, text):
         if section.lines[1] >= lines[0]:
             return section.title

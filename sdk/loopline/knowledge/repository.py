@@ -1,4 +1,4 @@
-"""The port to a repository: the tree of a commit, never a work tree."""
+"""The port to a repository: the files of a commit, never a work tree."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Repository(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name people use for it."""
         ...
 
     @property
@@ -35,31 +35,31 @@ class Repository(Protocol):
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What went wrong on opening it that did not keep it from opening."""
+        """The problems that did not keep it from opening."""
         ...
 
     def resolve(self, ref: str) -> str:
-        """The full id of the commit that a branch, tag, abbreviation or `HEAD` names now.
+        """Return the full id of the commit that a branch, tag, abbreviation or `HEAD` names now.
 
         Raises:
-            KnowledgeError: there is none; the message names `knowledge.ref` and close names.
+            KnowledgeError: there is no such commit; the message names `knowledge.ref` and close names.
         """
         ...
 
     def abbreviate(self, commit: str) -> str:
-        """The first seven characters of a full id, or as many more as make it unique."""
+        """Return the first seven characters of a full id, or as many more as make it unique."""
         ...
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Every file of the commit; neither links nor submodules. A full id is promised to be one."""
+        """Return every file of the commit, given its full id; no links and no submodules."""
         ...
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        """The bytes of many files, in the order asked for, read as they are taken."""
+        """Yield the bytes of many files, in the order of `blobs`, each read when it is taken."""
         ...
 
     def read(self, commit: str, path: str) -> bytes:
-        """The bytes of one file.
+        """Return the bytes of one file.
 
         Raises:
             KnowledgeError: the commit has no such file.
@@ -67,12 +67,12 @@ class Repository(Protocol):
         ...
 
     def uncommitted(self) -> int:
-        """How many files of the work tree differ from its commit or are not in it; 0 without one."""
+        """Count the files of the work tree that differ from HEAD or are new; 0 without a work tree."""
         ...
 
 
 class MemoryRepository:
-    """Commits kept in a dict, for trying things out; it says what a repository has to do."""
+    """Commits in a dict: the specification of a repository."""
 
     def __init__(self, name: str = "memory") -> None:
         self.name = name
@@ -82,7 +82,7 @@ class MemoryRepository:
         self._refs: dict[str, str] = {}
 
     def commit(self, files: Mapping[str, str | bytes], *, branch: str = "main") -> str:
-        """Replace the whole tree, move `branch` and `HEAD` there, and answer with the commit's id."""
+        """Replace the whole tree, move `branch` and `HEAD` there, and return the commit's id."""
         tree = {
             path: text if isinstance(text, bytes) else text.encode() for path, text in files.items()
         }
@@ -92,7 +92,7 @@ class MemoryRepository:
         return commit
 
     def resolve(self, ref: str) -> str:
-        """The commit of a branch, a full id or the beginning of one."""
+        """Return the commit of a branch, a full id or the beginning of one."""
         if not self._commits:
             raise KnowledgeError(f"{self.name} has no commit yet, so knowledge.ref names nothing")
         if ref in self._refs:
@@ -106,31 +106,31 @@ class MemoryRepository:
         )
 
     def abbreviate(self, commit: str) -> str:
-        """The shortest beginning, of seven characters or more, that only this commit has."""
+        """Return the shortest beginning, of seven characters or more, that only this commit has."""
         length = 7
         while sum(candidate.startswith(commit[:length]) for candidate in self._commits) > 1:
             length += 1
         return commit[:length]
 
     def entries(self, commit: str) -> Sequence[RepositoryFile]:
-        """Every file, by path."""
+        """Return every file, sorted by path."""
         files = self._commits[commit]
         return [
             RepositoryFile(path, len(files[path]), f"{commit}:{path}") for path in sorted(files)
         ]
 
     def contents(self, blobs: Sequence[str]) -> Iterator[bytes]:
-        """The bytes, in the order asked for."""
+        """Yield the bytes, in the order of `blobs`."""
         for blob in blobs:
             commit, _, path = blob.partition(":")
             yield self._commits[commit][path]
 
     def read(self, commit: str, path: str) -> bytes:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         if path not in self._commits[commit]:
             raise KnowledgeError(f"{self.name} has no file {path!r} at {self.abbreviate(commit)}")
         return self._commits[commit][path]
 
     def uncommitted(self) -> int:
-        """There is no work tree."""
+        """Return 0: there is no work tree."""
         return 0

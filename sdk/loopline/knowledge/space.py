@@ -26,16 +26,16 @@ from loopline.knowledge.tree import KnowledgeConfig, Root, configured_roots
 from loopline.refs import KnowledgeRef, Lines
 from loopline.search import CHUNKS_VERSION, Hit, Index, IndexDamaged
 
-# Part of the signature: raise it when the same commit and configuration would be indexed otherwise.
+# Part of the signature: raise it when the same commit and configuration gives another index.
 SPACE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeState:
-    """What the space holds now.
+    """The state of a space.
 
-    `seconds` is what it took to have it ready, and `reused` whether an index built earlier was
-    opened. `uncommitted` files of the work tree are not in here as they are now.
+    `seconds` is the time it took to get ready, `reused` whether an index built earlier was opened,
+    `uncommitted` the number of changed files in the work tree, whose changes are not in the space.
     """
 
     repository: str
@@ -54,7 +54,7 @@ class KnowledgeState:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An index with what it was built from."""
+    """An open index, its signature and the state it stands for."""
 
     signature: str
     index: Index
@@ -77,55 +77,51 @@ class KnowledgeSpace:
         self._config = config or KnowledgeConfig()
         self._clock = clock or SystemClock()
         self._roots = configured_roots(self._config)
-        self._reading = PassageReader(repository, self._roots)
+        self._reader = PassageReader(repository, self._roots)
         self._lock = threading.Lock()
         self._opened: _Opened | None = None
         self._retired: Index | None = None
 
     @property
     def config(self) -> KnowledgeConfig:
-        """What it was made from."""
+        """The configuration of the space."""
         return self._config
 
     @property
     def state(self) -> KnowledgeState:
-        """What it holds.
+        """The state of the space.
 
         Raises:
-            KnowledgeError: nothing yet; `ensure` comes first.
+            KnowledgeError: the space is not ready; call `ensure` first.
         """
         if self._opened is None:
             raise KnowledgeError("the knowledge space is not ready: await ensure() first")
         return self._opened.state
 
     async def ensure(self, progress: Progress | None = None) -> KnowledgeState:
-        """Open the index of the current commit, building it first if need be.
+        """Open the index of the commit that the ref names now, unless it is open; build it if there is none.
 
-        `progress(done, total, what)` counts files; it is called from another thread.
+        `progress(done, total, activity)` counts files; it is called from another thread.
 
         Raises:
             KnowledgeError: it cannot be built; the message names the setting to change.
         """
         return (await asyncio.to_thread(self._ensure, progress)).state
 
-    async def reconcile(self, progress: Progress | None = None) -> KnowledgeState:
-        """`ensure` again, which does nothing but ask for the commit unless that has moved."""
-        return await self.ensure(progress)
-
     async def search(self, query: str, *, limit: int = 5) -> Sequence[Passage]:
-        """The passages that best answer the query, best first; any text is a query."""
+        """Return the passages that match the query best, best first; any text is a query."""
         return await asyncio.to_thread(self._search, query, limit)
 
     async def read(self, ref: str | KnowledgeRef) -> Passage:
-        """A file, some of its lines, or what is in a folder, at the ref's commit or the current one.
+        """Return a file, some of its lines, or a folder's listing, at the ref's commit or the current one.
 
         Raises:
-            RefError: nothing answers to the ref; the message says what would.
+            RefError: the ref names nothing; the message lists what is there.
         """
         return await asyncio.to_thread(self._read, ref)
 
     async def close(self) -> None:
-        """Let go of the index; the space may be used again, and opens it again."""
+        """Close the index; a later call opens it again."""
         await asyncio.to_thread(self._close)
 
     def _search(self, query: str, limit: int) -> list[Passage]:
@@ -139,7 +135,7 @@ class KnowledgeSpace:
 
     def _read(self, ref: str | KnowledgeRef) -> Passage:
         opened = self._opened or self._ensure(None)
-        return self._reading.passage(ref, opened.state.commit)
+        return self._reader.passage(ref, opened.state.commit)
 
     def _close(self) -> None:
         with self._lock:
@@ -164,7 +160,7 @@ class KnowledgeSpace:
             return self._replace(self._open(damaged.state.commit, None))
 
     def _replace(self, opened: _Opened) -> _Opened:
-        """Take the new index into use. The one before stays open for searches that are under way."""
+        """Use the new index. The one before stays open for searches that are under way."""
         if self._retired is not None:
             self._retired.close()
         self._retired = self._opened.index if self._opened else None
@@ -201,7 +197,7 @@ class KnowledgeSpace:
             except KnowledgeError:
                 stored.index.close()
                 self._indexes.discard(signature)
-        tree = self._reading.tree(commit)
+        tree = self._reader.tree(commit)
         build = IndexBuild(self._repository, tree, validate_refs=self._config.validate_refs)
         stored = self._indexes.build(
             signature, build.chunks(progress), lambda: dump_report(build.report())
@@ -210,7 +206,7 @@ class KnowledgeSpace:
 
 
 def index_signature(commit: str, roots: tuple[Root, ...], *, validate_refs: bool) -> str:
-    """The name of an index: the same for the same commit, roots and way of cutting."""
+    """Return the name of an index: the same for the same commit, roots and versions."""
     parts = (SPACE_VERSION, CHUNKS_VERSION, commit, sorted(map(repr, roots)), validate_refs)
     return sha256(repr(parts).encode()).hexdigest()
 

@@ -1,8 +1,8 @@
-"""Which repository, which commit, and which of its folders make up a knowledge space."""
+"""The tree of a knowledge space: its configuration, its roots, and the files of a commit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -14,8 +14,8 @@ from loopline.knowledge.repository import RepositoryFile
 class KnowledgeConfig:
     """The `knowledge` properties of a bundle.
 
-    `ks:docs/x` is `<docs_root>/x`, and so on for src, deploy and tests. Only roots that are given are
-    in the space; without any it is the whole tree under its own paths. A root of `.` is the whole tree.
+    `ks:docs/x` is `<docs_root>/x`, and so on for src, deploy and tests. Only configured roots are in
+    the space; without any it is the whole tree under its own paths. A root of `.` is the whole tree.
     """
 
     repo: str = ""
@@ -36,7 +36,7 @@ class Root:
 
 
 def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
-    """The roots that are given, the deepest first.
+    """Return the configured roots, the deepest first.
 
     Raises:
         KnowledgeError: a root leaves the repository.
@@ -52,7 +52,7 @@ def configured_roots(config: KnowledgeConfig) -> tuple[Root, ...]:
 
 
 def space_path(roots: tuple[Root, ...], path: str) -> str | None:
-    """Where a path of the repository is in the space; the deepest root wins; None if nowhere."""
+    """Return the path in the space of a path of the repository, by the deepest root; None if it has none."""
     if not roots:
         return path
     for root in roots:
@@ -63,7 +63,7 @@ def space_path(roots: tuple[Root, ...], path: str) -> str | None:
 
 
 def repository_path(roots: tuple[Root, ...], path: str) -> str | None:
-    """Where a path of the space is in the repository; None if nowhere."""
+    """Return the path in the repository of a path of the space; None if it has none."""
     if not roots:
         return path
     for root in roots:
@@ -91,11 +91,8 @@ def _folder(name: str, setting: str) -> str:
     return "/".join(parts)
 
 
-LONGEST_LISTING = 200
-
-
 class Tree:
-    """One commit through the roots: files and folders by their path in the space."""
+    """The files and folders of a commit by their path in the space."""
 
     def __init__(self, roots: tuple[Root, ...], entries: Iterable[RepositoryFile]) -> None:
         self._roots = roots
@@ -109,10 +106,10 @@ class Tree:
         self._all_folders = _folders(self._all)
 
     def check_roots(self) -> None:
-        """Every root has files.
+        """Check that every root has files.
 
         Raises:
-            KnowledgeError: one has none; the message names its setting and the folders there are.
+            KnowledgeError: a root has none; the message names its setting and the folders there are.
         """
         for root in self._roots:
             if root.folder and root.folder not in self._all_folders:
@@ -126,18 +123,18 @@ class Tree:
                 )
 
     def find(self, path: str) -> RepositoryFile | None:
-        """The file at a path of the space; through any root, even one that another lies in."""
+        """Return the file at a path of the space, through any root, even one that another lies in."""
         if path in self.files:
             return self.files[path]
         inside = repository_path(self._roots, path)
         return None if inside is None else self._all.get(inside)
 
     def exists(self, path: str) -> bool:
-        """Whether a path of the repository, in the space or not, is a file or folder."""
+        """Return whether a path of the repository, in the space or not, is a file or folder."""
         return path in self._all or path in self._all_folders
 
     def listing(self, folder: str) -> list[str] | None:
-        """What is directly in a folder of the space, folders with a slash; None if it is none."""
+        """Return the names directly in a folder of the space, folders with a slash; None if there is no such folder."""
         if folder not in self.folders:
             return None
         start = f"{folder}/" if folder else ""
@@ -149,7 +146,7 @@ class Tree:
         return sorted(names, key=lambda name: (not name.endswith("/"), name))
 
     def nearest(self, path: str) -> list[str]:
-        """Up to five paths that may have been meant."""
+        """Return up to five paths that may have been meant."""
         name = path.rpartition("/")[2]
         named = [file for file in self.files if file.rpartition("/")[2] == name]
         if named:
@@ -165,11 +162,3 @@ def _folders(paths: Iterable[str]) -> set[str]:
             folders.add(folder)
             folder = folder.rpartition("/")[0]
     return folders
-
-
-def format_listing(names: Sequence[str]) -> str:
-    """A listing as text, one name a line, cut when it is long."""
-    lines = [f"- {name}" for name in names[:LONGEST_LISTING]]
-    if len(names) > LONGEST_LISTING:
-        lines.append(f"… {len(names) - LONGEST_LISTING} more")
-    return "\n".join(lines)

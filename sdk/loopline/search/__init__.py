@@ -1,4 +1,4 @@
-"""Search: texts cut into chunks, and the port of whatever finds them again."""
+"""Search: files cut into chunks, the port of an index, and the ranking of what it finds."""
 
 from loopline.search.chunks import CHUNKS_VERSION, chunk, kind_of, split_lines
 from loopline.search.index import KINDS, Chunk, Hit, Index, IndexDamaged, Kind

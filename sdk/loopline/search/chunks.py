@@ -1,4 +1,4 @@
-"""A file cut into chunks: by heading, by definition or by lines, whatever suits its format."""
+"""Cutting a file into chunks: by heading, by definition or by lines, as suits its format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loopline.search.sections import (
     windows,
 )
 
-# Part of the signature of an index: raise it when the same text would be cut in another way.
+# Part of the signature of an index: raise it when the same text is cut in another way.
 CHUNKS_VERSION = 1
 
 PROSE = frozenset({"md", "markdown", "mdx", "rst", "txt", "adoc", "asciidoc", "org", "textile"})
@@ -34,7 +34,7 @@ _FAR = re.compile(
 
 
 def chunk(path: str, text: str) -> list[Chunk]:
-    """The text in pieces that can each be read alone; together they are the text, in order."""
+    """Return the text in chunks that can each be read alone; together they are the text, in order."""
     lines = split_lines(text)
     kind = kind_of(path)
     parts = [piece for section in sections(path, lines) for piece in split_section(lines, section)]
@@ -51,12 +51,12 @@ def chunk(path: str, text: str) -> list[Chunk]:
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of the text with their ends; only a newline ends a line."""
+    """Return the lines of the text with their newlines; only a newline ends a line."""
     return io.StringIO(text, newline="\n").readlines()
 
 
 def kind_of(path: str) -> Kind:
-    """What a file is for, as far as its path tells."""
+    """Return what a file is for, as far as its path tells."""
     if _FAR.search(path):
         return "other"
     if _TESTS.search(path):
@@ -68,7 +68,7 @@ def kind_of(path: str) -> Kind:
 
 
 def sections(path: str, lines: list[str]) -> list[TextSection]:
-    """Where the parts of a file begin and end, and what they are called."""
+    """Return the sections of a file: where they begin and end, and their titles."""
     name = path.rpartition("/")[2]
     match _ending(path):
         case "md" | "markdown" | "mdx":
@@ -78,7 +78,7 @@ def sections(path: str, lines: list[str]) -> list[TextSection]:
         case "py" | "pyi" | "pyx":
             return python_sections(name, lines)
         case _:
-            return windows(name, lines)
+            return windows(lines, TextSection(name, 0, len(lines)))
 
 
 def _ending(path: str) -> str:

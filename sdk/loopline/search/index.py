@@ -1,4 +1,4 @@
-"""What is searched, what is found, and the port of whatever does the finding."""
+"""The port of an index: chunks go in, hits come out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ KINDS: tuple[Kind, ...] = ("prose", "source", "tests", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some whole lines of a file, word for word.
+    """Some whole lines of a file, unchanged.
 
-    `lines` are counted from 1, both ends included, and end at newlines only: a carriage return or a
+    `lines` count from 1 and include both ends. Only a newline ends a line: a carriage return or a
     form feed is text. `text` keeps the newlines, the last one too where the file has it.
     """
 
@@ -29,7 +29,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A chunk that answers a query; among the hits of one query, a higher score is better."""
+    """A chunk that matches a query; among the hits of one query, a higher score is better."""
 
     chunk: Chunk
     score: float
@@ -39,22 +39,22 @@ class Index(Protocol):
     """Chunks that can be searched, from any thread."""
 
     def search(self, query: str, *, limit: int) -> Sequence[Hit]:
-        """The best chunks for words that a person or a model wrote, best first.
+        """Return the best chunks for a query in plain words, best first.
 
-        Any text is a query: there is no syntax, so nothing is a mistake. Chunks are found that hold
-        any of its words; those with more of them, or with the words in a title or path, come first.
+        Any text is a query: there is no syntax, so there are no errors. Chunks match that hold any of
+        its words; those with more of them, or with the words in a title or path, come first.
         Not promised: which of two equally good chunks comes first, or that scores of two queries
         compare.
 
         Raises:
-            IndexDamaged: what is kept cannot be read; build it anew.
+            IndexDamaged: the index cannot be read; build it anew.
         """
         ...
 
     def close(self) -> None:
-        """Let go of files and memory; searching afterwards is a mistake. May be repeated."""
+        """Release files and memory. Do not search afterwards; closing twice is allowed."""
         ...
 
 
 class IndexDamaged(KnowledgeError):
-    """The index can no longer be read and has to be built anew."""
+    """The index can no longer be read and must be built anew."""

@@ -1,4 +1,4 @@
-"""The in-memory index, which says what an index has to do: look at every chunk, rank what has a word."""
+"""The in-memory index, the specification of an index: it looks at every chunk and ranks those with a term."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from loopline.search.ranking import QueryTerm, name_parts, query_terms, rank, to
 
 
 class MemoryIndex:
-    """Searches a few thousand chunks without any file."""
+    """An index of a few thousand chunks, without a file."""
 
     def __init__(self, chunks: Iterable[Chunk]) -> None:
         self._chunks = tuple((chunk, _words(chunk)) for chunk in chunks)
         self._holding = Counter(stem for _, stems in self._chunks for stem in stems)
 
     def search(self, query: str, *, limit: int) -> Sequence[Hit]:
-        """The best chunks, best first."""
+        """Return the best chunks, best first."""
         stems = {term: _stem(term) for term in query_terms(query)}
         terms = [
             QueryTerm(term, self._holding[stem] / len(self._chunks))
@@ -32,7 +32,7 @@ class MemoryIndex:
         return rank(query, terms, candidates, limit=limit)
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """Release nothing: the index has no file."""
 
 
 def _words(chunk: Chunk) -> frozenset[str]:

@@ -1,4 +1,7 @@
-"""The words of a query and of a text, and the words inside an identifier."""
+"""The terms of a query, and the ranking of chunks by them.
+
+Rare terms count most, in titles above all, and documentation comes before tests.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ were what when where which while who whom whose why will with would you your ple
 mean means there's what's how's it's i'm don't doesn't
 """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
-# Whatever is neither white space, a control nor ASCII punctuation is part of a word: scripts whose
-# letters carry marks stay whole.
+# A word is everything but white space, controls and ASCII punctuation, so that scripts whose letters
+# carry marks stay whole.
 _WORD = re.compile(r"[^\s\x00-\x2f:-@\[-`{-\x7f]+")
 _QUOTED_WORD = re.compile(r"[^\s\x00-\x26\x28-\x2f:-@\[-`{-\x7f]+")
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
@@ -29,23 +32,23 @@ LONGEST_QUERY = 24
 
 
 def tokens(text: str) -> list[str]:
-    """The words of the text, in lower case."""
+    """Return the words of the text, in lower case."""
     return _WORD.findall(text.lower())
 
 
 def name_parts(text: str) -> str:
-    """The parts of each compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
-    # Words without a capital are most of a text, and cheaper to leave out than to search.
+    """Return the parts of each compound name in the text: `CacheMiddleware` gives `Cache Middleware`."""
+    # Most words have no capital, and leaving them out is cheaper than searching them.
     capital = " ".join([token for token in set(text.split()) if not token.islower()])
     names = {name for name in _NAME.findall(capital) if _JOINT.search(name)}
     return " ".join([" ".join(_PART.findall(name)) for name in names])
 
 
 def query_terms(query: str) -> tuple[str, ...]:
-    """What to look for: each word once, in lower case, in order, at most `LONGEST_QUERY` of them.
+    """Return the terms to search for: each word once, in lower case, in order, at most `LONGEST_QUERY`.
 
-    Words that say nothing are left out unless there are no others. A compound name stands for
-    itself and for its parts.
+    Stop words are left out unless there are no others. A compound name stands for itself and for its
+    parts.
     """
     query_tokens = [
         token.strip("'") for token in _QUOTED_WORD.findall(query.replace("\u2019", "'"))
@@ -63,10 +66,10 @@ def query_terms(query: str) -> tuple[str, ...]:
 
 
 def query_phrases(query: str) -> tuple[str, ...]:
-    """What would tell much if it stood in a text just so, in lower case.
+    """Return the phrases that make a text that contains them a good match, in lower case.
 
-    That is the query from its first telling word on, and each name of several words in it, as
-    `QuerySet.update_or_create` and its parts.
+    These are the query from its first word that is no stop word, and each compound name in it, such
+    as `QuerySet.update_or_create`, with its parts.
     """
     query_tokens = [token.strip(".,:;!?()[]{}<>\"'`*") for token in query.split()]
     while query_tokens and query_tokens[0].lower() in STOP_WORDS:
@@ -82,7 +85,7 @@ def _is_compound(token: str) -> bool:
 
 
 PRIOR: dict[Kind, float] = {"prose": 1.0, "source": 0.85, "tests": 0.6, "other": 0.5}
-# What changed once says less about how things are than what describes them.
+# A change log says less about how things are than a description.
 HISTORY = re.compile(
     r"(?:^|/)(?:releases?|release[-_]notes|changelog|changes|history|news)\b", re.IGNORECASE
 )
@@ -102,7 +105,7 @@ _IN_WORDS_FROM = 5
 
 @dataclass(frozen=True, slots=True)
 class QueryTerm:
-    """A word of a query, and the share of chunks that have it."""
+    """A term of a query, and the share of chunks that have it."""
 
     text: str
     share: float
@@ -111,11 +114,11 @@ class QueryTerm:
 def rank(
     query: str, terms: Iterable[QueryTerm], chunks: Iterable[Chunk], *, limit: int
 ) -> list[Hit]:
-    """The chunks that an index found for these words, in the order a reader wants them.
+    """Return the chunks that an index found for these terms, ranked.
 
-    The score is BM25 with fields, weighed by the kind of chunk, by how much of what was asked is in
-    it at all, and by whether the words stand together. No file has more than two of the first five
-    unless there is nothing else.
+    The score is BM25 with fields, weighted by the kind of chunk, by the share of the terms that it
+    has, and by whether they stand together. No file has more than two of the first five hits
+    unless there are no others.
     """
     patterns = [_TermPattern(term) for term in terms]
     phrases = query_phrases(query)
@@ -126,7 +129,7 @@ def rank(
 
 
 class _TermPattern:
-    """A term, ready to be counted in a text in lower case."""
+    """A term as a pattern that counts it in a text in lower case."""
 
     def __init__(self, term: QueryTerm) -> None:
         self.text = term.text
@@ -165,7 +168,7 @@ def _score(chunk: Chunk, patterns: list[_TermPattern], phrases: tuple[str, ...])
 
 
 def _stem(token: str) -> str:
-    """Enough of the word that its other forms begin with it too."""
+    """Return a beginning of the word that its other forms share."""
     for ending in ("ing", "ies", "ion", "es", "ed", "s", "y", "e"):
         if token.endswith(ending) and len(token) - len(ending) >= 4:
             return token.removesuffix(ending)
@@ -182,6 +185,6 @@ def _diverse(hits: list[Hit]) -> list[Hit]:
             first.append(hit)
         else:
             later.append(hit)
-    # Scores still fall along the list: who sorts by score keeps this order.
+    # Scores still fall along the list, so sorting by score keeps this order.
     ceiling = first[-1].score if first else 0.0
     return first + [replace(hit, score=min(hit.score, ceiling)) for hit in later]

@@ -1,4 +1,7 @@
-"""Parts of a file, and how a long part is cut where its paragraphs end."""
+"""The sections of a file: by Markdown or reStructuredText heading, by Python definition, or by lines.
+
+Files are read line by line and never parsed, so that no syntax is an error.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 TARGET_CHARACTERS = 2_000
-MOST_CHARACTERS = 2_500
+SECTION_LIMIT = 2_500
 TINY_CHARACTERS = 300
 WINDOW_LINES = 60
 
@@ -23,9 +26,9 @@ class TextSection:
 
 
 def split_section(lines: list[str], section: TextSection) -> list[TextSection]:
-    """The section itself, or when it is long the runs of paragraphs it falls into."""
+    """Return the section itself, or the runs of paragraphs that a long one is cut into."""
     size = sum(map(len, lines[section.start : section.end]))
-    if size <= MOST_CHARACTERS:
+    if size <= SECTION_LIMIT:
         return [section] if section.start < section.end else []
     sections: list[TextSection] = []
     start, size_so_far = section.start, 0
@@ -34,28 +37,19 @@ def split_section(lines: list[str], section: TextSection) -> list[TextSection]:
             sections.append(TextSection(section.title, start, first))
             start, size_so_far = first, 0
         size_so_far += length
-        if size_so_far > MOST_CHARACTERS:
-            sections += _line_windows(lines, TextSection(section.title, start, last))
+        if size_so_far > SECTION_LIMIT:
+            sections += windows(lines, TextSection(section.title, start, last))
             start, size_so_far = last, 0
     if start < section.end:
         sections.append(TextSection(section.title, start, section.end))
-    return _merge_tiny_end(sections, size_so_far)
-
-
-def windows(title: str, lines: list[str]) -> list[TextSection]:
-    """Runs of at most `WINDOW_LINES` lines and about `MOST_CHARACTERS` characters."""
-    return _line_windows(lines, TextSection(title, 0, len(lines)))
-
-
-def _merge_tiny_end(sections: list[TextSection], last_size: int) -> list[TextSection]:
-    if len(sections) < 2 or not 0 < last_size < TINY_CHARACTERS:
-        return sections
-    before, last = sections[-2], sections[-1]
-    return [*sections[:-2], TextSection(last.title, before.start, last.end)]
+    if len(sections) > 1 and 0 < size_so_far < TINY_CHARACTERS:
+        tail = sections.pop()
+        sections[-1] = TextSection(tail.title, sections[-1].start, tail.end)
+    return sections
 
 
 def _paragraphs(lines: list[str], start: int, end: int) -> list[tuple[int, int, int]]:
-    """Start, end and characters of each run of lines that closes with its blank lines."""
+    """Return start, end and characters of each paragraph, with the blank lines that follow it."""
     paragraphs: list[tuple[int, int, int]] = []
     first, size, blank = start, 0, False
     for index in range(start, end):
@@ -71,12 +65,13 @@ def _paragraphs(lines: list[str], start: int, end: int) -> list[tuple[int, int, 
     return paragraphs
 
 
-def _line_windows(lines: list[str], section: TextSection) -> list[TextSection]:
+def windows(lines: list[str], section: TextSection) -> list[TextSection]:
+    """Return runs of at most `WINDOW_LINES` lines and about `SECTION_LIMIT` characters."""
     sections: list[TextSection] = []
     start, size = section.start, 0
     for index in range(section.start, section.end):
         length = len(lines[index])
-        if index > start and (size + length > MOST_CHARACTERS or index - start >= WINDOW_LINES):
+        if index > start and (size + length > SECTION_LIMIT or index - start >= WINDOW_LINES):
             sections.append(TextSection(section.title, start, index))
             start, size = index, 0
         size += length
@@ -102,7 +97,7 @@ _LABEL = re.compile(r"\.\. (?:_[^:]+:|index::)")
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading at a line, counted from 0; `body` is the first line after it."""
+    """A heading at line `start`, counted from 0; `body` is the first line after it."""
 
     start: int
     body: int
@@ -111,7 +106,7 @@ class Heading:
 
 
 def markdown_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """One section for each heading outside fenced code; front matter belongs to the first."""
+    """Return one section for each heading outside fenced code; front matter belongs to the first."""
     body, title = _front_matter(lines)
     return _heading_sections(
         title or name, _markdown_headings(lines, body), lines, named=bool(title)
@@ -119,16 +114,16 @@ def markdown_sections(name: str, lines: list[str]) -> list[TextSection]:
 
 
 def restructured_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """One section for each underlined title, with the labels that stand before it."""
+    """Return one section for each underlined title, with the labels before it."""
     return _heading_sections(name, _restructured_headings(lines), lines, named=False)
 
 
 def _heading_sections(
     title: str, headings: list[Heading], lines: list[str], *, named: bool
 ) -> list[TextSection]:
-    """The text before the first heading under `title`, then a section for each heading.
+    """Return the text before the first heading under `title`, then a section for each heading.
 
-    A heading with nothing below it but a deeper one is read together with that one.
+    A heading with nothing below it but a deeper heading is joined to that one.
     """
     sections: list[TextSection] = []
     open_levels: list[Heading] = []
@@ -160,7 +155,7 @@ def _only_headings(
 
 
 def _front_matter(lines: list[str]) -> tuple[int, str]:
-    """The line after the front matter and the title it gives; 0 and nothing without one."""
+    """Return the line after the front matter and the title in it; 0 and an empty title without one."""
     if not lines or lines[0].lstrip("\ufeff").rstrip() not in ("---", "+++"):
         return 0, ""
     fence = lines[0].lstrip("\ufeff").rstrip()
@@ -191,7 +186,7 @@ def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
             alone = (
                 index - 1 == body
                 or lines[index - 2].isspace()
-                or _follows_heading(headings, index - 1)
+                or (bool(headings) and headings[-1].body == index - 1)
             )
             if alone and not above.isspace() and not _NOT_PARAGRAPH.match(above):
                 level = 1 if match[1] else 2
@@ -199,12 +194,8 @@ def _markdown_headings(lines: list[str], body: int) -> list[Heading]:
     return headings
 
 
-def _follows_heading(headings: list[Heading], index: int) -> bool:
-    return bool(headings) and headings[-1].body == index
-
-
 def _fence_after(fence: str, line: str) -> str:
-    """The code fence that is open after the line, given the one before it."""
+    """Return the code fence that is open after the line, given the one open before it."""
     match = _FENCE.match(line)
     if match is None:
         return fence
@@ -252,7 +243,7 @@ def _underlines(rule: str, text: str, *, indented: bool) -> bool:
 
 
 def _with_labels(lines: list[str], start: int, headings: list[Heading]) -> int:
-    """Where a heading begins when the labels right above it are counted in."""
+    """Return where a heading begins, the labels right above it included."""
     lower_bound = headings[-1].body if headings else 0
     index, first = start, start
     while index > lower_bound:
@@ -270,7 +261,7 @@ def _plain_restructured(text: str) -> str:
 
 
 def _without_target(role: str) -> str:
-    """Return what a role shows: `text <target>` shows the text."""
+    """Return the text that a role shows: of `text <target>` the text."""
     shown, opening, target = role.rpartition("<")
     return shown.rstrip() if opening and target.find(">") == len(target) - 1 else role
 
@@ -297,21 +288,21 @@ _QUOTES = ('"""', "'''")
 
 @dataclass(frozen=True, slots=True)
 class PythonStatement:
-    """A statement of a block; `name` is `def f`, `class C`, or empty for anything else."""
+    """A statement of a block; `name` is `def f`, `class C`, or empty for any other."""
 
     start: int
     name: str
 
 
 def python_sections(name: str, lines: list[str]) -> list[TextSection]:
-    """One section for each definition, each method of a long class, and what lies between."""
+    """Return one section for each definition, each method of a long class, and the code between them."""
     return _block(name, "", lines, 0, len(lines), "")
 
 
 def _block(
     other_title: str, parent_title: str, lines: list[str], start: int, end: int, indent: str
 ) -> list[TextSection]:
-    """The sections of the lines; what is no definition is called `rest`."""
+    """Return the sections of the lines; code that is no definition is titled `other_title`."""
     sections: list[TextSection] = []
     statements = _statements(lines, start, end, indent)
     for statement, after in zip_longest(statements, statements[1:]):
@@ -325,8 +316,8 @@ def _block(
 
 
 def _definition(title: str, lines: list[str], section: TextSection) -> list[TextSection]:
-    """The section itself, or the methods of a long class, the first with the head of the class."""
-    long = sum(map(len, lines[section.start : section.end])) > MOST_CHARACTERS
+    """Return the section itself, or the methods of a long class, the first with the head of the class."""
+    long = sum(map(len, lines[section.start : section.end])) > SECTION_LIMIT
     if not long or not title.rpartition(SEPARATOR)[2].startswith("class "):
         return [section]
     body, indent = _body(lines, section)
@@ -337,7 +328,7 @@ def _definition(title: str, lines: list[str], section: TextSection) -> list[Text
 
 
 def _body(lines: list[str], section: TextSection) -> tuple[int, str]:
-    """Where the body of a class begins and how far it is indented."""
+    """Return where the body of a class begins and its indentation."""
     head = section.start
     while not (match := _DEFINITION.match(lines[head])):
         head += 1
@@ -351,9 +342,9 @@ def _body(lines: list[str], section: TextSection) -> tuple[int, str]:
 
 
 def _statements(lines: list[str], start: int, end: int, indent: str) -> list[PythonStatement]:
-    """Where definitions begin, with the comments and decorators above them, and other runs.
+    """Return where definitions begin, the comments and decorators above them included, and other runs.
 
-    Neighbouring statements that are no definitions are one run. Blank lines belong to what is above.
+    Neighbouring statements that are no definitions are one run. Blank lines belong to the code above.
     """
     statements: list[PythonStatement] = []
     lead = LeadingLines()
@@ -370,7 +361,7 @@ def _statements(lines: list[str], start: int, end: int, indent: str) -> list[Pyt
             lead = LeadingLines()
     if start == end:
         return []
-    # Whatever comes before the first statement is read with it.
+    # The lines before the first statement belong to it.
     return (
         [PythonStatement(start, statements[0].name), *statements[1:]]
         if statements
@@ -386,24 +377,24 @@ class LeadingLines:
         self._decorated = False
 
     def extend(self, index: int, first: str) -> None:
-        """One more line of them, in the block's own indentation."""
+        """Add a line, in the block's own indentation."""
         self._start = index if self._start < 0 else self._start
         self._decorated = self._decorated or first == "@"
 
     def interrupt(self) -> None:
-        """Deeper code: it continues a decorator, but a comment before it was no beginning."""
+        """Note deeper code: it continues a decorator, but a comment before it belongs to no definition."""
         if not self._decorated:
             self._start = -1
 
     def start_of(self, index: int) -> int:
-        """Where the definition at `place` really begins."""
+        """Return where the definition at `index` begins, these lines included."""
         return index if self._start < 0 else self._start
 
 
 def _first_characters(
     lines: list[str], start: int, end: int, indent: str
 ) -> Iterator[tuple[int, str]]:
-    """Each line outside triple quotes that is not blank, with the first character it has here.
+    """Yield each line outside triple quotes that is not blank, with its first character in this block.
 
     That is a space for deeper code, whatever its indentation.
     """
@@ -423,12 +414,12 @@ def _first_characters(
             yield index, " "
 
 
-# What cannot begin a statement: the line goes on with the one above, or is nested in it.
+# Characters that cannot begin a statement: the line continues the one above, or is nested in it.
 _CONTINUING = frozenset(("", " ", "\t", "\n", "\r", "\f", ")", "]", "}"))
 
 
 def _quote_after(line: str, quote: str) -> str:
-    """The triple quote that is open after the line, given the one before it."""
+    """Return the triple quote that is open after the line, given the one open before it."""
     if quote:
         index = line.find(quote)
         return quote if index < 0 else _quote_after(line[index + 3 :], "")
