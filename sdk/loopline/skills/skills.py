@@ -37,10 +37,10 @@ _ID = re.compile(r"[A-Za-z0-9_-]([A-Za-z0-9_.-]*[A-Za-z0-9_-])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """A skill as it is now. `warnings` say what of it means nothing.
+    """A skill. `warnings` name what has no effect in its files.
 
-    A citation token in its text would name a source of the conversation that shows it: in `body` it is
-    plain text, `[ [S:1]]`.
+    A citation token in its text would cite a source of the conversation that shows it, so `body` has it as plain text,
+    `[ [S:1]]`.
     """
 
     namespace: str
@@ -55,12 +55,12 @@ class Skill:
 
     @property
     def full_id(self) -> str:
-        """`<namespace>.<id>`."""
+        """Return `<namespace>.<id>`."""
         return f"{self.namespace}.{self.id}"
 
     @property
     def ref(self) -> str:
-        """The pinned name by which this text can be read again."""
+        """Return the pinned ref that reads this text again."""
         return str(SkillRef(namespace=self.namespace, skill=self.id, digest=self.digest))
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Skill:
 
 
 def read_skill(path: Path, namespace: str) -> Skill:
-    """The skill in a SKILL.md whose place says `namespace` and, by its folder, the id.
+    """Return the skill in a SKILL.md; its folder is the id.
 
     Raises:
         BundleError: the file is malformed; the message names file and line.
@@ -110,7 +110,7 @@ def _split(path: Path, text: str) -> tuple[YamlDocument, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """The front matter, and how to complain about it."""
+    """The front matter, with errors that name file and line."""
 
     path: Path
     document: YamlDocument
@@ -123,7 +123,7 @@ class _Fields:
         return value
 
     def line_of_text(self, key: str, default: str) -> str:
-        """A text on one line; a number or a date is taken as it is written."""
+        """Return a text on one line; a number or a date is taken as written."""
         value = self.values.get(key)
         if value is None and (default or key == "when_to_use"):
             return default
@@ -156,7 +156,7 @@ _INSTEAD = {"built_in": _SELECT, "include_for": _SELECT, "import": _NAME_IT, "im
 
 
 def _unread(path: Path, body: str) -> Iterator[str]:
-    """Say what beside the front matter has no effect."""
+    """Yield a warning for everything beside the front matter that has no effect."""
     for name in UNREAD_FILES:
         if (path.parent / name).is_file():
             yield f"{path.parent / name}: it is not read: write what it says into {FILE}"
@@ -165,7 +165,7 @@ def _unread(path: Path, body: str) -> Iterator[str]:
 
 
 def _named(skill: Skill, fields: _Fields) -> Skill:
-    """The skill under the names in its front matter, which may not contradict its place."""
+    """Return the skill with the names in its front matter, which must agree with its path."""
     written = {
         key: fields.line_of_text(key, key) for key in ("id", "namespace") if key in fields.values
     }
@@ -203,18 +203,18 @@ class SkillSelection:
     disabled: tuple[str, ...] = ()
 
     def takes(self, namespace: str, id: str) -> bool:
-        """Whether a skill is seen."""
+        """Return whether the agent sees a skill."""
         if self.enabled is not None:
             return any(_matches(pattern, namespace, id) for pattern in self.enabled)
         hidden = namespace == HIDDEN
         return not hidden and not any(_matches(p, namespace, id) for p in self.disabled)
 
     def matches(self, pattern: str, namespace: str, id: str) -> bool:
-        """Whether the pattern names a skill."""
+        """Return whether the pattern names a skill."""
         return _matches(pattern, namespace, id)
 
     def unmatched(self, names: Iterable[tuple[str, str]]) -> list[str]:
-        """The patterns without wildcards that name none of these skills."""
+        """Return the patterns without wildcards that name none of these skills."""
         skills = list(names)
         return [
             pattern
@@ -225,10 +225,10 @@ class SkillSelection:
 
 
 def skill_selections(config: object) -> dict[str, SkillSelection]:
-    """What an AGENTS_CONFIG says, by consumer; `react` comes under its full name.
+    """Return what an AGENTS_CONFIG selects, by consumer; `react` gets its full name.
 
     Raises:
-        BundleError: it has another shape; the message says which one was meant.
+        BundleError: it has another shape; the message says which one to write.
     """
     if not isinstance(config, Mapping):
         raise BundleError(f'write {{"{REACT}": {{"enabled": […]}}}}, not {config!r}')
@@ -271,7 +271,7 @@ def _matches(pattern: str, namespace: str, id: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Skills:
-    """Skills in the order of their names. `warnings` say what was found but means nothing."""
+    """Skills in the order of their names. `warnings` name what has no effect."""
 
     skills: tuple[Skill, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -284,10 +284,10 @@ class Skills:
 
     @staticmethod
     def load(root: Path) -> Skills:
-        """The skills at `<root>/<namespace>/<id>/SKILL.md`, and at `<root>/<id>/SKILL.md` as `custom`.
+        """Return the skills at `<root>/<namespace>/<id>/SKILL.md`, and at `<root>/<id>/SKILL.md` as `custom`.
 
         Raises:
-            BundleError: the folder is missing, a file is malformed, or two have the same name.
+            BundleError: the folder is missing, a file is malformed, or two skills have the same name.
         """
         if not root.is_dir():
             raise BundleError(f"no folder of skills at {root}: create it, or name another root")
@@ -307,16 +307,16 @@ class Skills:
         return Skills(skills, (*written, *_empty(root)))
 
     def enabled(self, config: Mapping[str, SkillSelection], consumer: str = REACT) -> Skills:
-        """Those that `consumer` sees; without an entry for it, all but the internal ones."""
+        """Return the skills that `consumer` sees; without a selection, all but the internal ones."""
         selection = config.get(consumer, SkillSelection())
         selected = (skill for skill in self.skills if selection.takes(skill.namespace, skill.id))
         return Skills(tuple(selected), self.warnings)
 
     def find(self, namespace: str, id: str) -> Skill:
-        """The skill of that name.
+        """Return the skill of that name.
 
         Raises:
-            RefError: there is none; the message names those that come close.
+            RefError: there is none; the message names the nearest.
         """
         for skill in self.skills:
             if (skill.namespace, skill.id) == (namespace, id):
@@ -324,7 +324,7 @@ class Skills:
         raise RefError(f"no skill {namespace}.{id}: {self._nearest(f'{namespace}.{id}')}")
 
     def gallery(self) -> str:
-        """A line for each skill: its ref, its name, what it is and when to use it."""
+        """Return a line for each skill: its ref, its name, its description and when to use it."""
         return "\n".join(map(str, self.skills))
 
     def _nearest(self, name: str) -> str:
@@ -333,7 +333,7 @@ class Skills:
 
 
 def _empty(root: Path) -> Iterator[str]:
-    """A word on each folder that looks like a skill's and has no SKILL.md."""
+    """Yield a warning for each folder that looks like a skill's and has no SKILL.md."""
     for folder in sorted(root.iterdir()):
         holds = folder.is_dir() and not folder.name.startswith((".", "_"))
         if holds and not [*folder.glob(FILE), *folder.glob(f"*/{FILE}")]:

@@ -27,23 +27,23 @@ class YamlError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class YamlDocument:
-    """A value, and the line of each key by its path; places in a list are no part of a path."""
+    """A value, and the line of each key by its path; positions in a list are no part of a path."""
 
     value: Json
     lines: Mapping[KeyPath, int]
 
     def line(self, *path: str) -> int:
-        """The line of that key, or of the nearest one around it."""
+        """Return the line of that key, or of the nearest one around it."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def read_yaml(text: str, *, first_line: int = 1) -> YamlDocument:
-    """The one document in the text, where dates stay text and a key is given once.
+    """Return the one document in the text; dates stay text, and no key occurs twice.
 
     Raises:
-        YamlError: it is not YAML, or no JSON value.
+        YamlError: it is no YAML, or no JSON value.
     """
     import yaml
 
@@ -68,7 +68,7 @@ def read_yaml(text: str, *, first_line: int = 1) -> YamlDocument:
 
 @dataclass(slots=True)
 class _Walk:
-    """From nodes to values; `within` holds the nodes around the one at hand."""
+    """A conversion of nodes to values; `within` holds the nodes around the current one."""
 
     loader: SafeLoader
     first_line: int

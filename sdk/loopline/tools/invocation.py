@@ -30,10 +30,10 @@ Deps = TypeVar("Deps", covariant=True, default=None)
 
 
 class AskUser(BaseException):
-    """A tool has asked the user something: its call ends as pending, and the answer is its result.
+    """A tool's question to the user: its call ends as pending, and the answer becomes its result.
 
-    It is no `Exception`, so that no tool takes it for a failure of its own. Where a child run asks,
-    `child` is the `cv:` ref of the block by which it does, and the answer goes to that.
+    It is no `Exception`, so that no tool catches it as a failure. If a child run asks, `child` is the `cv:` ref of the
+    block with its question, and the answer goes there.
     """
 
     def __init__(
@@ -47,12 +47,11 @@ class AskUser(BaseException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildTask:
-    """What a child run is to do, and with what; what is not given is as the workflow has wired it.
+    """The task of a child run; what is None is as the workflow has wired it.
 
-    `text` is the child's prompt, with `context` below it. `tools` are names, or patterns such as `shop.*`,
-    of the bundle's tools that it may call. `limits` are its own, as `say` takes them, and not those that
-    the turn was asked with; but it has no more time, tokens and money than its parent has left. `model` is one, or
-    the role of those it is asked of, such as `fast`.
+    `text` is the child's prompt, with `context` below it. `tools` are names, or patterns such as `shop.*`, of the bundle's
+    tools that it may call. `limits` are its own, as `say` takes them, not those of the turn; but it has no more time,
+    tokens and money than its parent has left. `model` is a model, or a role of the bundle's models such as `fast`.
     """
 
     text: str
@@ -64,7 +63,7 @@ class ChildTask:
 
     @property
     def prompt(self) -> str:
-        """What the child is told."""
+        """Return the prompt of the child."""
         return "\n\n".join(part for part in (self.text, self.context) if part)
 
 
@@ -75,12 +74,12 @@ def _no_children(task: ChildTask) -> Awaitable[TurnResult]:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """An event on its way, which need not be awaited; awaited, it raises what kept it from being recorded."""
+    """An event on its way; it need not be awaited, but if it is, it raises what kept it from being recorded."""
 
     recorded: asyncio.Future[None] | None = None
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Wait until the event is recorded, come what may; one that is not durable was heard already."""
+        """Wait until a durable event is recorded; other events are delivered already."""
         if self.recorded is not None:
             yield from settled(self.recorded).__await__()
 
@@ -92,11 +91,11 @@ def _unheard(event: CustomEvent, durable: bool) -> Emission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext(Generic[Deps]):
-    """What a tool function that asks for one is given.
+    """What a tool function gets if it has a parameter `ToolContext`.
 
-    `idempotency_key` is the same when the same call is run again after a crash. `scratchpad` holds the
-    turn's unsaved values, shared with the workflow and its hooks. `properties` are the bundle's, by
-    dotted name. `deps` is the object that `Harness.open` was given; no log, event or repr shows it.
+    `idempotency_key` is the same when the same call runs again after a crash. `scratchpad` holds the turn's unsaved
+    values, shared with the workflow and its hooks. `properties` are the bundle's, by dotted name. `deps` is the object
+    given to `Harness.open`; no log, event or repr shows it.
     """
 
     call_id: str
@@ -112,25 +111,24 @@ class ToolContext(Generic[Deps]):
     deps: Deps = field(default=cast("Any", None), repr=False, compare=False)
 
     def progress(self, text: str) -> None:
-        """Tell whoever watches how far the call has come; nothing is recorded."""
+        """Report the progress of the call to whoever listens; nothing is recorded."""
         self.on_progress(text)
 
     def emit(self, name: str, data: object = None, *, durable: bool = False) -> Emission:
-        """Tell whoever listens of an event of your own, in its order among all that the call tells.
+        """Emit an event of your own, in order with everything else the call emits.
 
-        `data` is any JSON, pydantic or dataclass value. A `durable` event is a block, `event.custom`, which is
-        recorded once this is awaited or, in a thread, where nothing is awaited, once it returns. Others
-        pass by, like progress. The model sees neither.
+        `data` is any JSON, pydantic or dataclass value. A `durable` event is a block, `event.custom`: it is recorded once this is
+        awaited or, in a thread, once it returns. Other events are not recorded, like progress. The model sees neither.
 
         Raises:
-            LooplineError: the name or the data is wrong, or the call has ended.
+            LooplineError: the name or the data is invalid, or the call has ended.
         """
         return self.on_emit(custom_event(name, data, self.call_id), durable)
 
     def ask_user(self, question: str) -> NoReturn:
-        """Ask the user, and end the call as pending: it never returns.
+        """Ask the user, and end the call as pending: this never returns.
 
-        What the user gives to `resume` is the call's result; the tool is not run again for it.
+        The value that the user gives to `resume` is the call's result; the tool does not run again for it.
         """
         raise AskUser(question)
 
@@ -144,15 +142,14 @@ class ToolContext(Generic[Deps]):
         limits: Mapping[str, LimitValue] | None = None,
         context: str = "",
     ) -> Awaitable[TurnResult]:
-        """Begin a run of its own for a task; awaited, it gives what came of it.
+        """Start a child run for a task; await it for its result.
 
-        It is for async tools of the effect "meta". When such a call is carried on after a crash or a
-        pause its function is called again, and the n-th `spawn` of it stands for the same child as
-        before: one that has ended is not asked again. In its answer citations are `[1]`, `[2]`, …, by
-        the order of its `sources`.
+        It is for async tools with the effect "meta". If such a call is carried on after a crash or a pause, its function runs
+        again, and its n-th `spawn` is the same child as before: one that has ended is not asked again. Citations in its
+        answer are `[1]`, `[2]`, …, in the order of its `sources`.
 
         Raises:
-            ToolError: the tool may not, or the child's code failed.
+            ToolError: the tool may not spawn, or the child's code failed.
         """
         try:
             asyncio.get_running_loop()
@@ -176,9 +173,9 @@ def _let_it_run(thread: Future[object]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolInvocation:
-    """One call as the loop hands it to a tool: the context of a function, and what the loop knows.
+    """One call as the loop hands it to a tool: the context for a function, and the loop's own state.
 
-    `on_outlived` is told of a thread that still runs when the call is cut off.
+    `on_outlived` gets a thread that still runs when the call is cut off.
     """
 
     context: ToolContext[object]
@@ -196,10 +193,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
 def custom_event(name: str, data: object, call_id: str = "") -> CustomEvent:
-    """Return the event, its data being any JSON, pydantic or dataclass value.
+    """Return the event, with any JSON, pydantic or dataclass value as its data.
 
     Raises:
-        LooplineError: the name has other characters or is too long, or the data is no JSON or too large.
+        LooplineError: the name is invalid, or the data is no JSON or too large.
     """
     if not _NAME.fullmatch(name):
         raise LooplineError(

@@ -14,7 +14,7 @@ from loopline.timeline import Body, Source
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSection:
-    """A part of a result that stands under its own heading, and may be citable."""
+    """A part of a result with its own heading; it can be cited if it has a source."""
 
     heading: str
     text: str
@@ -23,11 +23,11 @@ class ResultSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a call gave.
+    """The result of a call, which the loop records; a tool itself writes nothing.
 
-    `text` leads; `sections` follow, each citable one under the number of its source; `sources` are
-    listed last. An `answer` that is not None is the turn's. `bodies` are recorded in the same append as the result. `found` counts what a search
-    found, `shows` are pairs of a ref and the sha256 of the text that was put before the model.
+    `text` comes first; `sections` follow, each with a source under its number; `sources` are listed last. An `answer` that
+    is not None is the turn's. `bodies` are recorded in the same append as the result. `match_count` is what a search found,
+    `shows` are pairs of a ref and the sha256 of the text that the model sees.
     """
 
     text: str
@@ -42,12 +42,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a tool function may return when text alone does not say it.
+    """What a tool function may return when text alone is not enough.
 
-    `sources` join the conversation's pool and can be cited. `artifact`, any JSON value, is kept whole
-    under the call's id as `ar:<turn>.artifacts.<call_id>` and is not put before the model. An `answer` is that
-    of the turn, which ends with it once every call of the round has its result: a value of the turn's output
-    type, or a text where it has none.
+    `sources` join the conversation's pool and can be cited. `artifact`, any JSON value, is stored under the call's id as
+    `ar:<turn>.artifacts.<call_id>`; the model does not see it. An `answer` is the turn's: the turn ends once every call of
+    the round has its result. It is a value of the turn's output type or, without one, a text.
     """
 
     text: str = ""
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 
 
 def as_json(value: object) -> Json:
-    """Return the value as JSON: plain, or of pydantic, or a dataclass.
+    """Return the value as JSON: a plain, pydantic or dataclass value.
 
     Raises:
         ValueError: a part of it has no form in JSON.
@@ -71,7 +70,7 @@ def as_json(value: object) -> Json:
 
 
 def _sound(value: object) -> object:
-    """The value with plain texts made `well_formed`: pydantic refuses lone surrogates in keys."""
+    """Return the value with well-formed texts: pydantic refuses lone surrogates in keys."""
     match value:
         case str():
             return well_formed(value)
@@ -92,7 +91,7 @@ def _anything() -> TypeAdapter[Any]:
 
 
 def finite(value: Json) -> Json:
-    """The value with what JSON has no number for, such as infinity, written out."""
+    """Return the value with numbers that JSON lacks, such as infinity, written as text."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)

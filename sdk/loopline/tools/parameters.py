@@ -1,12 +1,137 @@
-"""Dependencies: what tool functions ask for with `ToolContext[X]`, and whether an object is that."""
+"""The parameters of tool functions: their JSON Schema, and the dependencies that they ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from inspect import Parameter, signature
+from types import FunctionType, NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from loopline.errors import BundleError
+from loopline.models import JsonObject
 from loopline.tools.invocation import ToolContext
+from loopline.tools.outcome import finite
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
+
+_LONGEST_INPUT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of a tool function.
+
+    `fields` maps those that the model gives to fields of `model`; `contexts` take the call's context; `deps` are the
+    types that the dependencies must have.
+    """
+
+    model: type[BaseModel]
+    schema: JsonObject
+    fields: Mapping[str, str]
+    contexts: tuple[str, ...]
+    optional: frozenset[str]
+    deps: tuple[object, ...] = ()
+
+
+def read_parameters(function: FunctionType, location: str, key: str) -> Parameters:
+    """Return the parameters of a tool function whose key template is `key`.
+
+    Raises:
+        BundleError: an annotation cannot be resolved or has no JSON Schema, or the key names a context.
+    """
+    try:
+        return _modelled(function, location, key)
+    except BundleError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise BundleError(
+            f"{location}: tool {function.__name__!r} has an annotation that cannot be used: {reason} "
+            "(use types with a JSON form, imported at run time)"
+        ) from error
+
+
+def _modelled(function: FunctionType, location: str, key: str) -> Parameters:
+    from pydantic import ConfigDict, Field, create_model
+
+    names = {"ToolContext": ToolContext, **function.__globals__}
+    hints = get_type_hints(function, globalns=names, include_extras=True)
+    parameters = signature(function).parameters
+    contexts = tuple(name for name in parameters if is_context(hints[name]))
+    deps = tuple(kind for name in contexts for kind in deps_types(hints[name]))
+    if wrong := [name for name in contexts if f"{{{name}" in key]:
+        raise BundleError(f"{location}: the key of {function.__name__!r} names {wrong[0]!r}")
+    # A parameter may be called `json` or `_x`, which pydantic refuses: so fields have names of ours, and aliases.
+    given = [name for name in parameters if name not in contexts]
+    optional = frozenset(name for name in given if parameters[name].default is not Parameter.empty)
+    fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(given)}
+    definitions: dict[str, Any] = {
+        field: (hints[name], Field(parameters[name].default, alias=name))
+        if name in optional
+        else (hints[name], Field(alias=name))
+        for name, field in fields.items()
+    }
+    config = ConfigDict(extra="forbid", protected_namespaces=())
+    model = create_model(function.__name__, __config__=config, **definitions)
+    return Parameters(model, _schema(model), fields, contexts, optional, deps)
+
+
+def _schema(model: type[BaseModel]) -> JsonObject:
+    """Return the schema without titles, which only repeat the names."""
+    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+    class Quiet(GenerateJsonSchema):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.ignored_warning_kinds = set(get_args(JsonSchemaWarningKind))
+
+    schema = model.model_json_schema(schema_generator=Quiet)
+    del schema["title"]
+    for described in schema["properties"].values():
+        described.pop("title", None)
+    return {name: finite(value) for name, value in schema.items()}
+
+
+def argument_error(detail: ErrorDetails, parameters: list[str]) -> str:
+    """Return what is wrong with one argument, by its dotted name."""
+    name = ".".join(map(str, detail["loc"]))
+    match detail["type"]:
+        case "missing":
+            return f"{name!r} is missing"
+        case "extra_forbidden" if len(detail["loc"]) == 1 and parameters:
+            nearest = nearest_first(name, parameters)
+            return f"{name!r} is not a parameter, nearest is {nearest[0]!r}: it takes {parameters}"
+        case "extra_forbidden":
+            return f"{name!r} is not a parameter: leave it out"
+        case _:
+            value = repr(detail["input"])
+            shown = value if len(value) <= _LONGEST_INPUT else f"{value[:_LONGEST_INPUT]}…"
+            return f"{name!r}: {detail['msg']}, got {shown}"
+
+
+def nearest_first(name: str, names: Iterable[str]) -> list[str]:
+    """Return the names, those most like `name` first."""
+    lowered = name.lower()
+    return sorted(
+        names,
+        key=lambda candidate: (
+            -SequenceMatcher(None, lowered, candidate.lower()).ratio(),
+            candidate,
+        ),
+    )
 
 
 def is_context(hint: object) -> bool:
@@ -20,9 +145,9 @@ def deps_types(hint: object) -> tuple[object, ...]:
 
 
 def deps_problem(deps: object, expected: object) -> str:
-    """Return how the object differs from the wanted type and what to do, or nothing if it does not.
+    """Return how the object differs from the expected type and what to do, or "" if it does not.
 
-    Who wants None takes any object and uses none.
+    A tool that expects None accepts any object and uses none.
     """
     if expected in (None, NoneType) or _matches(deps, expected):
         return ""
@@ -34,7 +159,7 @@ def deps_problem(deps: object, expected: object) -> str:
 
 
 def _matches(deps: object, expected: object) -> bool:
-    """Return whether the object may be of the type; one that `isinstance` does not take matches all but None."""
+    """Return whether the object may be of the type; a type that `isinstance` refuses matches all but None."""
     origin = get_origin(expected)
     if expected is Any or isinstance(expected, TypeVar):
         return True

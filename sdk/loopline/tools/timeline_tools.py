@@ -30,16 +30,18 @@ from loopline.timeline import (
 )
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
+from loopline.tools.tool import RerunnableTool
 
 EDITABLE_TAIL_TOKENS = 2_000
 """How far back from the end of the prompt something may be hidden, in tokens."""
 _HIDE_FIELDS = ("path", "replacement")
 
 
-class HideTool:
-    """Hides what lies behind the point before the tail, so that the cached prefix stays as it is."""
+class HideTool(RerunnableTool):
+    """The tool that replaces recent content with a line of the model's own, without changing the cached prefix."""
 
     effect: Effect = "meta"
+    shared_key: str = "view"
     spec: ToolSpec = ToolSpec(
         name="react.hide",
         description=(
@@ -70,17 +72,8 @@ class HideTool:
             if not isinstance(arguments.get(name), str):
                 raise ToolError(f"react.hide takes {name}, a string")
 
-    def key(self, arguments: JsonObject) -> str:
-        """Calls that change what is shown keep their order."""
-        del arguments
-        return "view"
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """What it does is in the log or has not happened: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """The hide, which the next round does."""
+        """Return the hide, which takes effect in the next round."""
         path, replacement = str(arguments["path"]), str(arguments["replacement"])
         block = await _block_named(path, call)
         self._check_place(block, call)
@@ -117,13 +110,13 @@ class HideTool:
 
 
 def _stable_messages(start: RoundStart | None) -> int:
-    """How many messages the prompt of the round keeps as they are."""
+    """Return how many messages the prompt of the round leaves unchanged."""
     points = {point.name: point.messages for point in start.points} if start else {}
     return points.get("pre_tail") or points.get("prev_turn") or 0
 
 
 async def _block_named(path: str, call: ToolInvocation) -> Block:
-    """The block that a ref names, or the result that shows it and nothing else."""
+    """Return the block that a ref names, or the result that shows it and nothing else."""
     try:
         ref = parse(path)
     except LooplineError as error:
@@ -147,10 +140,11 @@ async def _block_named(path: str, call: ToolInvocation) -> Block:
 _PLAN_FIELDS = ("mode", "plan_id", "steps")
 
 
-class PlanTool:
-    """The plan fold as a tool: the snapshots it makes are recorded with its result."""
+class PlanTool(RerunnableTool):
+    """The tool that keeps plans; its snapshots are recorded with its result."""
 
     effect: Effect = "meta"
+    shared_key: str = "plan"
     spec: ToolSpec = ToolSpec(
         name="react.plan",
         description=(
@@ -186,17 +180,8 @@ class PlanTool:
         _steps(arguments)
         _plan_id(arguments)
 
-    def key(self, arguments: JsonObject) -> str:
-        """Calls that change plans keep their order."""
-        del arguments
-        return "plan"
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """What it does is in the log or has not happened: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """The plan as it stands after the change."""
+        """Return the plan after the change."""
         plans_before = await _with_named_plan(arguments, call)
         snapshots = _changed(arguments, plans_before, call)
         plans = plan.fold([*plans_before.latest.values(), *snapshots])
@@ -207,7 +192,7 @@ class PlanTool:
 
 
 async def _with_named_plan(arguments: JsonObject, call: ToolInvocation) -> Plans:
-    """The plans, with the one that the call names, however long ago it was changed."""
+    """Return the plans, with the one that the call names however old it is."""
     plans, plan_id = call.timeline.plans, _plan_id(arguments)
     if not plan_id or plan_id in plans.latest:
         return plans
@@ -263,10 +248,9 @@ READ_LIMIT = 48_000
 MOST_PATHS = 50
 
 
-class ReadTool:
-    """Reads by ref: what exists is read although some of the refs do not."""
+class ReadTool(RerunnableTool):
+    """The tool that reads by ref; what exists is read even if some refs do not."""
 
-    effect: Effect = "read"
     spec: ToolSpec = ToolSpec(
         name="react.read",
         description=(
@@ -294,17 +278,8 @@ class ReadTool:
         """Refuse anything but a list of refs."""
         _paths(arguments)
 
-    def key(self, arguments: JsonObject) -> str:
-        """Reads exclude nothing."""
-        del arguments
-        return ""
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """What it does is in the log or has not happened: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """The status, then a section for each text that is not visible already."""
+        """Return the status, then a section for each text that is not visible yet."""
         reading = await call.reader.read(_paths(arguments), limit=READ_LIMIT)
         visible = [
             item_read.ref
@@ -324,7 +299,7 @@ class ReadTool:
 
 
 def _is_visible(item: Item, call: ToolInvocation) -> bool:
-    """Whether the prompt shows the text: a result put it there, or its block is shown whole."""
+    """Return whether the prompt shows the text: a result put it there, or its block is shown in full."""
     now = call.view.rendering
     return (
         now.shown_texts.get(item.ref) == item.sha256
@@ -333,7 +308,7 @@ def _is_visible(item: Item, call: ToolInvocation) -> bool:
 
 
 def without_visible_texts(reading: Reading, visible: list[str]) -> Reading:
-    """The reading, with what the model can see already listed and its text left out."""
+    """Return the reading without the texts that the model can see already, which it lists."""
     items = [replace(item, text="") if item.ref in visible else item for item in reading]
     return Reading(items, exists_in_visible_context=tuple(visible))
 
@@ -355,12 +330,12 @@ def _section(item: Item) -> ResultSection:
 
 
 def _shown(item: Item) -> list[tuple[str, str]]:
-    """The names under which the model has seen the text: its own, and the one it asked by."""
+    """Return the refs under which the model has seen the text: its own, and the one it asked by."""
     return [(name, item.sha256) for name in dict.fromkeys((item.ref, item.requested))]
 
 
 def _is_recorded(item: Item, call: ToolInvocation) -> bool:
-    """Whether the text comes with its source, or has come before."""
+    """Return whether the text is recorded with its source, or was recorded before."""
     new = item.source is not None and call.timeline.pool.find(item.source.url) is None
     return new or item.ref in call.timeline.kept
 

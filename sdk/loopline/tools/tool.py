@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import string
+import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
-from functools import cache, cached_property, update_wrapper
+from functools import cache, cached_property, partial, update_wrapper
 from pathlib import Path
 from types import FunctionType
 from typing import (
@@ -27,33 +29,40 @@ from typing import (
     Protocol,
     TypeVar,
     get_args,
-    get_type_hints,
     overload,
 )
 
 from loopline.errors import BundleError, ToolError
 from loopline.models import JsonObject, ToolSpec, dumps, well_formed
 from loopline.timeline import Effect, Source
-from loopline.tools.blocking import WatchedSteps
-from loopline.tools.invocation import ToolContext, ToolInvocation
-from loopline.tools.outcome import Outcome, Output, as_json, finite
-from loopline.tools.parameters import deps_problem, deps_types, is_context
+from loopline.tools.invocation import ToolInvocation
+from loopline.tools.outcome import Outcome, Output, as_json
+from loopline.tools.parameters import (
+    Parameters,
+    argument_error,
+    deps_problem,
+    nearest_first,
+    read_parameters,
+)
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
-    from pydantic_core import ErrorDetails
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
+LONGEST_STEP_SECONDS = 1.0
+"""How long a tool may keep the event loop between two awaits without being told of."""
+
+logger: logging.Logger = logging.getLogger("loopline")
+
 MAX_THREADS = 64
 """Synchronous tools that run at once in a process."""
 NOTHING = "done"
 """The text of a result whose function returned nothing."""
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_LONGEST_INPUT = 60
 
 
 class Tool(Protocol):
@@ -61,16 +70,16 @@ class Tool(Protocol):
 
     @property
     def spec(self) -> ToolSpec:
-        """What the model sees of it."""
+        """Return what the model sees of it."""
         ...
 
     @property
     def effect(self) -> Effect:
-        """What it may do to the world, so which calls may run beside it."""
+        """Return what it may do to the world, and so which calls may run beside it."""
         ...
 
     def check(self, arguments: JsonObject) -> None:
-        """Let good arguments pass.
+        """Check the arguments.
 
         Raises:
             ToolError: the message names each argument that is wrong.
@@ -78,7 +87,7 @@ class Tool(Protocol):
         ...
 
     def key(self, arguments: JsonObject) -> str:
-        """What a writing or meta call is about: calls of one effect with the same key keep their order.
+        """Return what a writing or meta call changes: calls of one effect with the same key keep their order.
 
         Raises:
             ToolError: the arguments are wrong.
@@ -86,7 +95,7 @@ class Tool(Protocol):
         ...
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Run it.
+        """Run the call.
 
         Raises:
             ToolError: it refused or failed; the message is for the model.
@@ -94,16 +103,37 @@ class Tool(Protocol):
         ...
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """What became of a call that had begun when its runner was cut off; None when unknown."""
+        """Return the outcome of a call that was cut off after its start, or None if it is unknown."""
         ...
 
 
-class ToolFunction(Generic[P, R]):
-    """A function that is a tool: still called like the function, `bind` makes it the loop's.
+class RerunnableTool(ABC):
+    """A tool whose call is run again after a crash: it only reads, or its result holds all it does."""
 
-    `key` is the template of what a writing call changes, or of what a meta call must not be beside;
-    without one all calls of the tool share a key. `declared` says whether an effect was given.
-    `reconcile`, a function with some of the same parameters, says what became of a call that was cut off.
+    effect: Effect = "read"
+    shared_key: str = ""
+    """The key of all its calls: those of one meta tool keep their order."""
+
+    def key(self, arguments: JsonObject) -> str:
+        """Return the shared key."""
+        del arguments
+        return self.shared_key
+
+    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
+        """Run the call again."""
+        return await self.run(arguments, call)
+
+    @abstractmethod
+    async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
+        """Run the call."""
+
+
+class ToolFunction(Generic[P, R]):
+    """A function that is a tool: it is still called like the function, and `bind` gives the loop its tool.
+
+    `key` is the template of what a writing call changes, or of what a meta call must not run beside; without one all calls
+    of the tool share a key. `declared` says whether an effect was given. `reconcile`, a function with some of the same
+    parameters, returns the outcome of a call that was cut off.
     """
 
     def __init__(
@@ -126,24 +156,24 @@ class ToolFunction(Generic[P, R]):
         self.description: str = well_formed(inspect.getdoc(code) or "")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns."""
+        """Call the function."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<tool {self.name} at {self.location}>"
 
     def bind(self, alias: str) -> Tool:
-        """The tool `<alias>.<function>`."""
+        """Return the tool `<alias>.<function>`."""
         return BoundTool(function=self, alias=alias)
 
     @cached_property
     def parameters(self) -> Parameters:
-        """What the model gives and what the call gives, worked out once.
+        """Return the parameters, read once.
 
         Raises:
             BundleError: an annotation cannot be resolved, or has no JSON Schema.
         """
-        return _parameters(self)
+        return read_parameters(_source_function(self.function), self.location, self.key)
 
 
 @overload
@@ -160,10 +190,10 @@ def tool(
     key: str = "",
     reconcile: Callable[..., Any] | None = None,
 ) -> ToolFunction[P, R] | Callable[[Callable[P, R]], ToolFunction[P, R]]:
-    """Make a typed function with a docstring into a tool, which can still be called directly.
+    """Make a typed function with a docstring into a tool that can still be called directly.
 
-    Without an effect it is "exclusive": nothing else runs beside it. `reconcile` takes some of the same parameters; after a crash it is asked what became of a call that
-    had begun, and returns its result, or None when it cannot say.
+    Without an effect it is "exclusive": nothing else runs beside it. `reconcile` takes some of the same parameters; after a
+    crash it returns the result of a call that had started, or None if it does not know.
 
     Raises:
         BundleError: the function cannot be a tool as it is written; the message names file and line.
@@ -177,21 +207,6 @@ def tool(
     return decorate if function is None else decorate(function)
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """What a function takes: `fields` maps its parameters to the model's, `contexts` are filled in.
-
-    `deps` are the types that it wants the dependencies to be of.
-    """
-
-    model: type[BaseModel]
-    schema: JsonObject
-    fields: Mapping[str, str]
-    contexts: tuple[str, ...]
-    optional: frozenset[str]
-    deps: tuple[object, ...] = ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundTool:
     """A tool function under its alias."""
@@ -201,17 +216,17 @@ class BoundTool:
 
     @property
     def name(self) -> str:
-        """`<alias>.<function>`."""
+        """Return `<alias>.<function>`."""
         return f"{self.alias}.{self.function.name}"
 
     @property
     def effect(self) -> Effect:
-        """As the function was decorated."""
+        """Return the effect of the function."""
         return self.function.effect
 
     @property
     def spec(self) -> ToolSpec:
-        """The name, the docstring and the parameters as JSON Schema."""
+        """Return the name, the docstring and the parameters as JSON Schema."""
         return ToolSpec(
             name=self.name,
             description=self.function.description,
@@ -219,11 +234,11 @@ class BoundTool:
         )
 
     def check(self, arguments: JsonObject) -> None:
-        """Let good arguments pass; else a ToolError names each bad one."""
+        """Check the arguments; a ToolError names each bad one."""
         self._validated(arguments)
 
     def key(self, arguments: JsonObject) -> str:
-        """The key template filled in with the arguments; without a template the tool's name."""
+        """Return the key template filled with the arguments, or the tool's name without a template."""
         if not self.function.key:
             return self.name
         validated = self._validated(arguments)
@@ -232,7 +247,7 @@ class BoundTool:
         return well_formed(self.function.key.format_map(values))
 
     async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """What the tool's own check says became of the call; None when there is none or it cannot say."""
+        """Return what the tool's own check says of the call, or None if there is no check or it does not know."""
         check = self.function.reconcile
         if check is None:
             return None
@@ -247,7 +262,7 @@ class BoundTool:
             raise BundleError(str(error)) from error  # it says nothing of the call
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """Call the function, in a thread unless it is async, and read what it returned."""
+        """Call the function, in a thread unless it is async, and convert its value."""
         values = self._values(self._validated(arguments))
         values |= dict.fromkeys(self.function.parameters.contexts, call.context)
         try:
@@ -266,13 +281,13 @@ class BoundTool:
             return parameters.model.model_validate(arguments)
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
-            wrong = "; ".join(_complaint(detail, list(parameters.fields)) for detail in details)
+            wrong = "; ".join(argument_error(detail, list(parameters.fields)) for detail in details)
             raise ToolError(well_formed(f"{self.name}: {wrong}")) from error
         except Exception as error:
             raise self._failure(error) from error
 
     def _values(self, validated: BaseModel) -> dict[str, Any]:
-        """The arguments by parameter; one that was left out keeps the function's own default."""
+        """Return the arguments by parameter, without those left to the function's defaults."""
         parameters = self.function.parameters
         return {
             name: getattr(validated, field)
@@ -281,7 +296,7 @@ class BoundTool:
         }
 
     def _failure(self, error: BaseException) -> ToolError:
-        """The error as the model reads it, with a note that says where it comes from."""
+        """Return the error for the model, with a note that names its file and line."""
         failure = ToolError(well_formed(f"{type(error).__name__}: {error}".removesuffix(": ")))
         frames = traceback.extract_tb(error.__traceback__)
         folder = Path(_source_function(self.function.function).__code__.co_filename).parent
@@ -302,7 +317,7 @@ class BoundTool:
 
 
 def check_deps(tools: Iterable[Tool], deps: object) -> None:
-    """Let dependencies pass that are what each of the tools asks for with `ToolContext[X]`.
+    """Check the dependencies against what each of the tools asks for with `ToolContext[X]`.
 
     Raises:
         BundleError: they are missing or of another type; the message names tool, file and line.
@@ -316,23 +331,11 @@ def check_deps(tools: Iterable[Tool], deps: object) -> None:
                 raise BundleError(f"{location}: tool {bound.name!r} {wrong}")
 
 
-def nearest_first(name: str, names: Iterable[str]) -> list[str]:
-    """The names, the most like `name` first."""
-    lowered = name.lower()
-    return sorted(
-        names,
-        key=lambda candidate: (
-            -SequenceMatcher(None, lowered, candidate.lower()).ratio(),
-            candidate,
-        ),
-    )
-
-
 def _source_function(function: Callable[..., Any]) -> FunctionType:
-    """The function as its author wrote it, below other decorators.
+    """Return the function as its author wrote it, below other decorators.
 
     Raises:
-        BundleError: it is something else that can be called.
+        BundleError: it is another kind of callable.
     """
     written: object = inspect.unwrap(function)
     if not isinstance(written, FunctionType):
@@ -377,7 +380,7 @@ def _wrong_function(function: FunctionType) -> str:
 
 
 def _check_reconcile(function: Callable[..., Any], check: Callable[..., Any] | None) -> None:
-    """Refuse a check that asks for what its tool is not given."""
+    """Refuse a check with parameters that its tool does not have."""
     if check is None:
         return
     parameters = list(inspect.signature(function).parameters)
@@ -403,78 +406,54 @@ def _wrong_key(key: str, signature: inspect.Signature) -> str:
     return ""
 
 
-def _parameters(function: ToolFunction[..., Any]) -> Parameters:
-    try:
-        return _modelled(function)
-    except BundleError:
-        raise
-    except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise BundleError(
-            f"{function.location}: tool {function.name!r} has an annotation that cannot be used: "
-            f"{reason} (what a tool takes must be JSON, and its types imported at run time)"
-        ) from error
+class WatchedSteps(Generator[Any, Any, object]):
+    """The steps of a tool's coroutine; the first that blocks the event loop for long is logged with its tool."""
 
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, object],
+        *,
+        name: str,
+        location: str,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._coroutine = coroutine
+        self._name = name
+        self._location = location
+        self._elapsed = elapsed
+        self._reported = False
 
-def _modelled(function: ToolFunction[..., Any]) -> Parameters:
-    from pydantic import ConfigDict, Field, create_model
+    def __await__(self) -> Generator[Any, Any, object]:
+        """Await the coroutine."""
+        return self
 
-    written = _source_function(function.function)
-    names = {"ToolContext": ToolContext, **written.__globals__}
-    hints = get_type_hints(written, globalns=names, include_extras=True)
-    signature = inspect.signature(written).parameters
-    contexts = tuple(name for name in signature if is_context(hints[name]))
-    deps = tuple(kind for name in contexts for kind in deps_types(hints[name]))
-    if wrong := [name for name in contexts if f"{{{name}" in function.key]:
-        raise BundleError(f"{function.location}: the key of {function.name!r} names {wrong[0]!r}")
-    # A field's own name is ours, since a parameter may be called `json` or `_x`; the alias is its name.
-    given_by_model = [name for name in signature if name not in contexts]
-    fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(given_by_model)}
-    definitions: dict[str, Any] = {
-        field: (hints[name], Field(alias=name))
-        if signature[name].default is inspect.Parameter.empty
-        else (hints[name], Field(signature[name].default, alias=name))
-        for name, field in fields.items()
-    }
-    config = ConfigDict(extra="forbid", protected_namespaces=())
-    model = create_model(function.name, __config__=config, **definitions)
-    optional = frozenset(
-        name for name in given_by_model if signature[name].default is not inspect.Parameter.empty
-    )
-    return Parameters(model, _schema(model), fields, contexts, optional, deps)
+    def send(self, value: Any, /) -> Any:
+        """Take the next step."""
+        return self._step(partial(self._coroutine.send, value))
 
+    def throw(self, typ: Any, val: Any = None, tb: Any = None, /) -> Any:
+        """Take the next step with this error, such as a cancellation."""
+        del val, tb  # an awaiting coroutine passes the error itself
+        return self._step(partial(self._coroutine.throw, typ))
 
-def _schema(model: type[BaseModel]) -> JsonObject:
-    """The schema, without the titles that only say again what a name says."""
-    from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+    def _step(self, take: Callable[[], Any]) -> Any:
+        began = self._elapsed()
+        try:
+            return take()
+        finally:
+            self._report(self._elapsed() - began)
 
-    class Quiet(GenerateJsonSchema):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.ignored_warning_kinds = set(get_args(JsonSchemaWarningKind))
-
-    schema = model.model_json_schema(schema_generator=Quiet)
-    del schema["title"]
-    for described in schema["properties"].values():
-        described.pop("title", None)
-    return {name: finite(value) for name, value in schema.items()}
-
-
-def _complaint(detail: ErrorDetails, parameters: list[str]) -> str:
-    """What is wrong with one argument, by its dotted name."""
-    name = ".".join(map(str, detail["loc"]))
-    match detail["type"]:
-        case "missing":
-            return f"{name!r} is missing"
-        case "extra_forbidden" if len(detail["loc"]) == 1 and parameters:
-            nearest = nearest_first(name, parameters)
-            return f"{name!r} is not a parameter, nearest is {nearest[0]!r}: it takes {parameters}"
-        case "extra_forbidden":
-            return f"{name!r} is not a parameter: leave it out"
-        case _:
-            value = repr(detail["input"])
-            shown = value if len(value) <= _LONGEST_INPUT else f"{value[:_LONGEST_INPUT]}…"
-            return f"{name!r}: {detail['msg']}, got {shown}"
+    def _report(self, seconds: float) -> None:
+        if seconds < LONGEST_STEP_SECONDS or self._reported:
+            return
+        self._reported = True
+        logger.warning(
+            "%s blocked the event loop for %.1f s: write it with def instead of async def, so that it "
+            "runs in a thread, or await what takes long (%s)",
+            self._name,
+            seconds,
+            self._location,
+        )
 
 
 async def _call(
@@ -500,7 +479,7 @@ async def _call(
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:
-    """Threads for tools alone: slow ones keep nobody else waiting. A forked process has its own."""
+    """Return the process's own threads for tools, so that slow ones hold up nothing else."""
     return ThreadPoolExecutor(MAX_THREADS, thread_name_prefix=f"loopline-tool-{process}")
 
 

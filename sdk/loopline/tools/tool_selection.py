@@ -20,7 +20,8 @@ from loopline.refs import CallRef
 from loopline.timeline import Effect, Timeline, ToolCalled
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
-from loopline.tools.tool import nearest_first
+from loopline.tools.parameters import nearest_first
+from loopline.tools.tool import RerunnableTool
 
 SELECT_ABOVE = 12
 """Tools that a model is shown whole; only of more than these is there a selection."""
@@ -44,10 +45,9 @@ _SCHEMA: JsonObject = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSelection:
-    """The tools that a turn begins with, in the order they were given.
+    """The tools that a turn begins with, in their original order.
 
-    `fallback` says why these are all there are, when they are although there were many; `usage` is
-    what choosing cost.
+    `fallback` says why these are all tools although there are many; `usage` is what the selection cost.
     """
 
     chosen: tuple[str, ...]
@@ -56,14 +56,14 @@ class ToolSelection:
 
 
 def catalogue(specs: Iterable[ToolSpec]) -> str:
-    """A line for each tool: its name, and the beginning of what it is for."""
+    """Return a line for each tool: its name, and the beginning of its description."""
     return "\n".join(f"- {spec.name}: {_line(spec.description)}" for spec in specs)
 
 
 def tools_in_reply(
     reply: JsonObject, names: Collection[str], limit: int = MAX_SELECTED
 ) -> list[str]:
-    """The tools that a reply names, in its order, each once; what is no tool is passed over."""
+    """Return the tools that a reply names, in its order, each once, without unknown names."""
     named: Json = reply.get("tools")
     texts = [text for text in named if isinstance(text, str)] if isinstance(named, list) else []
     return [text for text in dict.fromkeys(texts) if text in names][:limit]
@@ -80,9 +80,9 @@ async def select_tools(
     timeout_seconds: float | None = None,
     on_request: Callable[[], None] | None = None,
 ) -> ToolSelection:
-    """Have the model choose, when there are more tools than `above`; pinned ones are always there.
+    """Let the model choose tools if there are more than `above`; pinned ones are always included.
 
-    Whatever goes wrong, the turn has tools: all of them. `asking` is called before the model is asked.
+    Whatever goes wrong, the turn has tools: all of them. `on_request` is called before the model is asked.
     """
     everything = tuple(spec.name for spec in specs)
     offered = [spec for spec in specs if spec.name not in pinned]
@@ -112,7 +112,7 @@ async def select_tools(
 
 
 def requested_tools(timeline: Timeline, turn: int) -> list[str]:
-    """The tools that calls of `react.request_tools` brought into the turn, in their order."""
+    """Return the tools that calls of `react.request_tools` added to the turn, in their order."""
     names = list[str]()
     for result in timeline.turn(turn).results:
         if result.tool == REQUEST_TOOLS and result.status == "ok":
@@ -123,10 +123,11 @@ def requested_tools(timeline: Timeline, turn: int) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-class RequestTools:
-    """The tools that were not chosen, by name: asking for some brings them in from the next round on."""
+class RequestTools(RerunnableTool):
+    """The tools that were not selected, by name; those that are requested are offered from the next round on."""
 
     effect: Effect = "meta"
+    shared_key: str = "tools"
 
     def __init__(self, specs: Sequence[ToolSpec], chosen: Collection[str]) -> None:
         self._chosen = frozenset(chosen)
@@ -152,17 +153,8 @@ class RequestTools:
             raise ToolError(f"{REQUEST_TOOLS} has no field {unknown[0]!r}: it takes tool_names")
         _names(arguments)
 
-    def key(self, arguments: JsonObject) -> str:
-        """Calls that change what is offered keep their order."""
-        del arguments
-        return "tools"
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """What it does is in the log or has not happened: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """What is brought in, what was there already, and what there is not.
+        """Return which tools are added, which were there already, and which do not exist.
 
         Raises:
             ToolError: none of the names is that of a tool.

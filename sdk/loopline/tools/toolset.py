@@ -12,7 +12,8 @@ from itertools import count
 
 from loopline.errors import BundleError, ToolError
 from loopline.models import ToolSpec
-from loopline.tools.tool import Tool, nearest_first
+from loopline.tools.parameters import nearest_first
+from loopline.tools.tool import Tool
 
 LONGEST_PROVIDER_NAME = 64
 
@@ -25,25 +26,25 @@ _DIGEST = 12
 
 @dataclass(frozen=True, slots=True)
 class ProviderNames:
-    """Tool names and the names a provider accepts for them, one to one."""
+    """Tool names and the names that a provider accepts for them, one to one."""
 
     by_name: Mapping[str, str]
     by_provider_name: Mapping[str, str]
 
     def provider_name(self, name: str) -> str:
-        """What `name` is called on the wire: `[A-Za-z0-9_-]`, at most 64 of them."""
+        """Return the name for the provider: `[A-Za-z0-9_-]`, at most 64 characters."""
         return self.by_name[name]
 
     def name(self, wire: str) -> str:
-        """The tool a provider meant; a name we never gave comes back with a dot for each `__`."""
+        """Return the tool that a provider means; in a name we never gave, each `__` becomes a dot."""
         return self.by_provider_name.get(wire, wire.replace("__", "."))
 
 
 def provider_names(names: Iterable[str]) -> ProviderNames:
-    """A wire name for each of the names.
+    """Return a provider name for each of the names.
 
-    The dot travels as `__`. A name for which that is too long, not allowed or not plain to read back
-    ends in a digest instead. What a name becomes does not depend on the order of the names.
+    The dot becomes `__`. A name that would be too long, invalid or ambiguous ends in a digest instead. The result for a name
+    does not depend on the order of the names.
     """
     different = sorted(set(names))
     by_provider_name = {_dotted(name): name for name in different if _travels(name)}
@@ -68,7 +69,7 @@ def _travels(name: str) -> bool:
 
 
 def _digests(name: str) -> Iterator[str]:
-    """Candidates, for the case that another tool is called what the first one reads."""
+    """Yield candidates, in case another tool has the name of the first one."""
     beginning = _FOREIGN.sub("_", name)[: LONGEST_PROVIDER_NAME - _DIGEST - 1]
     for attempt in count():
         digest = sha256(f"{name}\n{attempt}".encode("utf-8", "surrogatepass")).hexdigest()
@@ -104,29 +105,29 @@ class ToolSet(Mapping[str, Tool]):
 
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """What a model sees of them."""
+        """Return what a model sees of them."""
         return tuple(tool.spec for tool in self._tools.values())
 
     @cached_property
     def provider_names(self) -> ProviderNames:
-        """Their names on the wire."""
+        """Return their names for the provider."""
         return provider_names(self._tools)
 
     def find(self, name: str) -> Tool:
-        """The tool of that name.
+        """Return the tool of that name.
 
         Raises:
-            ToolError: there is none; the message lists those there are, the nearest first.
+            ToolError: there is none; the message lists the tools, the nearest first.
         """
         if name not in self._tools:
             raise ToolError(f"no tool {name!r}: here only {nearest_first(name, self._tools)}")
         return self._tools[name]
 
     def allow(self, patterns: Iterable[str]) -> ToolSet:
-        """Those whose name is given, or matches a pattern such as `shop.*`.
+        """Return the tools whose name is given, or matches a pattern such as `shop.*`.
 
         Raises:
-            BundleError: a name without wildcards is the name of no tool.
+            BundleError: a name without wildcards belongs to no tool.
         """
         allowed = tuple(patterns)
         for pattern in allowed:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from loopline.errors import ToolError
 from loopline.models import Json, JsonObject, ToolSpec
-from loopline.tools.tool import nearest_first
+from loopline.tools.parameters import nearest_first
 
 
 def check_names(spec: ToolSpec, arguments: JsonObject) -> None:
-    """Refuse a field that the tool has not.
+    """Refuse fields that the tool does not have.
 
     Raises:
         ToolError: the message names the field, and those there are.
@@ -21,10 +21,10 @@ def check_names(spec: ToolSpec, arguments: JsonObject) -> None:
 
 
 def text_argument(arguments: JsonObject, name: str) -> str:
-    """A text that is not empty.
+    """Return a text that is not empty.
 
     Raises:
-        ToolError: there is none.
+        ToolError: the argument is missing, empty or no text.
     """
     value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
@@ -33,10 +33,10 @@ def text_argument(arguments: JsonObject, name: str) -> str:
 
 
 def integer_argument(arguments: JsonObject, name: str, default: int, limit: int) -> int:
-    """A whole number from 1 to `most`.
+    """Return a whole number from 1 to `limit`.
 
     Raises:
-        ToolError: it is none.
+        ToolError: the argument is anything else.
     """
     value = arguments.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
@@ -45,10 +45,10 @@ def integer_argument(arguments: JsonObject, name: str, default: int, limit: int)
 
 
 def fraction_argument(arguments: JsonObject, name: str) -> float:
-    """A number from 0 to 1, 0 when there is none.
+    """Return a number from 0 to 1, 0 by default.
 
     Raises:
-        ToolError: it is none.
+        ToolError: the argument is anything else.
     """
     value = arguments.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
@@ -57,10 +57,10 @@ def fraction_argument(arguments: JsonObject, name: str) -> float:
 
 
 def names_argument(arguments: JsonObject, name: str, allowed: list[str]) -> list[str]:
-    """Some of the known names, each once; all of them when none is given.
+    """Return some of the allowed names, each once, or all of them by default.
 
     Raises:
-        ToolError: one is not known, or it is no list of names.
+        ToolError: a name is not allowed, or the argument is no list of names.
     """
     value = arguments.get(name)
     if value is None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from loopline.errors import ToolError
 from loopline.models import JsonObject, ToolSpec
-from loopline.timeline import Effect
 from loopline.tools.builtin.arguments import check_names, text_argument
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
+from loopline.tools.tool import RerunnableTool
 
 LONGEST = 1_000
 """Characters of an expression."""
@@ -34,10 +34,9 @@ _SHOWN = 20
 Number = int | float
 
 
-class Calculator:
-    """Works out an expression."""
+class Calculator(RerunnableTool):
+    """A tool that evaluates an arithmetic expression."""
 
-    effect: Effect = "read"
     spec: ToolSpec = ToolSpec(
         name="calculator",
         description=(
@@ -59,33 +58,24 @@ class Calculator:
         check_names(self.spec, arguments)
         text_argument(arguments, "expression")
 
-    def key(self, arguments: JsonObject) -> str:
-        """Sums exclude nothing."""
-        del arguments
-        return ""
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """A read has nothing to find out: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """The value.
+        """Evaluate the expression.
 
         Raises:
-            ToolError: it has none; the message says where in the expression that shows.
+            ToolError: it has no value; the message says where in the expression the problem is.
         """
         del call
         return Outcome(text=shown(calculate(text_argument(arguments, "expression"))))
 
 
 def calculate(expression: str) -> Number:
-    """The value of an expression.
+    """Return the value of an expression.
 
-    Whole numbers stay exact as long as they are whole. Powers are taken from the right and bind more
-    than a sign before them; `//` and `%` round down.
+    Whole numbers stay exact. Powers are evaluated from the right and bind more than a sign before them; `//` and `%`
+    round down.
 
     Raises:
-        ToolError: it is no expression, or has no value of a size that is kept; the message says where.
+        ToolError: it is no expression, or its value is too large; the message says where.
     """
     if len(expression) > LONGEST:
         raise ToolError(f"calculator: an expression has at most {LONGEST} characters")
@@ -93,7 +83,7 @@ def calculate(expression: str) -> Number:
 
 
 def shown(value: Number) -> str:
-    """The value as text: whole numbers in full, others with 15 significant digits."""
+    """Return the value as text: whole numbers in full, others with 15 significant digits."""
     return str(value) if isinstance(value, int) else f"{value + 0.0:.{SIGNIFICANT}g}"
 
 
@@ -105,7 +95,7 @@ class _Token:
 
 
 class _Expression:
-    """An expression that is being read from left to right, and worked out on the way."""
+    """An expression that is parsed from left to right and evaluated on the way."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -113,7 +103,7 @@ class _Expression:
         self._next = self._token(0)
 
     def value(self) -> Number:
-        """The value of all of it."""
+        """Return the value of the whole expression."""
         value = self._sum()
         if self._next.kind != "end":
             raise self._wrong("an operator or the end was expected", self._next.at)
@@ -217,7 +207,7 @@ class _Expression:
     def _applied(
         self, function: Callable[..., Number], values: tuple[Number, ...], at: int
     ) -> Number:
-        """The function's value; what is wrong with it is told with its place."""
+        """Return the function's value; an error names its position."""
         try:
             return _bounded(function(*values))
         except ZeroDivisionError:

@@ -12,7 +12,6 @@ from loopline.errors import ToolError
 from loopline.knowledge import Passage
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
 from loopline.reader import passage_source
-from loopline.timeline import Effect
 from loopline.tools.builtin.arguments import (
     check_names,
     fraction_argument,
@@ -22,6 +21,7 @@ from loopline.tools.builtin.arguments import (
 )
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
+from loopline.tools.tool import RerunnableTool
 
 DEFAULT_LIMIT = 5
 LARGEST_LIMIT = 50
@@ -30,17 +30,16 @@ PASSAGE_LIMIT = 4_000
 
 
 class KnowledgeSearch(Protocol):
-    """What answers searches: `async search(query, *, limit=5) -> Sequence[Passage]`."""
+    """A search function of a knowledge space: `async search(query, *, limit=5) -> Sequence[Passage]`."""
 
     async def __call__(self, query: str, *, limit: int = DEFAULT_LIMIT) -> Sequence[Passage]:
-        """The passages that best answer the query, best first."""
+        """Return the passages that best answer the query, best first."""
         ...
 
 
-class SearchTool:
-    """Searches the knowledge space."""
+class SearchTool(RerunnableTool):
+    """The tool that searches the knowledge space."""
 
-    effect: Effect = "read"
     spec: ToolSpec = ToolSpec(
         name="react.search_knowledge",
         description=(
@@ -70,17 +69,8 @@ class SearchTool:
         """Refuse anything but a query and a limit."""
         _query(arguments)
 
-    def key(self, arguments: JsonObject) -> str:
-        """Searches exclude nothing."""
-        del arguments
-        return ""
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """What it does is in the log or has not happened: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """A section for each passage."""
+        """Return a section for each passage."""
         del call
         query, limit = _query(arguments)
         passages = await self._search(query, limit=limit)
@@ -93,7 +83,7 @@ class SearchTool:
 
 
 def shown_refs(passages: Sequence[Passage]) -> tuple[tuple[str, str], ...]:
-    """The refs of those that are shown whole, each with the sha256 of its text."""
+    """Return the refs of passages that are shown in full, each with the sha256 of its text."""
     complete = [passage for passage in passages if len(passage.text) <= PASSAGE_LIMIT]
     return tuple((p.ref, sha256(well_formed(p.text).encode()).hexdigest()) for p in complete)
 
@@ -105,7 +95,7 @@ def _headline(query: str, count: int) -> str:
 
 
 def passage_section(passage: Passage) -> ResultSection:
-    """A passage as a part of a result, its text cut to `PASSAGE_LIMIT`."""
+    """Return a passage as a section of a result, with its text cut to `PASSAGE_LIMIT`."""
     text, source = well_formed(passage.text), passage_source(passage)
     source = replace(source, text=text)
     if len(text) > PASSAGE_LIMIT:
@@ -132,9 +122,9 @@ MOST_PASSAGES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedPassage:
-    """A passage, the space it is from, and how good it is, from 0 to 1.
+    """A passage, its space, and its score from 0 to 1.
 
-    `measured` says whether a search gave the score, or only its place among the others did.
+    `measured` says whether a search gave the score; otherwise it comes from the rank.
     """
 
     passage: Passage
@@ -143,10 +133,8 @@ class RankedPassage:
     measured: bool
 
 
-class KnowledgeSearchTool:
-    """Searches named spaces, all of them or some."""
-
-    effect: Effect = "read"
+class KnowledgeSearchTool(RerunnableTool):
+    """The tool that searches named spaces, all of them or some."""
 
     def __init__(self, spaces: Mapping[str, KnowledgeSearch]) -> None:
         self._spaces = dict(spaces)
@@ -192,17 +180,8 @@ class KnowledgeSearchTool:
         fraction_argument(arguments, "score_threshold")
         names_argument(arguments, "spaces", list(self._spaces))
 
-    def key(self, arguments: JsonObject) -> str:
-        """Searches exclude nothing."""
-        del arguments
-        return ""
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """A read has nothing to find out: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """A section for each passage of the best of all spaces.
+        """Return a section for each of the best passages of all spaces.
 
         Raises:
             ToolError: a search failed.
@@ -228,7 +207,7 @@ class KnowledgeSearchTool:
     async def _answers(
         self, searched: Sequence[str], query: str, limit: int
     ) -> dict[str, Sequence[Passage]]:
-        """What each space answers; all are waited for, also when one fails."""
+        """Return what each space answers, after all have answered or failed."""
         searches = (self._spaces[name](query, limit=limit) for name in searched)
         answers = dict[str, Sequence[Passage]]()
         for name, answer in zip(
@@ -245,12 +224,11 @@ class KnowledgeSearchTool:
 def merge_passages(
     answers: Mapping[str, Sequence[Passage]], limit: int, threshold: float = 0.0
 ) -> list[RankedPassage]:
-    """The best passages of the answers by space, best first; a ref that comes twice stands once.
+    """Return the best passages of the answers by space, best first, each ref once.
 
-    Scores up to 1 count as they are; where the best of an answer is above 1, its scores count by their
-    share of it, since scores of two searches do not compare. A passage without a score counts as
-    1 / its place, and is left out by a threshold above 0. Among equals the earlier place, then the
-    earlier space, comes first.
+    Scores up to 1 count as they are. If the best score of an answer is above 1, its scores count as shares of it, since
+    scores of two searches do not compare. A passage without a score counts as 1 / its rank, and a threshold above 0 drops
+    it. Among equals the better rank, then the earlier space, comes first.
     """
     candidates = [
         (passage, rank)

@@ -10,10 +10,11 @@ from typing import Protocol, runtime_checkable
 
 from loopline.errors import LooplineError, ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
-from loopline.timeline import Effect, Source
+from loopline.timeline import Source
 from loopline.tools.builtin.arguments import check_names, integer_argument, text_argument
 from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome, ResultSection
+from loopline.tools.tool import RerunnableTool
 
 DEFAULT_HITS = 8
 MOST_HITS = 20
@@ -30,7 +31,7 @@ _URL = re.compile(r"https?://[^\s/?#\x00-\x20]++[^\s\x00-\x20]*+", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebHit:
-    """What a search found. `published_time_iso` is a date or a time as ISO 8601 has it, or empty."""
+    """A hit of a web search. `published_time_iso` is an ISO 8601 date or time, or ""."""
 
     url: str
     title: str = ""
@@ -41,7 +42,7 @@ class WebHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
-    """A page as text. `url` is where it was found in the end, after redirects."""
+    """A page as text. `url` is its address after redirects."""
 
     url: str
     text: str
@@ -52,34 +53,33 @@ class WebPage:
 
 @runtime_checkable
 class WebSearch(Protocol):
-    """What answers searches of the web; what it raises is told to the model as an error."""
+    """A search of the web; its exceptions reach the model as errors."""
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
-        """The best hits, best first; more than `limit` are passed over."""
+        """Return the best hits, best first; those beyond `limit` are ignored."""
         ...
 
 
 @runtime_checkable
 class WebFetch(Protocol):
-    """What fetches pages; what it raises is told to the model as an error.
+    """A reader of web pages; its exceptions reach the model as errors.
 
-    It is asked for http and https alone. Which hosts may be reached, and how large a page may be, is
-    its own to decide.
+    It gets http and https addresses only. It decides itself which hosts it reads, and how large a page may be.
     """
 
     async def fetch(self, url: str) -> WebPage:
-        """The page of that address, as text."""
+        """Return the page at that address, as text."""
         ...
 
 
 class MemoryWeb:
-    """Pages that are given: a web of its own, for tests and as an example of both ports."""
+    """A web of given pages, for tests and as an example of both ports."""
 
     def __init__(self, pages: Iterable[WebPage]) -> None:
         self._pages = {page.url: page for page in pages}
 
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
-        """The pages that have words of the query, those with most of them first."""
+        """Return the pages that contain words of the query, those with most of them first."""
         terms = set(query.lower().split())
         counted = [(len(terms & _words(page)), page) for page in self._pages.values()]
         best = sorted((match for match in counted if match[0]), key=lambda match: -match[0])
@@ -95,7 +95,7 @@ class MemoryWeb:
         ]
 
     async def fetch(self, url: str) -> WebPage:
-        """The page of that address.
+        """Return the page at that address.
 
         Raises:
             ToolError: there is none.
@@ -105,10 +105,9 @@ class MemoryWeb:
         return self._pages[url]
 
 
-class WebSearchTool:
-    """Searches the web; each hit is citable."""
+class WebSearchTool(RerunnableTool):
+    """The tool that searches the web; each hit can be cited."""
 
-    effect: Effect = "read"
     spec: ToolSpec = ToolSpec(
         name="web_search",
         description=(
@@ -140,17 +139,8 @@ class WebSearchTool:
         text_argument(arguments, "query")
         integer_argument(arguments, "limit", DEFAULT_HITS, MOST_HITS)
 
-    def key(self, arguments: JsonObject) -> str:
-        """Searches exclude nothing."""
-        del arguments
-        return ""
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """A read has nothing to find out: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """A section for each hit; hits that are not of the web are passed over.
+        """Return a section for each hit with a web address.
 
         Raises:
             ToolError: the search failed.
@@ -171,10 +161,9 @@ class WebSearchTool:
         )
 
 
-class WebFetchTool:
-    """Reads a page of the web, which is citable."""
+class WebFetchTool(RerunnableTool):
+    """The tool that reads a web page, which can be cited."""
 
-    effect: Effect = "read"
     spec: ToolSpec = ToolSpec(
         name="web_fetch",
         description="Read a page of the web as text, with its source number [[S:n]].",
@@ -196,20 +185,11 @@ class WebFetchTool:
         check_names(self.spec, arguments)
         _address(arguments)
 
-    def key(self, arguments: JsonObject) -> str:
-        """Fetches exclude nothing."""
-        del arguments
-        return ""
-
-    async def reconcile(self, arguments: JsonObject, call: ToolInvocation) -> Outcome | None:
-        """A read has nothing to find out: it may simply be run."""
-        return await self.run(arguments, call)
-
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """The page as a section.
+        """Return the page as a section.
 
         Raises:
-            ToolError: the page cannot be had, or led away from the web.
+            ToolError: the page cannot be read, or redirects away from the web.
         """
         del call
         url = _address(arguments)
@@ -276,7 +256,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _time(written: str) -> str:
-    """The time as it was written; nothing when it is none."""
+    """Return the time if it is ISO 8601, else ""."""
     try:
         datetime.fromisoformat(written)
     except ValueError:
