@@ -275,7 +275,7 @@ Ref = (
     | HostedRef
     | DocumentRef
 )
-Spanned = (
+SpannedRef = (
     BlockRef
     | ArtifactRef
     | CallRef
@@ -315,7 +315,7 @@ def parse(text: str) -> Ref:
     return ref
 
 
-def spanned(ref: Spanned, span: Span | None) -> Spanned:
+def with_span(ref: SpannedRef, span: Span | None) -> SpannedRef:
     """The same name for another part of its text."""
     return replace(ref, span=span)
 

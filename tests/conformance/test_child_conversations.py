@@ -16,8 +16,8 @@ from loopline.timeline import (
     Entry,
     MemoryLog,
     UserPrompt,
+    child_depth,
     child_name,
-    depth,
     parent_name,
 )
 from loopline.timeline.log import TimelineLog
@@ -62,7 +62,7 @@ def test_a_childs_name_tells_its_parent_and_its_depth() -> None:
     first, second = child_name("c", "c7", 1), child_name("c", "c7", 2)
     assert (first, second) == ("c~c7", "c~c7.2")
     assert [parent_name(name) for name in ("c", first, second)] == [None, "c", "c"]
-    assert [depth(name) for name in ("c", first, child_name(second, "c1", 1))] == [0, 1, 2]
+    assert [child_depth(name) for name in ("c", first, child_name(second, "c1", 1))] == [0, 1, 2]
 
 
 async def test_children_are_not_listed_and_whatever_only_looks_like_one_is(

@@ -17,7 +17,7 @@ from loopline.adapters.sql import SqlLog
 from loopline.adapters.sql.rows import AppendRequest
 from loopline.errors import ConflictError, LeaseLost, StoreError
 from loopline.testing import ScriptedModel
-from loopline.timeline import Body, Entry, admit, body_types
+from loopline.timeline import Body, Entry, body_types, check_append
 from tests.crashes.processes import HERE, prompt, url
 from tests.strategies import bodies_of
 from tests.support.playground import bundle
@@ -124,7 +124,7 @@ async def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
 def test_what_a_user_may_say_at_any_time_survives_the_loss_of_power(body: Body) -> None:
     entry = Entry(body=body, turn=1)
     try:
-        admit([entry], term=None, newest=0)
+        check_append([entry], term=None, newest=0)
     except LeaseLost:
         return
     request = AppendRequest.encode(HERE, [entry], seen=0, term=None, key="", has_blobs=False)

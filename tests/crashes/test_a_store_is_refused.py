@@ -170,7 +170,7 @@ def chained(database: sqlite3.Connection) -> bytes:
     """The digest that a second prompt of `[]` has in its chain."""
     (before,) = database.execute("SELECT digest FROM blocks WHERE seq = 1").fetchone()
     body = sha256(b"[]").digest()
-    link = Link(seq=2, place=b"1 0 2 0 0 1 user.prompt", body=body, digest=b"")
+    link = Link(seq=2, position=b"1 0 2 0 0 1 user.prompt", body=body, digest=b"")
     return link.after(before, 2)
 
 

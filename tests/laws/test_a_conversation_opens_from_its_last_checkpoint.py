@@ -26,8 +26,8 @@ from loopline.timeline import (
     Checkpoint,
     ConversationKey,
     Entry,
+    History,
     MemoryLog,
-    Past,
     Recorder,
     RoundStart,
     Timeline,
@@ -35,7 +35,7 @@ from loopline.timeline import (
     ToolResult,
     Unknown,
     UserPrompt,
-    opened,
+    open_timeline,
 )
 from tests.support.resumed_conversations import (
     HERE,
@@ -99,8 +99,8 @@ def test_every_ref_reads_the_same_whether_the_whole_was_read_or_what_a_checkpoin
 
 
 async def part(log: TimelineLog) -> ConversationView:
-    timeline = await opened(log, HERE)
-    return ConversationView(timeline, past=Past(log, HERE, timeline))
+    timeline = await open_timeline(log, HERE)
+    return ConversationView(timeline, past=History(log, HERE, timeline))
 
 
 async def read(here: ConversationView, refs: Sequence[str]) -> list[tuple[str, str, str, str]]:
@@ -114,10 +114,10 @@ def test_folds_from_a_checkpoint_are_the_folds_of_the_whole(life: Life, share: f
     async def run() -> None:
         log, _ = await lived(life, afresh=True)
         blocks = await log.read(HERE)
-        check_folds(Timeline(blocks), await opened(log, HERE))
+        check_folds(Timeline(blocks), await open_timeline(log, HERE))
         place = max(int(share * len(blocks)), 1)
         await log.fork(HERE, FORK, place)
-        check_folds(Timeline(blocks[:place]), await opened(log, FORK))
+        check_folds(Timeline(blocks[:place]), await open_timeline(log, FORK))
 
     asyncio.run(run())
 
@@ -175,13 +175,17 @@ def test_a_turn_after_a_cut_anywhere_is_the_same_from_a_checkpoint_as_from_the_w
 def check_folds(whole: Timeline, part: Timeline) -> None:
     assert part.base == whole.checkpoint
     assert list(part.plans.latest.items()) == list(whole.plans.latest.items())
-    assert (part.pool, part.kept, part.pending) == (whole.pool, whole.kept, whole.pending)
+    assert (part.pool, part.kept_texts, part.pending) == (
+        whole.pool,
+        whole.kept_texts,
+        whole.pending,
+    )
     assert (part.calls, part.known_texts) == (whole.calls, whole.known_texts)
     assert (part.last_round, part.checkpoint) == (whole.last_round, whole.checkpoint)
-    assert (part.seq, part.reactions.newest) == (whole.seq, whole.reactions.newest)
-    assert part.reactions.users == whole.reactions.users
-    assert part.cut == whole.cut
-    assert [one.number for one in part.unbegun] == [one.number for one in whole.unbegun]
+    assert (part.seq, part.reactions.newest_seq) == (whole.seq, whole.reactions.newest_seq)
+    assert part.reactions.user_reactions == whole.reactions.user_reactions
+    assert part.resumable == whole.resumable
+    assert [one.number for one in part.queued] == [one.number for one in whole.queued]
 
 
 @examples(10)
@@ -238,7 +242,7 @@ async def test_what_is_read_to_open_does_not_depend_on_what_was_before_the_check
         fork = ConversationKey(name=f"up to {end}")
         await log.fork(HERE, fork, end)
         log.rows = 0
-        timeline = await opened(log, fork)
+        timeline = await open_timeline(log, fork)
         assert log.rows == len(timeline.blocks) + bool(timeline.base.covers)
         read[timeline.blocks[-1].turn] = log.rows
     first, last = ([read[turn] for turn in range(a, a + 20)] for a in (20, 61))
@@ -257,7 +261,7 @@ async def test_an_old_call_is_read_without_the_rest_of_the_conversation() -> Non
 
 async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint() -> None:
     log = await old(20)
-    timeline = await opened(log, HERE)
+    timeline = await open_timeline(log, HERE)
     assert 3 not in timeline.turns
 
     async def choose(timeline: Timeline) -> int:
@@ -289,6 +293,6 @@ async def test_a_checkpoint_that_is_not_understood_is_none(made: Body, base: int
     async with log.lease(HERE) as term:
         entries = [said, result, Entry(body=made, turn=1)]
         await log.append(HERE, entries, seen=0, term=term)
-    timeline = await opened(log, HERE)
+    timeline = await open_timeline(log, HERE)
     assert timeline.base.covers == base
     assert len(timeline.blocks) == 3 - base

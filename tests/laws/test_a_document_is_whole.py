@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from loopline import Store
 from loopline.models import Json, JsonObject
 from loopline.reader import DocumentError, read_document
-from loopline.timeline import Body, Timeline, encode, encode_whole
+from loopline.timeline import Body, Timeline, encode, encode_full
 from tests.strategies import known_bodies
 from tests.support.damaged_documents import damaged
 from tests.support.sample_document import lived
@@ -54,7 +54,7 @@ def missing(value: object, written: Json, path: str) -> list[str]:
 
 @given(known_bodies())
 def test_every_field_of_a_body_is_written_whatever_its_default(body: Body) -> None:
-    assert missing(body, json.loads(encode_whole(body)), "body") == []
+    assert missing(body, json.loads(encode_full(body)), "body") == []
 
 
 def test_a_document_is_imported_to_the_very_blocks_it_was_made_of() -> None:

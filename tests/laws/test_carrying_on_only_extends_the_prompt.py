@@ -27,9 +27,9 @@ from loopline.timeline import (
     ConversationKey,
     Hide,
     MemoryLog,
+    Projection,
     RoundStart,
     Timeline,
-    Window,
 )
 from tests.support.scenario import Life, Lived, Sent, live, misplaced
 from tests.support.scenario_strategies import lives
@@ -127,11 +127,11 @@ def holds(
             return False
 
 
-def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Window:
+def window_before(blocks: Sequence[Block], since: Sequence[Block]) -> Projection:
     """The window of the epoch before these blocks."""
     end = since[0].seq if since else len(blocks)
     windows = [begun.window for block, begun in starts(blocks) if begun.window and block.seq < end]
-    return windows[-1] if windows else Window()
+    return windows[-1] if windows else Projection()
 
 
 @settings(max_examples=25)
@@ -153,7 +153,7 @@ def test_in_one_go_equals_in_steps(life: Life, stride: int) -> None:
     for at in range(0, len(blocks), stride):
         steps.extend(blocks[at : at + stride])
     assert (one.pool, one.plans, one.pending) == (steps.pool, steps.plans, steps.pending)
-    assert (one.turns, one.shown, one.calls) == (steps.turns, steps.shown, steps.calls)
+    assert (one.turns, one.shown_texts, one.calls) == (steps.turns, steps.shown_texts, steps.calls)
 
 
 def seen_of(now: Rendering) -> list[object]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from loopline.timeline import Overlap, Source, Support, citations, verify
-from loopline.timeline.citations import LONGEST, Resolver
+from loopline.timeline.citations import TOKEN_LIMIT, Resolver
 
 atoms = st.sampled_from(
     [
@@ -76,7 +76,7 @@ def test_code_is_what_common_mark_takes_for_it(pieces: list[str]) -> None:
     numbers = count(1)
     text = "".join(f"[[S:{next(numbers)}]]" if piece == "@@" else piece for piece in pieces)
     text = re.sub("(?m)^ {4,}", "   ", text)  # no indented block, which is no code here
-    assert citations.cited(text, newest=99) == cited_by_common_mark(text)
+    assert citations.cited_sids(text, newest=99) == cited_by_common_mark(text)
 
 
 def cited_by_common_mark(text: str) -> tuple[int, ...]:
@@ -110,11 +110,11 @@ def cited_by_common_mark(text: str) -> tuple[int, ...]:
         ("[[S:1,\n2]]", ()),
         ("[[S:1234567]]", ()),
         ("[[T:1]]", ()),
-        ("[[S:" + " " * LONGEST + "1]]", ()),
+        ("[[S:" + " " * TOKEN_LIMIT + "1]]", ()),
     ],
 )
 def test_a_token_names_its_sids(text: str, sids: tuple[int, ...]) -> None:
-    assert citations.cited(text, newest=4) == sids
+    assert citations.cited_sids(text, newest=4) == sids
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_token_names_its_sids(text: str, sids: tuple[int, ...]) -> None:
     ],
 )
 def test_what_stands_in_code_cites_nothing(text: str) -> None:
-    assert citations.cited(text, newest=4) == ()
+    assert citations.cited_sids(text, newest=4) == ()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_stands_in_code_cites_nothing(text: str) -> None:
     ],
 )
 def test_what_stands_beside_code_cites(text: str) -> None:
-    assert citations.cited(text, newest=4) == (1,)
+    assert citations.cited_sids(text, newest=4) == (1,)
 
 
 def shown(*pieces: str) -> list[str]:
@@ -185,9 +185,9 @@ def test_an_unknown_number_is_left_to_the_mark() -> None:
 
 def test_no_more_is_held_back_than_a_token_may_have() -> None:
     resolver = Resolver(mark, newest=4)
-    fed = "[[S:" + "1," * LONGEST
+    fed = "[[S:" + "1," * TOKEN_LIMIT
     given_out = [resolver.feed(char) for char in fed]
-    assert len(fed) - len("".join(given_out)) < LONGEST
+    assert len(fed) - len("".join(given_out)) < TOKEN_LIMIT
 
 
 def test_what_is_surely_text_is_shown_while_a_code_span_may_be_open() -> None:
@@ -325,7 +325,9 @@ def test_a_sentence_that_cites_only_unknown_numbers_is_uncited() -> None:
 def test_every_source_that_an_answer_cites_is_verified_or_unknown(answer: str) -> None:
     report, known = verify(f"Tea is old. {answer}", TEAS), {1, 2, 3}
     sids = {sid for one in report.cited for sid in one.sids}
-    assert sids | set(report.unknown) == set(citations.cited(f"Tea is old. {answer}", newest=3))
+    assert sids | set(report.unknown) == set(
+        citations.cited_sids(f"Tea is old. {answer}", newest=3)
+    )
     assert sids <= known
     assert not known & set(report.unknown)
 

@@ -44,7 +44,7 @@ def test_the_newest_of_a_turn_is_what_the_user_thinks_of_it(
     bodies: list[tuple[int, Feedback]],
 ) -> None:
     newest = {turn: body.reaction for turn, body in bodies if body.origin == "user"}
-    users = feedback.fold(blocks(*bodies)).users
+    users = feedback.fold(blocks(*bodies)).user_reactions
     assert {turn: one.feedback.reaction for turn, one in users.items()} == {
         turn: reaction for turn, reaction in newest.items() if reaction is not None
     }
@@ -55,17 +55,17 @@ def test_the_rate_is_the_share_of_ok_among_what_is_in_force(
     bodies: list[tuple[int, Feedback]],
 ) -> None:
     reactions = feedback.fold(blocks(*bodies))
-    verdicts = [one.feedback.reaction for one in reactions.users.values()]
+    verdicts = [one.feedback.reaction for one in reactions.user_reactions.values()]
     assert reactions.rate == (verdicts.count("ok") / len(verdicts) if verdicts else None)
 
 
 @given(said, st.integers(0, 13))
 def test_news_are_told_once(bodies: list[tuple[int, Feedback]], seq: int) -> None:
     log = blocks(*bodies)
-    lines = feedback.fold(log).new_since(seq)
+    lines = feedback.fold(log).new_lines_since(seq)
     assert all("\n" not in line for line in lines)
     assert len(lines) <= sum(block.seq > seq for block in log)
-    assert feedback.fold(log).new_since(len(log)) == []
+    assert feedback.fold(log).new_lines_since(len(log)) == []
 
 
 @given(said, st.integers(0, 13))
@@ -75,8 +75,8 @@ def test_machines_change_nothing_of_what_the_user_thinks(
     log = blocks(*bodies)
     alone = [block for block in log if block.body.type != "turn.feedback" or is_by_user(block)]
     assert feedback.fold(log).rate == feedback.fold(alone).rate
-    own = [line for line in feedback.fold(log).new_since(seq) if "(user" in line]
-    assert own == feedback.fold(alone).new_since(seq)
+    own = [line for line in feedback.fold(log).new_lines_since(seq) if "(user" in line]
+    assert own == feedback.fold(alone).new_lines_since(seq)
 
 
 def is_by_user(block: Block) -> bool:
@@ -92,7 +92,7 @@ def test_every_feedback_of_a_machine_that_is_sure_counts() -> None:
             (1, by_machine(None, None, "hm")),
         )
     )
-    assert reactions.new_since(0) == [
+    assert reactions.new_lines_since(0) == [
         "turn_1 ok (machine, 0.70 sure)",
         "turn_1 not_ok (machine, 0.90 sure)",
         "turn_1 no reaction (machine): hm",
@@ -111,17 +111,17 @@ def test_every_feedback_of_a_machine_that_is_sure_counts() -> None:
 )
 def test_what_was_taken_back_unseen_is_not_told(seq: int, lines: Sequence[str]) -> None:
     log = blocks((1, by_user("ok")), (2, by_user("not_ok", "too\n long")), (1, by_user(None)))
-    assert feedback.fold(log).new_since(seq) == lines
+    assert feedback.fold(log).new_lines_since(seq) == lines
 
 
 def test_the_same_said_again_is_no_news() -> None:
     log = blocks((1, by_user("ok", "nice")), (1, by_user("ok", "nice")))
-    assert feedback.fold(log).new_since(1) == []
+    assert feedback.fold(log).new_lines_since(1) == []
 
 
 def test_a_long_text_is_cut_and_names_its_block() -> None:
-    [line] = feedback.fold(blocks((4, by_user("ok", "x" * 1000)))).new_since(0)
-    assert line == f"turn_4 ok (user): {'x' * feedback.SHOWN}… (ar:turn_4.turn.feedback.1)"
+    [line] = feedback.fold(blocks((4, by_user("ok", "x" * 1000)))).new_lines_since(0)
+    assert line == f"turn_4 ok (user): {'x' * feedback.TEXT_LIMIT}… (ar:turn_4.turn.feedback.1)"
 
 
 def test_memory_notes_are_kept_in_order_and_once() -> None:

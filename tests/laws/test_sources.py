@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.timeline import Pool, Source, SourceAdded, identity
+from loopline.timeline import Source, SourceAdded, SourcePool, identity
 
 parts = st.sampled_from(
     [
@@ -112,20 +112,20 @@ def test_what_is_no_web_address_is_itself(text: str) -> None:
     assert identity(text) == text
 
 
-def folded(*sources: Source) -> Pool:
+def folded(*sources: Source) -> SourcePool:
     """The pool after each was added by itself."""
-    pool = Pool()
+    pool = SourcePool()
     for source in sources:
-        for added in pool.number([source])[1]:
+        for added in pool.assign_numbers([source])[1]:
             pool.take(added)
     return pool
 
 
 @given(st.lists(sources, max_size=12))
 def test_numbers_are_dense_and_kept(found: list[Source]) -> None:
-    pool, given_out = Pool(), dict[int, Source]()
+    pool, given_out = SourcePool(), dict[int, Source]()
     for source in found:
-        sids, added = pool.number([source, source])
+        sids, added = pool.assign_numbers([source, source])
         assert sids[0] == sids[1]
         for one in added:
             pool.take(one)
@@ -136,10 +136,10 @@ def test_numbers_are_dense_and_kept(found: list[Source]) -> None:
 
 @given(st.lists(sources, max_size=12))
 def test_numbering_at_once_is_numbering_one_by_one(found: list[Source]) -> None:
-    sids, added = Pool().number(found)
+    sids, added = SourcePool().assign_numbers(found)
     one_by_one = folded(*found)
     assert [one.source for one in added] == list(one_by_one.sources.values())
-    assert [one_by_one.number([source])[0][0] for source in found] == sids
+    assert [one_by_one.assign_numbers([source])[0][0] for source in found] == sids
 
 
 def test_a_source_that_comes_again_with_more_stays_as_it_was_first() -> None:
@@ -152,10 +152,10 @@ def test_a_source_that_comes_again_with_more_stays_as_it_was_first() -> None:
 
 def test_a_source_recorded_twice_can_be_cited_by_both_numbers() -> None:
     page = Source(url="https://tea.example")
-    pool = Pool()
+    pool = SourcePool()
     for sid in (1, 2):
         pool.take(SourceAdded(sid=sid, source=page))
-    assert pool.number([page]) == ([1], [])
+    assert pool.assign_numbers([page]) == ([1], [])
     assert pool.sources == {1: page, 2: page}
     assert pool.newest == 2
 
@@ -170,5 +170,7 @@ def test_sources_without_an_address_are_told_apart_by_path_commit_and_lines() ->
     one = Source(url="", path="a.md", commit="3f2a", lines=(1, 9), text="x")
     same = Source(url="", path="a.md", commit="3f2a", lines=(1, 9), title="again")
     other = Source(url="", path="a.md", commit="3f2a", lines=(2, 9), text="x")
-    sids, _ = Pool().number([one, same, other, Source(url="", text="x"), Source(url="", text="y")])
+    sids, _ = SourcePool().assign_numbers(
+        [one, same, other, Source(url="", text="x"), Source(url="", text="y")]
+    )
     assert sids == [1, 1, 2, 3, 4]

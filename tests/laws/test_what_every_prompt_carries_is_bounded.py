@@ -156,8 +156,8 @@ def folded(count: int) -> Plans:
 @pytest.mark.parametrize("count", [1, 30, 1_000])
 def test_the_fold_of_plans_and_their_history_have_a_bound(count: int) -> None:
     plans = folded(count)
-    assert plans.begun == count
-    assert len(plans.latest) <= plan.OPEN_KEPT + plan.ENDED_KEPT
+    assert plans.started == count
+    assert len(plans.latest) <= plan.OPEN_LIMIT + plan.ENDED_LIMIT
     history = plan.history(plans, 600)
     assert estimate(history) <= 640
     told = history.count("snapshot_ref=")
@@ -166,7 +166,7 @@ def test_the_fold_of_plans_and_their_history_have_a_bound(count: int) -> None:
 
 
 async def test_every_plan_is_listed_and_read_by_its_ref_and_an_old_one_can_be_closed() -> None:
-    turns = plan.OPEN_KEPT + 6
+    turns = plan.OPEN_LIMIT + 6
     calls = [Call("react.plan", mode="new", steps=[f"look {n}"]) for n in range(1, turns + 1)]
     calls.append(Call("react.plan", mode="close", plan_id="plan:turn_1:c1"))
     log = MemoryLog()

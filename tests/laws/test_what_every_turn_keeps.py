@@ -70,7 +70,7 @@ def test_i1_every_call_has_one_result_before_the_next_decision(life: Life) -> No
         before = lived.blocks[: sent.start.seq]
         assert results_of(before) == calls_of(before)
     timeline = Timeline(lived.blocks)
-    waiting = [call_id for turn in timeline.cut for call_id in turn.open_calls]
+    waiting = [call_id for turn in timeline.resumable for call_id in turn.open_calls]
     assert results_of(lived.blocks) == calls_of(lived.blocks) - Counter(waiting)
 
 
@@ -194,7 +194,7 @@ def test_i9_what_is_heard_rises_and_ends_with_the_exit(life: Life) -> None:
     ended = [turn for turn in Timeline(lived.blocks).turns.values() if turn.exit]
     for turn in ended:
         assert not turn.open_calls
-        assert turn.undecided is None or turn.exit
+        assert turn.open_round is None or turn.exit
 
 
 def is_exit(event: Event) -> bool:
@@ -216,7 +216,7 @@ def test_i10_whatever_models_and_tools_do_a_turn_ends_with_a_reason(life: Life) 
                 assert turn.completion.text
             case None:
                 assert turn.number == max(timeline.turns)
-                assert turn.waiting
+                assert turn.pending
 
 
 @wildly

@@ -29,7 +29,7 @@ from loopline.timeline import (
     TimelineLog,
     Unknown,
     UserPrompt,
-    encode_whole,
+    encode_full,
 )
 from tests.support.scripted_conversation import talking
 
@@ -212,7 +212,7 @@ def test_a_summary_of_more_turns_than_there_are_is_refused_by_the_import(
         "type": summary.type,
         "n": 1,
         "ref": summary.ref,
-        "body": json.loads(encode_whole(body)),
+        "body": json.loads(encode_full(body)),
     }
     found.append(row)
     said = rf"blocks\[{len(found) - 1}\]\.body\.last_turn: {2**53} is not from 1 to 2"

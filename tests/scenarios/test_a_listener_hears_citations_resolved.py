@@ -13,7 +13,7 @@ from loopline import Harness
 from loopline.events import Delta, Event
 from loopline.models import Capabilities, Prompt, Reply, TextDelta, ToolCall
 from loopline.react import CitationFilter
-from loopline.timeline import Block, Completion, Pool, Source, SourceAdded, citations
+from loopline.timeline import Block, Completion, Source, SourceAdded, SourcePool, citations
 from tests.support.playground import bundle
 
 
@@ -79,8 +79,8 @@ async def test_what_is_stored_keeps_its_tokens_and_the_marks_are_places_in_the_s
     ]
 
 
-def pool(newest: int) -> Pool:
-    made = Pool()
+def pool(newest: int) -> SourcePool:
+    made = SourcePool()
     for sid in range(1, newest + 1):
         made.take(SourceAdded(sid=sid, source=Source(url=f"https://{sid}.example")))
     return made

@@ -54,4 +54,4 @@ async def test_an_attachment_cannot_write_a_line_of_its_own(at: str) -> None:
 
 def test_a_type_that_was_imported_is_one_line() -> None:
     file = UserAttachment(name="a", mime=f"x/y\n{FORGED}", size=1, sha256="", data="")
-    assert "\n" not in attachments.described(file)
+    assert "\n" not in attachments.describe(file)

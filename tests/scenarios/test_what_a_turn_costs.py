@@ -5,7 +5,7 @@ from __future__ import annotations
 from loopline.adapters.offline import OfflineModel
 from loopline.models import Price, Usage
 from loopline.testing import Call, FakeClock, Refuse, Say, ScriptedModel, Wait
-from loopline.timeline import Completion, RangeSummary, Spending, ToolsSelected, spent
+from loopline.timeline import Completion, CostSummary, RangeSummary, ToolsSelected, request_cost
 from tests.support.workbench import TEN, at_work, bodies, workbench
 
 DEAR = Price(input=1_000_000, output=0, cache_read=0, cache_write=0)
@@ -82,13 +82,13 @@ async def test_what_its_blocks_say_of_requests_is_what_the_turn_cost() -> None:
     second = ScriptedModel([Say("Tea.", usage=used(10))], name="two", price=DEAR)
     async with at_work((first, second), workbench(tools=TEN, select_tools=True)) as talk:
         result = await talk.say("go")
-        requests = [one for one in map(spent, await talk.blocks()) if one is not None]
+        requests = [one for one in map(request_cost, await talk.blocks()) if one is not None]
     assert [(one.purpose, one.model, one.cost) for one in requests] == [
         ("selection", "one", 3.0),
         ("refusal", "one", 5.0),
         ("decision", "two", 10.0),
     ]
-    together = Spending.of(requests)
+    together = CostSummary.of(requests)
     assert (together.usage, together.cost) == (result.usage, result.cost)
     assert (together.unknown, together.estimated) == (0, 0)
 

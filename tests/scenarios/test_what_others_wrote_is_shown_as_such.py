@@ -25,6 +25,7 @@ from loopline.timeline import (
     Notes,
     Notice,
     PlanSnapshot,
+    Projection,
     RangeSummary,
     RoundStart,
     Source,
@@ -33,7 +34,6 @@ from loopline.timeline import (
     ToolResult,
     UserAttachment,
     UserPrompt,
-    Window,
     memory_notes,
 )
 from tests.support.scripted_conversation import talking
@@ -107,12 +107,12 @@ def viewed(
     *after: Body,
     before: Sequence[Body] = (),
     files: Sequence[Body] = (),
-    window: Window | None = None,
+    window: Projection | None = None,
 ) -> str:
     """What a prompt shows of what stood before what the user said, and of what came after."""
     opener = RoundStart(
         saw=1, takes=(len(before) + 1,), epoch=1, opened_by="start", model="m", protocol="json",
-        renderer=1, system_sha256="", tools_sha256="", stable_sha256="", window=window or Window(),
+        renderer=1, system_sha256="", tools_sha256="", stable_sha256="", window=window or Projection(),
     )  # fmt: skip
     view = View(protocol("json"), blocks(*before, UserPrompt(text="go"), *files, opener, *after))
     return "\n".join(
@@ -129,7 +129,7 @@ def attached(message: Message) -> Sequence[Attached]:
 def traced(*bodies: Body) -> str:
     return "\n".join(
         text
-        for message in trace(blocks(*bodies), Window())
+        for message in trace(blocks(*bodies), Projection())
         for text in (message.text, *(one.text for one in attached(message)))
     )
 
@@ -160,11 +160,11 @@ def result(text: str) -> ToolResult:
 def hidden(text: str) -> str:
     notice = blocks(Notice(code="n", text="seen"))[0]
     before = [notice.body, Hide(path=notice.ref, replacement=text)]
-    return viewed(before=before, window=Window(hides=2))
+    return viewed(before=before, window=Projection(hides=2))
 
 
 def summed_up(summary: RangeSummary) -> str:
-    return viewed(before=[summary], window=Window(summary=1))
+    return viewed(before=[summary], window=Projection(summary=1))
 
 
 def acted(*bodies: Body) -> str:

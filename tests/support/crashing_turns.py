@@ -317,7 +317,7 @@ async def live(fate: Fate, doom: Doom, logging: type[DyingLog] = DyingLog) -> st
                 if turn.prompt is None:
                     await talk.say("go", attachments=FILE)
                 else:
-                    await talk.resume(_given(list(turn.waiting.values()), set(turn.answers)))
+                    await talk.resume(_given(list(turn.pending.values()), set(turn.answers)))
 
 
 def _given(waiting: Sequence[ToolPending], answered: set[str]) -> dict[str, Json]:

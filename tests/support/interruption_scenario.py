@@ -388,7 +388,9 @@ async def play(
 
 async def _wanted(talk: Conversation) -> dict[str, Json]:
     """What the user answers to every call that waits."""
-    waiting = [one for turn in Timeline(await talk.blocks()).cut for one in turn.waiting.values()]
+    waiting = [
+        one for turn in Timeline(await talk.blocks()).resumable for one in turn.pending.values()
+    ]
     return {one.call_id: ANSWERS[one.kind] for one in waiting}
 
 

@@ -77,7 +77,7 @@ def check(blocks: list[Block], folder: Path, batches: list[int]) -> None:
     terms = [block.term for block in blocks if block.term]
     assert terms == sorted(terms)
     assert isinstance(blocks[-1].body, Exit)
-    assert Timeline(blocks).cut == []
+    assert Timeline(blocks).resumable == []
     check_ledger(results, folder / "ledger")
     check_pairs(View(Native(), blocks).messages, calls, batches)
 

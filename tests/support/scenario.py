@@ -536,7 +536,9 @@ async def _meanwhile(world: World, talk: Conversation, said: Said) -> None:
 
 async def _given(talk: Conversation, said: Said) -> dict[str, Json]:
     """What the user gives to each call that waits."""
-    waiting = [one for turn in Timeline(await talk.blocks()).cut for one in turn.waiting.values()]
+    waiting = [
+        one for turn in Timeline(await talk.blocks()).resumable for one in turn.pending.values()
+    ]
     return {one.call_id: said.approves if one.kind == "approval" else "blue" for one in waiting}
 
 

@@ -67,7 +67,7 @@ class Services:
     @property
     def here(self) -> ConversationView:
         """The conversation of the turn, as a reader finds it."""
-        return ConversationView(self.recorder.timeline, self.summary, past=self.recorder.past)
+        return ConversationView(self.recorder.timeline, self.summary, past=self.recorder.history)
 
     def output_of(self, own: OutputType[Any] | None) -> OutputType[Any] | None:
         """Return what the answer is to be: what the turn was asked for, else `own`, else the bundle's.

@@ -48,7 +48,7 @@ from loopline.timeline import (
     Reaction,
     RoundStart,
     Timeline,
-    depth,
+    child_depth,
 )
 from loopline.tools import (
     Deps,
@@ -251,7 +251,7 @@ class BaseWorkflow(Generic[Deps]):
         if loop.child_tools is not None:
             own = own.allow(loop.child_tools)
         check_deps(own.values(), self._services.deps)
-        below = depth(conversation.name)
+        below = child_depth(conversation.name)
         if 0 < below >= options.max_depth:
             own = ToolSet(tool for tool in own.values() if tool.effect != "meta")
         editable = HideTool(options.editable_tail_size_in_tokens)
@@ -300,7 +300,7 @@ class BaseWorkflow(Generic[Deps]):
             version = timeline.artifacts.get((recorder.number, name), 0) + 1
             return [ArtifactKept(name=name, version=version, text=text, mime=mime)]
 
-        return (await recorder.record_made(kept))[-1].ref
+        return (await recorder.record_from(kept))[-1].ref
 
     async def emit(self, name: str, data: object = None, *, durable: bool = False) -> None:
         """Tell whoever listens of an event of your own; a `durable` one is recorded, as `event.custom`.

@@ -77,9 +77,9 @@ class _LineChat:
     async def _take_up(self) -> bool:
         """Carry on the turn that was cut off, or find what the paused one waits for."""
         timeline = Timeline(await self.talk.blocks())
-        if not timeline.cut:
+        if not timeline.resumable:
             return True
-        paused = result(timeline, timeline.cut[0].number, "paused").pending
+        paused = result(timeline, timeline.resumable[0].number, "paused").pending
         self.pending = tuple(call.call_id for call in paused)
         return True if paused else await self._turn(None)
 

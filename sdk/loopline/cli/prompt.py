@@ -72,7 +72,7 @@ async def prompt(which: Which, choices: Choices, screen: Screen) -> int:
         return ANSWERED
     if which.model is not None:
         raise UsageError("--model prices what a cache would have read: it goes with --cache")
-    asked = timeline.last_asked
+    asked = timeline.last_request
     if asked is None:
         raise LooplineError("no model was asked in this conversation")
     request = request_of_round(timeline, which.turn or asked.turn, which.round)

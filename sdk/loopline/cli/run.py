@@ -75,7 +75,7 @@ class Over:
         turn = self.timeline.turn(self.number)
         ended = turn.exit
         if ended is None:
-            return result(self.timeline, self.number, "paused" if turn.waiting else "interrupted")
+            return result(self.timeline, self.number, "paused" if turn.pending else "interrupted")
         return result(self.timeline, self.number, ended.reason, ended.error)
 
 

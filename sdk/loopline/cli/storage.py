@@ -444,7 +444,7 @@ async def stop(seconds: float, choices: Choices, screen: Screen) -> int:
 async def _open_turns(talk: Conversation) -> Sequence[int]:
     """The turns that run, are paused or cut off, or wait to be run."""
     timeline = Timeline(await talk.blocks())
-    return [turn.number for turn in (*timeline.cut, *timeline.unbegun)]
+    return [turn.number for turn in (*timeline.resumable, *timeline.queued)]
 
 
 def _show_stopped(

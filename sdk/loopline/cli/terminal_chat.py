@@ -117,9 +117,9 @@ class TerminalChat:
             if isinstance(block.body, UserPrompt):
                 self._session.history.append_string(block.body.text)
         timeline = Timeline(blocks)
-        if not timeline.cut:
+        if not timeline.resumable:
             return
-        turn = timeline.cut[0]
+        turn = timeline.resumable[0]
         pending = result(timeline, turn.number, "paused").pending
         if pending:
             self._ask(pending)

@@ -20,7 +20,7 @@ from loopline.errors import LooplineError, StoreError
 from loopline.events import DialectName
 from loopline.models import JsonObject, dumps
 from loopline.react import PRESETS
-from loopline.reader import iso, page_document, text_of
+from loopline.reader import iso_time, page_document, text_of
 from loopline.refs import BlockRef, ConversationRef
 from loopline.timeline import (
     DEFAULT_PROJECT,
@@ -166,7 +166,7 @@ def _block_line(block: Block) -> str:
             str(block.round),
             block.type,
             block.ref,
-            iso(block.ts),
+            iso_time(block.ts),
             visible(summary_of(block)),
         ]
     )
@@ -270,7 +270,7 @@ async def conversations(active: Active, choices: Choices, screen: Screen) -> int
         nothing = "no conversation yet" if any_at_all else "no such conversation"
         screen.note(Text(nothing, style=QUIET))
     if page and len(found) > len(page):
-        earlier = iso(page[-1].last_activity_at)
+        earlier = iso_time(page[-1].last_activity_at)
         screen.note(Text(f"there are more: --active-before {earlier}", style=QUIET))
     return ANSWERED
 
@@ -305,7 +305,7 @@ def _conversation_line(summary: ConversationSummary) -> str:
             conversation.user,
             str(summary.turns),
             str(summary.head),
-            iso(summary.last_activity_at),
+            iso_time(summary.last_activity_at),
             " ".join(summary.title.split()),
         ]
     )
@@ -319,8 +319,8 @@ def _conversation_row(summary: ConversationSummary) -> JsonObject:
         "tenant": summary.conversation.tenant,
         "turns": summary.turns,
         "blocks": summary.head,
-        "started_at": iso(summary.started_at),
-        "last_activity_at": iso(summary.last_activity_at),
+        "started_at": iso_time(summary.started_at),
+        "last_activity_at": iso_time(summary.last_activity_at),
         "title": " ".join(summary.title.split()),
     }
 
@@ -443,7 +443,7 @@ def _stored(block: Block) -> str:
         case SourceAdded(sid=sid, source=source):
             return f"[{sid}] {source.title} — {source.url}"
         case UserAttachment() as file:
-            return f"{file.name} · {attachments.described(file)}"
+            return f"{file.name} · {attachments.describe(file)}"
         case TextKept() as kept:
             return f"{kept.title or kept.ref} · {counted(len(kept.text), 'character')}"
         case ArtifactKept() as kept:

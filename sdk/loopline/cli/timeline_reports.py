@@ -19,14 +19,14 @@ from loopline.timeline import (
     Block,
     CitedSentence,
     Completion,
+    CostSummary,
     Overlap,
+    RequestCost,
     RunChild,
-    Spending,
-    Spent,
     Support,
     Timeline,
     Verification,
-    spent,
+    request_cost,
     turn_id,
     verify,
 )
@@ -40,7 +40,7 @@ class Line:
 
     turn: int
     round: int
-    spent: Spent
+    spent: RequestCost
     child: str = ""
 
 
@@ -64,7 +64,7 @@ async def costs(turn: int | None, choices: Choices, screen: Screen) -> int:
         rows=[_HEADINGS, *_rows(lines, wide=wide)], cut=2, right=frozenset(range(3, 9)), gap=1
     )
     screen.answer_whole(columns, "\n".join(map(_tabbed, _rows(lines, wide=True))))
-    for said in _remarks(Spending.of(line.spent for line in lines)):
+    for said in _remarks(CostSummary.of(line.spent for line in lines)):
         screen.note(Text(said, style=QUIET))
     return ANSWERED
 
@@ -77,7 +77,7 @@ async def _cost_lines(blocks: Sequence[Block], talks: Callable[[str], Conversati
     found, children = list[Line](), dict[str, list[Line]]()
     for block in blocks:
         here = partial(Line, turn=block.turn, round=block.round)
-        one = spent(block)
+        one = request_cost(block)
         match block.body:
             case RunChild(conversation=child, reason=""):
                 children[child] = below = await _cost_lines(await talks(child).blocks(), talks)
@@ -133,7 +133,7 @@ def _cost_row(line: Line, *, wide: bool) -> tuple[Text, ...]:
         Text(f"{line.turn}.{line.round}", style=QUIET),
         Text(purpose),
         Text(visible(line.child if one.purpose == "child" else _named(one.model, wide=wide))),
-        *_amounts(Spending.of([one]), ""),
+        *_amounts(CostSummary.of([one]), ""),
     )
 
 
@@ -145,7 +145,7 @@ def _named(model: str, *, wide: bool) -> str:
 
 
 def _sum_row(of: str, model: str, lines: Sequence[Line]) -> tuple[Text, ...]:
-    together = Spending.of(line.spent for line in lines)
+    together = CostSummary.of(line.spent for line in lines)
     return (
         Text(of, style="bold"),
         Text(counted(together.requests, "request"), style="bold"),
@@ -154,7 +154,7 @@ def _sum_row(of: str, model: str, lines: Sequence[Line]) -> tuple[Text, ...]:
     )
 
 
-def _amounts(sums: Spending, style: str) -> tuple[Text, ...]:
+def _amounts(sums: CostSummary, style: str) -> tuple[Text, ...]:
     used = sums.usage
     return (
         Text(dollars(sums), style=style if sums.cost is not None else "yellow"),
@@ -166,7 +166,7 @@ def _amounts(sums: Spending, style: str) -> tuple[Text, ...]:
     )
 
 
-def dollars(sums: Spending) -> str:
+def dollars(sums: CostSummary) -> str:
     """`$0.00123`; with `≈` where some of it is estimated, with `≥` where some of it is not known."""
     if sums.cost is None:
         return UNKNOWN
@@ -184,7 +184,7 @@ def _share(used: Usage) -> float:
     return used.cache_read_tokens / used.input_tokens if used.input_tokens else 0.0
 
 
-def _remarks(every: Spending) -> Iterator[str]:
+def _remarks(every: CostSummary) -> Iterator[str]:
     if every.unknown:
         yield f"of {counted(every.unknown, 'request')} no price is known: they are not in the sums"
     if every.estimated:
@@ -227,7 +227,7 @@ def _request_document(line: Line) -> JsonObject:
 
 
 def _summed(lines: Sequence[Line]) -> JsonObject:
-    sums = Spending.of(line.spent for line in lines)
+    sums = CostSummary.of(line.spent for line in lines)
     return {
         "requests": sums.requests,
         **_used(sums.usage),

@@ -57,7 +57,7 @@ from loopline.timeline import (
     feedback,
     is_known_type,
     nearest_type,
-    opened,
+    open_timeline,
     turn_id,
 )
 
@@ -283,8 +283,8 @@ class Conversation(Generic[T_co]):
         """
         if await self._turns.stop(self.conversation):
             return True
-        timeline = await opened(self._log, self.conversation)
-        open_turns = [*timeline.cut, *timeline.unbegun]
+        timeline = await open_timeline(self._log, self.conversation)
+        open_turns = [*timeline.resumable, *timeline.queued]
         if not open_turns:
             return False
         for turn in open_turns:
@@ -497,7 +497,7 @@ class Conversation(Generic[T_co]):
         async def choose(timeline: Timeline) -> int:
             number = turn_to_resume(timeline)
             turn = timeline.turn(number)
-            if turn.waiting and not turn.answers:
+            if turn.pending and not turn.answers:
                 asked = [f"{one.call_id} ({one.question})" for one in pending_calls(turn)]
                 raise LooplineError(f"{turn_id(number)} waits for {', '.join(asked)}: give values")
             return number
@@ -514,7 +514,7 @@ class Conversation(Generic[T_co]):
         try:
             return await self._turns.run(request)
         except StoppedInQueue:
-            timeline = await opened(self._log, self.conversation)
+            timeline = await open_timeline(self._log, self.conversation)
             return stopped_early(turn_id(turn_to_resume(timeline)))
 
     async def _answer(self, values: Mapping[str, Json]) -> None:
@@ -524,9 +524,9 @@ class Conversation(Generic[T_co]):
             LooplineError: no such call waits, or it waits for something else.
             AttachmentError: the values are too large; nothing was recorded.
         """
-        timeline = await opened(self._log, self.conversation)
-        turns = [turn for turn in timeline.cut if turn.waiting]
-        pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.waiting.items()}
+        timeline = await open_timeline(self._log, self.conversation)
+        turns = [turn for turn in timeline.resumable if turn.pending]
+        pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.pending.items()}
         for call_id, value in values.items():
             if call_id not in pending:
                 known = ", ".join(pending) or "none"

@@ -21,8 +21,8 @@ from loopline.timeline import (
     UserFollowup,
     UserRecalled,
     UserSteer,
-    check,
-    opened,
+    check_body,
+    open_timeline,
     turn_id,
 )
 
@@ -95,7 +95,7 @@ class InterruptQueue:
 
     async def pending(self) -> Sequence[Block]:
         """What no round has taken yet and nobody has recalled, in order."""
-        timeline = await opened(self._log, self._conversation)
+        timeline = await open_timeline(self._log, self._conversation)
         return list(timeline.pending.values())
 
     async def _add(self, body: Body, turn: int, files: Sequence[UserAttachment]) -> Receipt:
@@ -114,7 +114,7 @@ class InterruptQueue:
         Raises:
             LooplineError: this is a child run, which may only be judged.
         """
-        check(body)
+        check_body(body)
         if not isinstance(body, Feedback):
             check_own(self._conversation)
         seen = self._seen()

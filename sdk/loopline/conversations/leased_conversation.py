@@ -77,7 +77,7 @@ class LeasedConversation:
         self, chosen: int, watched: Callable[[int], Callable[[Block], None]]
     ) -> None:
         """End every turn that a runner began and left, save the chosen one."""
-        for turn in self.timeline.unended:
+        for turn in self.timeline.unfinished:
             if turn.number != chosen:
                 recorder = self.recorder(turn.number, watched(turn.number))
                 await settled(self.end(recorder, "interrupted"))

@@ -8,7 +8,7 @@ import logging
 from loopline.clock import Clock
 from loopline.errors import StoreError
 from loopline.events import Delta, EventSink
-from loopline.timeline import ConversationKey, Timeline, TimelineLog, opened, turn_id
+from loopline.timeline import ConversationKey, Timeline, TimelineLog, open_timeline, turn_id
 
 BUSY_SECONDS = 0.5
 """How long a turn waits before its sender is told what for."""
@@ -42,7 +42,7 @@ class QueueNotice:
 
     async def _tell(self) -> None:
         try:
-            text = _reason(await opened(self._store, self._conversation))
+            text = _reason(await open_timeline(self._store, self._conversation))
         except StoreError:
             return  # the turn itself reads the store next, and raises what is wrong with it
         _log.info("conversation %r is busy: %s", self._conversation.name, text)
@@ -51,7 +51,7 @@ class QueueNotice:
 
 
 def _reason(timeline: Timeline) -> str:
-    running = next(iter(timeline.unended), None)
-    if running is None or running.begun is None:
+    running = next(iter(timeline.unfinished), None)
+    if running is None or running.started_at is None:
         return "another turn is about to run"
-    return f"{turn_id(running.number)} has been running since {running.begun:%H:%M:%S} UTC"
+    return f"{turn_id(running.number)} has been running since {running.started_at:%H:%M:%S} UTC"

@@ -16,7 +16,7 @@ from loopline.timeline import (
     Timeline,
     TimelineLog,
     Turn,
-    opened,
+    open_timeline,
     turn_id,
 )
 
@@ -101,7 +101,7 @@ class Recoveries:
         """What becomes of the oldest turn that is left behind; None when there is none."""
         status: RecoveryStatus
         try:
-            timeline = await opened(self._log, conversation)
+            timeline = await open_timeline(self._log, conversation)
             turn = _oldest_left(timeline)
             if turn is None:
                 return None
@@ -127,7 +127,7 @@ class Recoveries:
         status: RecoveryStatus = "skipped"
         reason = ""
         bundle = _bundle(timeline, turn)
-        if turn.waiting and not turn.answers:
+        if turn.pending and not turn.answers:
             status = "waiting"
         elif bundle != self._bundle:
             reason = f"it is a turn of the bundle {bundle!r}" if bundle else NEVER_STARTED
@@ -175,7 +175,7 @@ class Recoveries:
 
 def _oldest_left(timeline: Timeline) -> Turn | None:
     """The oldest turn that was cut off or is paused, else the oldest that was never begun."""
-    return next(iter([*timeline.cut, *timeline.unbegun]), None)
+    return next(iter([*timeline.resumable, *timeline.queued]), None)
 
 
 def _bundle(timeline: Timeline, turn: Turn) -> str:

@@ -43,7 +43,7 @@ from loopline.timeline import (
     TimelineLog,
     UserAttachment,
     UserPrompt,
-    opened,
+    open_timeline,
     parent_name,
     reaching,
     trimmed,
@@ -188,7 +188,7 @@ class Turns:
         """Have the turn that runs here look at what the user has just said."""
         recorder = self._recorders.get(conversation)
         if recorder is not None:
-            recorder.hear_steer()
+            recorder.notify_steer()
 
     async def outcome(
         self, conversation: ConversationKey, number: int, output: OutputType[Any] | None = None
@@ -201,11 +201,11 @@ class Turns:
         self.check_outside(conversation)
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation):
-            timeline = await opened(self._log, conversation)
+            timeline = await open_timeline(self._log, conversation)
             timeline = await reaching(self._log, conversation, timeline, number)
         turn = timeline.turn(number)
         if turn.exit is None:
-            reason: ExitReason = "paused" if turn.waiting else "interrupted"
+            reason: ExitReason = "paused" if turn.pending else "interrupted"
             return result(timeline, number, reason, output=output)
         return _ended_result(timeline, number, output)
 
@@ -229,12 +229,12 @@ class Turns:
         """Wait until nobody runs the turn that the user has stopped, and end it if it has not ended."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation) as term:
-            timeline = await opened(self._log, conversation)
+            timeline = await open_timeline(self._log, conversation)
             summary = await self._log.find(conversation)
             uid = summary.uid if summary else ""
             lead = self._leading(conversation, uid, timeline, term)
             hear = self._ears.telling(conversation)
-            for turn in [one for one in (*timeline.cut, *timeline.unbegun) if one.stopped]:
+            for turn in [one for one in (*timeline.resumable, *timeline.queued) if one.stopped]:
                 recorder = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
                 await settled(lead.end(recorder, "stopped", status="stopped"))
 
@@ -300,7 +300,7 @@ class Turns:
         """The conversation as it stands: what was folded here before, and what has come since."""
         known = self._cached.pop(conversation, None)
         if known is None:
-            known = _CachedConversation(await opened(self._log, conversation))
+            known = _CachedConversation(await open_timeline(self._log, conversation))
         else:
             known.timeline.extend(await self._log.read(conversation, after=known.timeline.seq))
             known.timeline = trimmed(known.timeline)
@@ -326,7 +326,7 @@ class Turns:
         with in_turn(recorder):
             try:
                 await lead.interrupt_others(number, partial(self._watched, lead, hear=others))
-                for turn in [turn for turn in timeline.unbegun if turn.number < number]:
+                for turn in [turn for turn in timeline.queued if turn.number < number]:
                     await self._run_for_another(asked, lead, turn.number)
                 replay(timeline, number, sender)
                 if recorder.turn.stopped:  # by a process that did not live to end it
@@ -383,10 +383,10 @@ class Turns:
         reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
         hear = self._ears.telling(conversation)
         async with self._log.lease(conversation, wait=False) as term:
-            timeline = await opened(self._log, conversation)
+            timeline = await open_timeline(self._log, conversation)
             summary = await self._log.find(conversation)
             lead = self._leading(conversation, summary.uid if summary else "", timeline, term)
-            for turn in [*timeline.unended, *timeline.unbegun]:
+            for turn in [*timeline.unfinished, *timeline.queued]:
                 of_child = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
                 await lead.end(of_child, reason, status=status)
         for turn in timeline.turns.values():
@@ -423,7 +423,7 @@ class Turns:
         recorder.output = None if recorder.adopted else request.output
         if recorder.output is None and schema is not None:
             recorder.output = OutputType.of_schema(schema)
-        recorder.take_up()
+        recorder.resume_clock()
         recorder.on_stop = partial(_begin_to_stop, asked)
         self._recorders[request.conversation] = recorder
         try:
@@ -480,11 +480,11 @@ def turn_to_resume(timeline: Timeline) -> int:
     Raises:
         LooplineError: there is none.
     """
-    waiting = [*timeline.cut, *timeline.unbegun]
+    waiting = [*timeline.resumable, *timeline.queued]
     if not timeline.turns:
         raise LooplineError("there is nothing to carry on: the conversation has not begun")
     if not waiting:
-        for turn in timeline.unended:
+        for turn in timeline.unfinished:
             _check_confirmed(timeline, turn.number)
         raise LooplineError("there is nothing to carry on: every turn has ended; say something")
     return waiting[0].number

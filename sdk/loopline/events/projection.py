@@ -103,7 +103,7 @@ class TurnProjection:
     def waiting(self) -> tuple[str, ...]:
         """The calls that wait for an answer the user has not given."""
         turn = self.turn
-        return tuple(one for one in turn.waiting if one not in turn.answers)
+        return tuple(one for one in turn.pending if one not in turn.answers)
 
     @property
     def is_paused(self) -> bool:

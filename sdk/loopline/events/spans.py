@@ -113,7 +113,7 @@ class TurnSpans:
         self._turn.take(block)
         match block.body:
             case TurnHeader():
-                self._begun = self._turn.begun
+                self._begun = self._turn.started_at
             case UserPrompt(text=text):
                 self._said = text
             case ToolCalled(call_id=call_id, arguments=arguments):

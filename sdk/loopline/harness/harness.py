@@ -59,7 +59,7 @@ from loopline.timeline import (
     Timeline,
     TimelineLog,
     TurnHeader,
-    warm,
+    warm_codec,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
 
@@ -160,7 +160,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             if tape is not None:
                 stack.push_async_callback(tape.close)
                 self._choose, self._clock = tape.choose, tape.clock
-            await asyncio.to_thread(warm)
+            await asyncio.to_thread(warm_codec)
             loaded = await asyncio.to_thread(load, self._source)
             properties = await asyncio.to_thread(
                 lambda: merged(
@@ -335,7 +335,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """What a turn is run with; its header is made, with the model that is wanted."""
         opened = self._open_now
         stale = await self._reconciled(opened)
-        begun = recorder.turn.begun or self._clock.now()
+        begun = recorder.turn.started_at or self._clock.now()
         known = recorder.turn.header
         recoveries = (known.recoveries if known else 0) + recorder.adopted
         header = replace(
@@ -363,7 +363,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             properties=opened.properties,
             settings=opened.settings,
             knowledge=opened.space,
-            read=knowledge_reader(opened.space, recorder.timeline, recorder.past),
+            read=knowledge_reader(opened.space, recorder.timeline, recorder.history),
             instructions=opened.loaded.bundle.instructions,
             output=opened.output,
             toolset=opened.toolset,

@@ -12,7 +12,7 @@ from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
-from loopline.timeline import KnowledgeCommit, Past, Timeline
+from loopline.timeline import History, KnowledgeCommit, Timeline
 
 
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
@@ -73,7 +73,7 @@ def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
 
 
 def knowledge_reader(
-    space: KnowledgeSpace | None, timeline: Timeline, past: Past | None = None
+    space: KnowledgeSpace | None, timeline: Timeline, past: History | None = None
 ) -> KnowledgeRead | None:
     """Reads from the space; what is pinned to a commit that a turn used, as that turn read it.
 
@@ -85,7 +85,7 @@ def knowledge_reader(
     async def read(ref: str) -> Passage:
         then = _commit_of_ref(timeline, ref, space is None)
         if then is None and past is not None and _is_pinned(ref):
-            then = _commit_of_ref(await past.whole(), ref, space is None)
+            then = _commit_of_ref(await past.full(), ref, space is None)
         if space is not None and (then is None or _same_space(then, commit_of(space))):
             return await space.read(ref)
         if then is None:

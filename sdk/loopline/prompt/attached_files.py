@@ -19,7 +19,7 @@ from loopline.models import Attached, AttachmentSupport, one_line
 from loopline.models.tokens import estimate
 from loopline.prompt import truncation
 from loopline.prompt.truncation import escape_frame
-from loopline.timeline import Block, UserAttachment, Window, attachments
+from loopline.timeline import Block, Projection, UserAttachment, attachments
 
 _PATCH = 28
 _PATCH_TOKENS = 2
@@ -62,12 +62,12 @@ def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
 
 
 def show_file(
-    block: Block, file: UserAttachment, window: Window, load: FileLoad
+    block: Block, file: UserAttachment, window: Projection, load: FileLoad
 ) -> tuple[Attached, FileLoad]:
     """Return the file as this epoch shows it, and the load with it."""
     reason = _why_not(block, file, window, load)
     is_given = is_image_or_pdf(file) and not reason
-    line = f"[ATTACHED {block.ref}] {attachments.described(file)}"
+    line = f"[ATTACHED {block.ref}] {attachments.describe(file)}"
     attached = Attached(
         ref=block.ref,
         name=file.name,
@@ -87,7 +87,7 @@ def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
     )
 
 
-def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iterator[str]:
+def _notes(block: Block, file: UserAttachment, window: Projection, why: str) -> Iterator[str]:
     """Yield why the model does not get the file, and its text."""
     if not is_image_or_pdf(file):
         named = "Not shown: files of this type are only named."
@@ -102,20 +102,20 @@ def _notes(block: Block, file: UserAttachment, window: Window, why: str) -> Iter
         yield f"Not shown: {why}."
 
 
-def _clipped(block: Block, text: str, window: Window) -> str:
+def _clipped(block: Block, text: str, window: Projection) -> str:
     limit = min(window.result_limit, window.text_limit or window.result_limit)
     if block.turn < window.old_before:
         return escape_frame(truncation.old_text(text, block.ref, min(limit, truncation.TEXT_LIMIT)))
     return escape_frame(truncation.truncate_text(text, limit, block.ref))
 
 
-def _is_old(block: Block, file: UserAttachment, window: Window) -> bool:
+def _is_old(block: Block, file: UserAttachment, window: Projection) -> bool:
     """Return whether an image or a PDF is so old that only its name is shown."""
     old = block.turn < window.spent_before or block.seq <= window.files_cleared
     return old and is_image_or_pdf(file)
 
 
-def _why_not(block: Block, file: UserAttachment, window: Window, load: FileLoad) -> str:
+def _why_not(block: Block, file: UserAttachment, window: Projection, load: FileLoad) -> str:
     """Return why this model does not get the file, or "" if it does or if no model takes such files."""
     if _is_old(block, file, window):
         return "it came some turns ago, or room was needed"

@@ -9,7 +9,7 @@ from math import ceil
 
 from loopline.prompt.rendering import CutPoint, Rendering
 from loopline.prompt.view import View
-from loopline.timeline import Window
+from loopline.timeline import Projection
 
 TRIGGER = 0.9
 """The share of the budget above which the context is compacted."""
@@ -53,7 +53,7 @@ class Budget:
         return max(int(TARGET * self.total / self.factor) - self.fixed - self.extra(now), 0)
 
 
-def age(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Window:
+def age(window: Projection, turn: int, keep: int, intact: int, feedback: int) -> Projection:
     """Return the window for an epoch whose prefix is new anyway, with old content clipped.
 
     Turns before the newest `keep` are clipped by kind; in turns before the newest `intact`, lookups are replaced by
@@ -67,7 +67,7 @@ def age(window: Window, turn: int, keep: int, intact: int, feedback: int) -> Win
     )
 
 
-def clear_results(view: View, window: Window, budget: Budget) -> tuple[Window, bool]:
+def clear_results(view: View, window: Projection, budget: Budget) -> tuple[Projection, bool]:
     """Return the window that clears the least to reach the target, and whether it reaches it.
 
     First the results of reads are replaced by refs, then those of all calls, then images and PDFs: the oldest first,
@@ -80,15 +80,15 @@ def clear_results(view: View, window: Window, budget: Budget) -> tuple[Window, b
     if not seqs:
         return window, False
 
-    def reads(index: int) -> Window:
+    def reads(index: int) -> Projection:
         return replace(window, reads_cleared=max(window.reads_cleared, seqs[index]))
 
-    def all_results(index: int) -> Window:
+    def all_results(index: int) -> Projection:
         return replace(
             reads(len(seqs) - 1), results_cleared=max(window.results_cleared, seqs[index])
         )
 
-    def files(index: int) -> Window:
+    def files(index: int) -> Projection:
         before = seqs[index - 1] if index else 0  # what the newest round takes came after that
         return replace(all_results(len(seqs) - 1), files_cleared=max(window.files_cleared, before))
 
@@ -99,11 +99,11 @@ def clear_results(view: View, window: Window, budget: Budget) -> tuple[Window, b
     return files(len(seqs) - 1), False
 
 
-def _reaches(view: View, budget: Budget, layer: Callable[[int], Window], index: int) -> bool:
+def _reaches(view: View, budget: Budget, layer: Callable[[int], Projection], index: int) -> bool:
     return not budget.over(view.under(layer(index)), TARGET)
 
 
-def truncate(view: View, window: Window, budget: Budget) -> Window:
+def truncate(view: View, window: Projection, budget: Budget) -> Projection:
     """Return the window with fewer files and shorter texts and results, so that the prompt fits if it can."""
     window = _with_fewer_files(view, window, budget)
     limit = window.result_limit
@@ -117,10 +117,10 @@ def truncate(view: View, window: Window, budget: Budget) -> Window:
     return window
 
 
-def _with_fewer_files(view: View, window: Window, budget: Budget) -> Window:
+def _with_fewer_files(view: View, window: Projection, budget: Budget) -> Projection:
     """Return the window under which the model gets only cheap files, if that saves tokens."""
 
-    def under(tokens: int) -> Window:
+    def under(tokens: int) -> Projection:
         return replace(window, carrying=replace(window.carrying, tokens=tokens))
 
     now, tokens = view.under(window), window.carrying.tokens

@@ -18,7 +18,7 @@ from loopline.prompt.protocols import NATIVE, protocol_named
 from loopline.prompt.rendering import RENDERER, digest_text
 from loopline.prompt.trace import TRACE_LIMIT, trace
 from loopline.prompt.view import View, opens_epoch
-from loopline.timeline import Block, RoundStart, Timeline, Window
+from loopline.timeline import Block, Projection, RoundStart, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ def _traced(timeline: Timeline, block: Block, start: RoundStart, index: int) -> 
     before = [
         block_before for block_before in timeline.blocks[:index] if block_before.turn == block.turn
     ]
-    window = start.window or Window(result_limit=TRACE_LIMIT)
+    window = start.window or Projection(result_limit=TRACE_LIMIT)
     messages = tuple(trace(before, window))
     system = timeline.system_texts.get(start.system_sha256)
     digest = messages_digest(messages)
@@ -314,7 +314,7 @@ def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
         now=request.block.ts,
         turn_id="",
         plans=past.plans.open,
-        feedback=past.reactions.new_since(request.feedback_until),
+        feedback=past.reactions.new_lines_since(request.feedback_until),
         waiting=past.prompts_after(request.block.turn),
         unseen=unseen_sources(past.pool.sources, request.marked),
         room=request.round_start.tail_room,

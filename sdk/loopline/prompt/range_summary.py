@@ -196,7 +196,7 @@ def _entry_text(body: UserInput | UserAttachment | ArtifactKept | Feedback) -> s
         case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
             return text
         case UserAttachment(text=text):
-            return f"{attachments.described(body)} {text[:TEXT_LIMIT]}"
+            return f"{attachments.describe(body)} {text[:TEXT_LIMIT]}"
         case ArtifactKept(name=name, text=text):
             return f"{name}: {text}"
         case Feedback(reaction=reaction, text=text):

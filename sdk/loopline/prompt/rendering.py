@@ -38,7 +38,7 @@ from loopline.timeline import (
     Draft,
     Exit,
     Feedback,
-    Given,
+    FeedbackEntry,
     Hide,
     Imported,
     ModelOverflowed,
@@ -48,6 +48,7 @@ from loopline.timeline import (
     Plan,
     PlanAck,
     PlanHistory,
+    Projection,
     RangeSummary,
     RoundStart,
     RunChild,
@@ -70,7 +71,6 @@ from loopline.timeline import (
     UserRecalled,
     UserSteer,
     UserStop,
-    Window,
     memory_notes,
     summary_text,
 )
@@ -119,7 +119,7 @@ class Rendering:
     tail that stayed.
     """
 
-    def __init__(self, protocol: DecisionProtocol, state: RenderState, window: Window) -> None:
+    def __init__(self, protocol: DecisionProtocol, state: RenderState, window: Projection) -> None:
         self.window = window
         self.messages: list[Message] = []
         self.refs: list[str] = []
@@ -423,9 +423,9 @@ class Rendering:
             text = f"The turn ended here without an answer: {reason}."
             self._add(UserMessage(text=f"[{block.ref}]\n{text}"), block.ref)
         if self._reactions is not None:
-            self._add_feedback(self._reactions.about(block.turn))
+            self._add_feedback(self._reactions.in_force_for(block.turn))
 
-    def _add_feedback(self, reactions: Sequence[Given]) -> None:
+    def _add_feedback(self, reactions: Sequence[FeedbackEntry]) -> None:
         """Add the newest feedback about turns of this epoch, and a count of the older."""
         older = reactions[:-FEEDBACK_SHOWN]
         if older:

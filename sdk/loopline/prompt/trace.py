@@ -18,13 +18,13 @@ from loopline.timeline import (
     Draft,
     Notes,
     Notice,
+    Projection,
     ToolCalled,
     ToolResult,
     UserAttachment,
     UserFollowup,
     UserPrompt,
     UserSteer,
-    Window,
 )
 
 TRACE_LIMIT = 2_000
@@ -39,7 +39,7 @@ numbers that the results give. Where something failed or stayed open, say so."""
 TRACE_TAIL = "Write the answer now."
 
 
-def trace(blocks: Iterable[Block], window: Window) -> list[Message]:
+def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
     """Return the messages of a trace: what the user said, and each call with the beginning of its result.
 
     The window says how many characters of a result are shown, and which files the model gets.
@@ -47,9 +47,9 @@ def trace(blocks: Iterable[Block], window: Window) -> list[Message]:
     return list(_messages(blocks, window))
 
 
-def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport) -> Window:
+def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport) -> Projection:
     """Return the window of a trace that fits so many tokens: up to 2,000 characters a result, and what files fit."""
-    window = Window(result_limit=TRACE_LIMIT, carrying=carrying)
+    window = Projection(result_limit=TRACE_LIMIT, carrying=carrying)
     while _exceeds(blocks, window, room) and window.result_limit > SHORTEST_TRACE:
         window = replace(window, result_limit=window.result_limit // 2)
     if carrying.tokens and _exceeds(blocks, window, room):
@@ -57,11 +57,11 @@ def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport
     return window
 
 
-def _exceeds(blocks: Sequence[Block], window: Window, room: int) -> bool:
+def _exceeds(blocks: Sequence[Block], window: Projection, room: int) -> bool:
     return sum(map(cost, trace(blocks, window))) > room
 
 
-def _messages(blocks: Iterable[Block], window: Window) -> Iterable[Message]:
+def _messages(blocks: Iterable[Block], window: Projection) -> Iterable[Message]:
     calls: dict[str, ToolCalled] = {}
     load = attached_files.FileLoad()
     for block in blocks:

@@ -11,7 +11,7 @@ from loopline.models import Message
 from loopline.prompt.protocols import DecisionProtocol
 from loopline.prompt.render_state import RenderState
 from loopline.prompt.rendering import Rendering
-from loopline.timeline import Block, RangeSummary, RoundStart, Window, input_seq_of
+from loopline.timeline import Block, Projection, RangeSummary, RoundStart, input_seq_of
 
 
 class View:
@@ -31,7 +31,7 @@ class View:
         self.protocol = protocol
         self.state: RenderState = RenderState(learned)
         self.seq: int = 0
-        self.rendering: Rendering = Rendering(protocol, self.state, Window())
+        self.rendering: Rendering = Rendering(protocol, self.state, Projection())
         self._blocks: list[Block] = []
         self._candidate: Rendering | None = None
         self.extend(blocks)
@@ -42,7 +42,7 @@ class View:
         return self.rendering.messages
 
     @property
-    def window(self) -> Window:
+    def window(self) -> Projection:
         """Return what the present epoch shows of the blocks before it."""
         return self.rendering.window
 
@@ -74,13 +74,13 @@ class View:
         self._blocks += fresh[start:]
         self._candidate = None
 
-    def under(self, window: Window) -> Rendering:
+    def under(self, window: Projection) -> Rendering:
         """Return the messages under another window; the last one tried is kept until it is opened."""
         if self._candidate is None or self._candidate.window != window:
             self._candidate = self._rendered(window)
         return self._candidate
 
-    def _rendered(self, window: Window) -> Rendering:
+    def _rendered(self, window: Projection) -> Rendering:
         rendering = Rendering(self.protocol, self.state, window)
         for block in self._blocks:
             if block.seq > window.start:
@@ -88,7 +88,7 @@ class View:
         rendering.last_tail = 0  # nothing of another epoch has been written yet
         return rendering
 
-    def unused_summary(self, window: Window) -> Window | None:
+    def unused_summary(self, window: Projection) -> Projection | None:
         """Return the window with a summary newer than its own, or None if there is none."""
         match self.state.newest_summary:
             case Block(body=RangeSummary(covers=covers), seq=seq) if seq > window.summary:
@@ -96,7 +96,7 @@ class View:
             case _:
                 return None
 
-    def rendered_blocks(self, window: Window, until: int) -> Sequence[Block]:
+    def rendered_blocks(self, window: Projection, until: int) -> Sequence[Block]:
         """Return the blocks that are rendered under a window, up to a seq, without input that waits there."""
         inputs, taken_by = self.state.inputs, self.state.taken_at
         lately = takewhile(lambda item: item[1] > window.start, reversed(taken_by.items()))
@@ -121,7 +121,7 @@ class View:
     def _reopen(self, opener: Block, between: Sequence[Block]) -> None:
         """Render the blocks as the round asks; `between` came after the windows that were tried."""
         match opener.body:
-            case RoundStart(window=Window() as window):
+            case RoundStart(window=Projection() as window):
                 self._blocks = [block for block in self._blocks if block.seq > window.start]
                 if self._candidate is None or self._candidate.window != window:
                     self.rendering = self._rendered(window)
@@ -136,7 +136,7 @@ class View:
 def opens_epoch(block: Block) -> bool:
     """Return whether the block begins a round that renders what was before it anew."""
     match block.body:
-        case RoundStart(window=Window(), shows="context"):
+        case RoundStart(window=Projection(), shows="context"):
             return True
         case _:
             return False

@@ -27,11 +27,11 @@ from loopline.timeline import (
     ToolPending,
     Turn,
     TurnResult,
+    child_depth,
     child_name,
     citations,
-    depth,
 )
-from loopline.timeline.tasks import computed, settled
+from loopline.timeline.tasks import compute, finish
 from loopline.tools import AskUser, ChildTask, Emission
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class _ChildListener:
         newest = max(self.sources, default=0)
         answer, marks = result.answer, citations.Marks(self.sources)
         found = partial(citations.resolve, answer, marks, newest=newest)
-        return replace(result, answer=await computed(found, characters=len(answer)))
+        return replace(result, answer=await compute(found, characters=len(answer)))
 
 
 class Children:
@@ -128,9 +128,9 @@ class Children:
         most = self._options.max_depth
         if run is None:
             raise ToolError("no child run can be begun here: nothing runs them")
-        if depth(here) >= most:
+        if child_depth(here) >= most:
             raise ToolError(
-                f"{here!r} may begin no child run: it is {depth(here)} below a conversation, "
+                f"{here!r} may begin no child run: it is {child_depth(here)} below a conversation, "
                 f"and max_depth is {most}"
             )
         deadline = self._options.deadline_seconds
@@ -231,7 +231,7 @@ class Children:
 
     def _answer(self, name: str) -> ChildAnswer | None:
         turn = self._recorder.turn
-        pending, given = turn.waiting.get(self._call_id), turn.answers.get(self._call_id)
+        pending, given = turn.pending.get(self._call_id), turn.answers.get(self._call_id)
         if pending is None or given is None or not pending.child:
             return None
         match parse(pending.child):
@@ -307,7 +307,7 @@ class Outbox:
         """
         self._closed = True
         if self._last is not None:
-            await settled(asyncio.gather(self._last, return_exceptions=True))
+            await finish(asyncio.gather(self._last, return_exceptions=True))
         if self._failure is not None:
             raise self._failure
 

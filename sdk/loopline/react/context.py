@@ -48,9 +48,9 @@ from loopline.timeline import (
     ModelOverflowed,
     RoundStart,
     checkpoint,
-    place_for,
+    checkpoint_seq,
 )
-from loopline.timeline.tasks import computed
+from loopline.timeline.tasks import compute
 from loopline.tools import ToolSet
 
 RENDERED_INLINE = 100
@@ -127,7 +127,7 @@ class Context:
             self._recorder, self._all_tools, self._instructions, self.protocol, self._typed_answer
         )
         self._offering = self._offered_tools.current
-        self.view: View = timeline.folded(
+        self.view: View = timeline.fold(
             View,
             f"view.{self.protocol.name}",
             lambda: View(encodes, learned=timeline.base.learned),
@@ -209,9 +209,9 @@ class Context:
         recorder.round = iteration.decisions + 1
         fresh = recorder.timeline.after(self.view.seq)
         if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
-            await computed(partial(self.view.extend, fresh))
+            await compute(partial(self.view.extend, fresh))
         self._extend()
-        begun = recorder.turn.undecided
+        begun = recorder.turn.open_round
         self._offering = self._trace_offering if iteration.traces else self._offered_tools.current
         self._trace = None
         if iteration.traces:
@@ -316,7 +316,7 @@ class Context:
         Raises:
             ModelError: it cannot be made to fit.
         """
-        begun = self._recorder.turn.undecided
+        begun = self._recorder.turn.open_round
         prompt = Prompt(
             system=self._offering.system,
             tools=self._offering.specs,
@@ -433,7 +433,7 @@ class Context:
             answer_by=way,
             schema_sha256=schema,
         )
-        made = await computed(partial(self._checkpoints, window.start)) if changed else ()
+        made = await compute(partial(self._checkpoints, window.start)) if changed else ()
         await self._recorder.record(start, *made)
         self._extend()
 
@@ -451,7 +451,7 @@ class Context:
     def _checkpoints(self, start: int) -> Sequence[Body]:
         """From where to open the conversation, now that prompts show nothing up to a place."""
         timeline = self._recorder.timeline
-        covers, before = place_for(timeline, start), timeline.checkpoint
+        covers, before = checkpoint_seq(timeline, start), timeline.checkpoint
         facts = RenderState(before.learned)
         for block in timeline.between(before.covers, covers):
             facts.take(block)
@@ -473,7 +473,7 @@ class Context:
             now=self._local_time(stays=stays),
             turn_id=f"turn_{self._recorder.number}{'' if stays else self._running()}",
             plans=timeline.plans.open,
-            feedback=timeline.reactions.new_since(now.window.feedback),
+            feedback=timeline.reactions.new_lines_since(now.window.feedback),
             unseen=unseen_sources(timeline.pool.sources, now.named_sources),
             waiting=timeline.prompts_after(self._recorder.number),
             room=room,

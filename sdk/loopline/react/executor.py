@@ -87,7 +87,7 @@ class ToolExecutor:
         turn = self._recorder.turn
         run = list[ToolCalled]()
         for call in list(turn.open_calls.values()):
-            waiting, answer = turn.waiting.get(call.call_id), turn.answers.get(call.call_id)
+            waiting, answer = turn.pending.get(call.call_id), turn.answers.get(call.call_id)
             if waiting is not None and answer is None:
                 continue
             if answer is not None and _is_own_question(waiting):
@@ -231,8 +231,8 @@ class ToolExecutor:
     def _is_blocked(self, parsed: CheckedCall) -> bool:
         """Whether an earlier call that conflicts waits for leave, or for one that does."""
         turn = self._recorder.turn
-        asked = {call_id for call_id, one in turn.waiting.items() if one.kind == "question"}
-        if turn.waiting.keys() <= asked | turn.answers.keys():
+        asked = {call_id for call_id, one in turn.pending.items() if one.kind == "question"}
+        if turn.pending.keys() <= asked | turn.answers.keys():
             return False
         for call in turn.open_calls.values():
             if call.call_id == parsed.call.call_id:
@@ -282,7 +282,7 @@ class ToolExecutor:
                 running = self._running[call.call_id]
                 started = ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
                 # It may have been cut off while others were recorded before it.
-                await self._recorder.record_made(lambda _: () if running.cause else (started,))
+                await self._recorder.record_from(lambda _: () if running.cause else (started,))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
         made = self._tool_call(parsed, tool.effect, children)
@@ -374,7 +374,7 @@ class ToolExecutor:
         number = self._recorder.number
         answer = answer_text(outcome.answer, self._runtime.output)
         kept = truncate_outcome(outcome, self._runtime.options.result_bytes)
-        await self._recorder.record_made(
+        await self._recorder.record_from(
             lambda timeline: result_bodies(
                 call, kept, elapsed_ms, timeline, number, ran_with, answer
             )

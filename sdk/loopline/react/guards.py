@@ -325,7 +325,7 @@ class CallChecker:
         if isinstance(tool, LooplineError) or guards is None or guarded is None:
             return parsed
         turn = self._recorder.turn
-        answer, waiting = turn.answers.get(call.call_id), turn.waiting.get(call.call_id)
+        answer, waiting = turn.answers.get(call.call_id), turn.pending.get(call.call_id)
         same = waiting is not None and waiting.digest == approval_digest(call)
         agreed = same and answer is not None and is_approval(answer.value)
         agreed = agreed or call.call_id in turn.started  # what its children do is carried on
@@ -361,7 +361,7 @@ class CallChecker:
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
         since = dropwhile(lambda one: one.call_id != call.call_id, batch)
-        return turn.made - Counter(one.tool for one in since)
+        return turn.call_counts - Counter(one.tool for one in since)
 
     async def filter_result(self, judged: CheckedCall, outcome: Outcome) -> Outcome:
         """The outcome as the guards let the model read it: its text, and that of each section."""

@@ -133,7 +133,7 @@ class Interrupter:
         seen = 0
         while True:
             try:
-                newest = await self._recorder.steered_since(seen)
+                newest = await self._recorder.newest_steer_after(seen)
             except StoreBusy:  # whoever keeps it busy lets go in the end
                 newest = seen
             if newest > seen:

@@ -39,7 +39,7 @@ from loopline.timeline import (
     plan,
     turn_id,
 )
-from loopline.timeline.tasks import computed
+from loopline.timeline.tasks import compute
 from loopline.tools import Outcome, ResultSection
 
 NO_OUTPUT = "(it succeeded, and gave no output)"
@@ -83,7 +83,7 @@ def result_bodies(
 ) -> list[Body]:
     """The result of a call with the sources it adds, numbered, what it keeps, and the answer it gives."""
     cited = [section.source for section in outcome.sections if section.source]
-    sids, added = timeline.pool.number([*cited, *outcome.sources])
+    sids, added = timeline.pool.assign_numbers([*cited, *outcome.sources])
     kept: list[Body] = []
     artifact = ""
     if outcome.artifact is not None:
@@ -129,7 +129,7 @@ async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) 
     current, snapshot = timeline.plans.current, None
     if current and notes:
         found = partial(plan.acknowledge, current, notes, moment)
-        snapshot = await computed(found, characters=len(notes))
+        snapshot = await compute(found, characters=len(notes))
     if current is None or snapshot is None:
         return []
     changes: dict[str, StepStatus] = {
@@ -185,9 +185,9 @@ async def make_completion(
     One that is a value of the `output` type has the digest of its schema.
     """
     pool = timeline.pool
-    found = partial(citations.cited, text, newest=pool.newest)
-    sids = await computed(found, characters=len(text))
-    is_value = output is not None and await computed(
+    found = partial(citations.cited_sids, text, newest=pool.newest)
+    sids = await compute(found, characters=len(text))
+    is_value = output is not None and await compute(
         partial(output.reads, text.strip()), characters=len(text)
     )
     return Completion(

@@ -16,7 +16,7 @@ from loopline.errors import (
     StoreError,
 )
 from loopline.models import Model, Prompt, Reply, TextDelta
-from loopline.timeline.tasks import MANY_CHARACTERS, in_parts
+from loopline.timeline.tasks import LONG_TEXT, text_parts
 
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
@@ -88,8 +88,8 @@ async def _attempt(model: Model, prompt: Prompt, hear: Callable[[TextDelta], Non
     try:
         async for piece in pieces:
             match piece:
-                case TextDelta(text=text) if len(text) > MANY_CHARACTERS:
-                    async for part in in_parts(text):
+                case TextDelta(text=text) if len(text) > LONG_TEXT:
+                    async for part in text_parts(text):
                         hear(replace(piece, text=part))
                 case TextDelta():
                     hear(piece)

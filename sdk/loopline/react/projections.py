@@ -44,15 +44,15 @@ from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (
     Body,
     PlanHistory,
+    Projection,
     RangeSummary,
     RoundStart,
     SummaryHint,
     SystemMessage,
-    Window,
     plan,
     turn_id,
 )
-from loopline.timeline.tasks import computed
+from loopline.timeline.tasks import compute
 
 PRUNE_BUFFER_SECONDS = 10
 """So long before the provider's cache is cold it counts as cold."""
@@ -65,7 +65,7 @@ THINKING_ROOM = 8_000
 class _Reduction:
     """A smaller window, what the request costs under it, and how it is told."""
 
-    window: Window
+    window: Projection
     cost: int
     named: str
     enough: bool = True
@@ -78,7 +78,7 @@ class _SummaryTask:
     `messages` is None when they are longer than the model's window.
     """
 
-    window: Window
+    window: Projection
     covered: SummaryRange
     hint: SummaryHint
     messages: Sequence[Message] | None
@@ -96,12 +96,12 @@ class ProjectionPlanner:
     offering: ToolOffering
     answer: TypedAnswer | None
 
-    async def choose(self, budget: Budget) -> tuple[Window, list[str]]:
+    async def choose(self, budget: Budget) -> tuple[Projection, list[str]]:
         """The window of the round, and what opens an epoch with it, if anything does."""
         view, window, causes = self.view, self.view.window, list[str]()
         changes = self._change_causes()
         if changes or self._cache_is_cold() or view.state.last_hide > window.hides:
-            window, causes = await computed(partial(self._after_changes, changes))
+            window, causes = await compute(partial(self._after_changes, changes))
         now = view.rendering if window == view.window else view.under(window)
         if budget.over(now, TRIGGER):
             smaller = await self._compact(window, budget)
@@ -110,10 +110,10 @@ class ProjectionPlanner:
         elif causes == ["prune"]:
             await self._record_prune(window)
         if window != view.window:
-            await computed(partial(view.under, window))  # so that opening it costs nothing
+            await compute(partial(view.under, window))  # so that opening it costs nothing
         return window, causes
 
-    def _after_changes(self, changes: list[str]) -> tuple[Window, list[str]]:
+    def _after_changes(self, changes: list[str]) -> tuple[Projection, list[str]]:
         """The window that goes with what has changed, and what has."""
         window, causes = self.view.window, changes
         if causes == ["start"]:
@@ -134,11 +134,11 @@ class ProjectionPlanner:
             self.view.under(window)
         return window, causes
 
-    async def _record_prune(self, window: Window) -> None:
+    async def _record_prune(self, window: Projection) -> None:
         """Say that something is no longer shown, if so: feedback alone takes nothing away."""
         before = self.view.window
         alike = replace(window, feedback=before.feedback, unbound=before.unbound)
-        if (await computed(partial(self.view.under, alike))).tokens < self.view.rendering.tokens:
+        if (await compute(partial(self.view.under, alike))).tokens < self.view.rendering.tokens:
             text = (
                 "The provider's cache was cold, so what old turns looked up is now only named: "
                 "each line says which ref react.read restores."
@@ -165,9 +165,9 @@ class ProjectionPlanner:
         known, now = self.view.window.carrying, self.model.capabilities.attachment_support
         return replace(known, tokens=now.tokens) != now
 
-    def _age(self, window: Window) -> Window:
+    def _age(self, window: Projection) -> Projection:
         newest, most = (
-            self.runtime.recorder.timeline.reactions.newest,
+            self.runtime.recorder.timeline.reactions.newest_seq,
             self.runtime.options.result_characters,
         )
         return age(
@@ -178,14 +178,14 @@ class ProjectionPlanner:
             newest,
         )
 
-    def _without_reasoning(self, window: Window) -> Window:
+    def _without_reasoning(self, window: Projection) -> Projection:
         """The window in another prompt than before, behind which no thinking so far belongs."""
         return replace(window, unbound=self.view.seq)
 
     def _cache_is_cold(self) -> bool:
         """Whether the provider has forgotten the prompt of the round before."""
         last, ttl = (
-            self.runtime.recorder.timeline.last_asked,
+            self.runtime.recorder.timeline.last_request,
             self.runtime.options.cache_ttl_seconds,
         )
         if last is None or not ttl:
@@ -197,32 +197,32 @@ class ProjectionPlanner:
                 pass
         return self.runtime.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
 
-    def _is_worth_pruning(self, pruned: Window) -> bool:
+    def _is_worth_pruning(self, pruned: Projection) -> bool:
         """Whether the window makes the prompt smaller, or puts feedback where it belongs."""
         if pruned == self.view.window:
             return False
         smaller = self.view.under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compact(self, given: Window, budget: Budget) -> Window:
+    async def _compact(self, given: Projection, budget: Budget) -> Projection:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
         view, window = self.view, self._without_reasoning(self._age(given))
         before = budget.cost(view.rendering)
         self.runtime.listen(
             Delta(type="compaction", channel="context", text=f"about {before} tokens")
         )
-        lighter = await computed(partial(self._clear_least, given, window, budget))
+        lighter = await compute(partial(self._clear_least, given, window, budget))
         if lighter.enough:
             await self._record([self._compaction_message(before, lighter.named, lighter.cost)])
             return lighter.window
         summed = await self._summarize(window, budget, before)
-        shorter = await computed(partial(_shorten, view, summed or window, budget))
+        shorter = await compute(partial(_shorten, view, summed or window, budget))
         if summed is None and shorter.window != given:
             await self._record([self._compaction_message(before, shorter.named, shorter.cost)])
-            return await computed(partial(truncate, view, shorter.window, budget))
+            return await compute(partial(truncate, view, shorter.window, budget))
         return shorter.window
 
-    def _clear_least(self, given: Window, window: Window, budget: Budget) -> _Reduction:
+    def _clear_least(self, given: Projection, window: Projection, budget: Budget) -> _Reduction:
         """The window with as little cleared as is enough, if that can be."""
         view = self.view
         smaller, enough = clear_results(view, window, budget)
@@ -234,19 +234,21 @@ class ProjectionPlanner:
             named = "what was thought in earlier rounds is no longer shown"
         return _Reduction(smaller, budget.cost(view.under(smaller)), named, enough=enough)
 
-    async def _summarize(self, window: Window, budget: Budget, before: int) -> Window | None:
+    async def _summarize(
+        self, window: Projection, budget: Budget, before: int
+    ) -> Projection | None:
         """The window under which a new summary stands for all but the newest rounds.
 
         One that was recorded before a cut, and never used, is used first.
         """
-        task = await computed(partial(self._plan_summary, window, budget))
+        task = await compute(partial(self._plan_summary, window, budget))
         if not isinstance(task, _SummaryTask):
             return task
         covered, view = task.covered, self.view
         written = await self._write_summary(task.messages, summary_instructions(task.hint))
         made = partial(summarize, covered, written, task.hint, self.runtime.recorder.timeline)
         summary = replace(
-            await computed(made),
+            await compute(made),
             messages_before=task.shown,
             messages_after=task.shown - covered.cut.messages + 1,
         )
@@ -259,7 +261,7 @@ class ProjectionPlanner:
         seq = recorded.seq if recorded else 0
         return replace(task.window, summary=seq, start=covered.cut.seq)
 
-    def _plan_summary(self, window: Window, budget: Budget) -> _SummaryTask | Window | None:
+    def _plan_summary(self, window: Projection, budget: Budget) -> _SummaryTask | Projection | None:
         """What is to be summed up, or the window of a summary that stands ready; None when there is neither."""
         view = self.view
         unused = view.unused_summary(window)
@@ -276,7 +278,7 @@ class ProjectionPlanner:
         return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
     def _summary_messages(
-        self, window: Window, cut: CutPoint, asked: str, budget: Budget
+        self, window: Projection, cut: CutPoint, asked: str, budget: Budget
     ) -> Sequence[Message] | None:
         """The messages before a cut, with their thinking as the provider's cache has them, else without.
 
@@ -289,7 +291,7 @@ class ProjectionPlanner:
                     return shown.messages[: one.messages]
         return None
 
-    def _coverage(self, window: Window, now: Rendering, budget: Budget) -> SummaryRange | None:
+    def _coverage(self, window: Projection, now: Rendering, budget: Budget) -> SummaryRange | None:
         """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
         view, room = self.view, budget.room(now)
         if not now.cuts:
@@ -389,7 +391,7 @@ class ProjectionPlanner:
         self.view.extend(self.runtime.recorder.timeline.after(self.view.seq))
 
 
-def _shorten(view: View, window: Window, budget: Budget) -> _Reduction:
+def _shorten(view: View, window: Projection, budget: Budget) -> _Reduction:
     """The window under which the prompt fits, with texts cut where clearing is not enough."""
     if budget.over(view.under(window), TRIGGER):
         window, _ = clear_results(view, window, budget)

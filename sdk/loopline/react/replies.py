@@ -35,8 +35,8 @@ from loopline.prompt import (
     Malformed,
     Piece,
 )
-from loopline.timeline import Body, Completion, Draft, Notes, Pool, Thinking, citations, plan
-from loopline.timeline.tasks import computed, in_parts
+from loopline.timeline import Body, Completion, Draft, Notes, SourcePool, Thinking, citations, plan
+from loopline.timeline.tasks import compute, text_parts
 
 ANSWER_TOOL = "react.answer"
 """The tool whose arguments are the answer; it is never run."""
@@ -212,7 +212,7 @@ class ReplyReader:
     async def read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
         """Return the reply with its thinking, what it decides, and the marks that led its answer."""
         size = len(self.before) + len(reply.text)
-        return await computed(partial(self._read, reply), characters=size)
+        return await compute(partial(self._read, reply), characters=size)
 
     def _read(self, reply: Reply) -> tuple[Reply, DecodedReply, str]:
         read = self._decode(reply)
@@ -287,7 +287,7 @@ class CitationFilter:
     the answer passes as it is. One stands for one reply: `close` gives out what is held back.
     """
 
-    def __init__(self, listen: EventSink, pool: Pool) -> None:
+    def __init__(self, listen: EventSink, pool: SourcePool) -> None:
         self._listen = listen
         self._pool = pool
         self._attempt = 1
@@ -358,13 +358,13 @@ class ChannelTexts:
         self.attempt, self.written = attempt, written
         self._align(texts)
 
-    async def settle(self, bodies: Iterable[Body], pool: Pool) -> None:
+    async def settle(self, bodies: Iterable[Body], pool: SourcePool) -> None:
         """Have each channel hold the text of what is about to be recorded, and nothing else."""
         self._align(await self._recorded_texts(bodies, pool))
         self._texts.clear()
         self.written = []
 
-    async def settle_partial(self, bodies: Iterable[Body], pool: Pool) -> None:
+    async def settle_partial(self, bodies: Iterable[Body], pool: SourcePool) -> None:
         """Settle a reply that was cut off: its thinking is whole, and the next reply goes on with the rest."""
         stored = await self._recorded_texts(bodies, pool)
         if "thinking" in stored:
@@ -382,7 +382,7 @@ class ChannelTexts:
             if rest := text[len(before) :]:
                 self._listen(Delta(type="delta", channel=channel, text=rest, attempt=self.attempt))
 
-    async def _recorded_texts(self, bodies: Iterable[Body], pool: Pool) -> dict[str, str]:
+    async def _recorded_texts(self, bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
         """The texts of bodies by channel; a draft is heard where it was no answer from the beginning."""
         texts: dict[str, str] = {}
         for body in bodies:
@@ -394,7 +394,7 @@ class ChannelTexts:
                 case Completion(text=text):
                     marks = citations.Marks(pool.sources)
                     shown = partial(citations.resolve, text, marks, newest=pool.newest)
-                    texts["answer"] = await computed(shown, characters=len(text))
+                    texts["answer"] = await compute(shown, characters=len(text))
                 case Draft(text=text) if "draft" in self:
                     texts["draft"] = text.strip()
                 case _:
@@ -412,7 +412,7 @@ class ReplyFormat:
     """
 
     protocol: DecisionProtocol
-    pool: Pool
+    pool: SourcePool
     steps: int = 0
     before: str = ""
     is_draft: bool = False
@@ -456,7 +456,7 @@ class ReplyStream:
         """Hear what was written before the reply, which listeners may have."""
         self._attempt = attempt
         self._renew()
-        async for part in in_parts(self._reading.before):
+        async for part in text_parts(self._reading.before):
             self._feed(self._splitter.feed(part))
         self._texts.begin(self._target.texts, self._written, attempt)
         self._target = self._texts

@@ -84,7 +84,7 @@ from loopline.timeline import (
     TurnResult,
     UserSteer,
 )
-from loopline.timeline.tasks import is_long, settled
+from loopline.timeline.tasks import finish, is_long
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 
@@ -154,7 +154,7 @@ class React(Generic[T_co]):
             await self._executor.settle()
             recorder.answers += 1
             ended = self._paused() or recorded_end(recorder.turn, recorder.answers)
-            if ended is None and recorder.turn.given_answer is None:
+            if ended is None and recorder.turn.tool_answer is None:
                 await self._select_tools()
             while ended is None:
                 ended = await self._given() or await self._step()
@@ -186,10 +186,10 @@ class React(Generic[T_co]):
 
     def _paused(self) -> LoopEnd | None:
         turn = self._recorder.turn
-        return LoopEnd("paused") if any(one not in turn.answers for one in turn.waiting) else None
+        return LoopEnd("paused") if any(one not in turn.answers for one in turn.pending) else None
 
     async def _given(self) -> LoopEnd | None:
-        recorder, text = self._recorder, self._recorder.turn.given_answer
+        recorder, text = self._recorder, self._recorder.turn.tool_answer
         if text is None:
             return None
         await recorder.catch_up()
@@ -237,7 +237,7 @@ class React(Generic[T_co]):
 
     async def _tell(self, code: str, text: str) -> None:
         told = notice_bodies(code, text)
-        if told and code not in self._recorder.turn.told:
+        if told and code not in self._recorder.turn.notice_codes:
             await self._recorder.record(*told)
 
     async def _route(self, state: ReactStateV2, reply: Reply) -> LoopEnd | None:
@@ -293,7 +293,7 @@ class React(Generic[T_co]):
             RequestSkipped: there is nothing to decide, or too little left to ask.
             ModelError: no model of the chain can be asked.
         """
-        place, shrunk = min(self._recorder.turn.place, len(self._models) - 1), False
+        place, shrunk = min(self._recorder.turn.model_index, len(self._models) - 1), False
         while True:
             self._context.use(self._models[place])
             state = self.state
@@ -370,7 +370,7 @@ class React(Generic[T_co]):
         A cancellation that arrives meanwhile is raised once it is recorded.
         """
         if any(isinstance(body, Completion) and is_long(body.text) for body in bodies):
-            await settled(asyncio.ensure_future(self._settle(bodies)))
+            await finish(asyncio.ensure_future(self._settle(bodies)))
         else:
             await self._settle(bodies)
 

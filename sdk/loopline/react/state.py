@@ -63,8 +63,8 @@ class ReactStateV2:
         least = options.min_rounds
         if most is not None and not options.early_stop:
             least = most
-        if turn.steered is not None:
-            left = turn.steered + STEER_ROUNDS
+        if turn.steered_at_round is not None:
+            left = turn.steered_at_round + STEER_ROUNDS
             most = left if most is None else min(most, left)
             least = 1
         return cls(
@@ -73,9 +73,9 @@ class ReactStateV2:
             min_rounds=least if most is None else min(least, most),
             malformed=turn.malformed,
             cut_off=turn.cut_off,
-            steered=turn.steered is not None,
+            steered=turn.steered_at_round is not None,
             batches=turn.batches,
-            notices=turn.notices,
+            notices=turn.notice_counts,
             usage=turn.usage,
             cost=turn.cost,
             elapsed_seconds=elapsed_seconds,

@@ -19,7 +19,7 @@ from loopline.reader.reader import (
     KnowledgeRead,
     Reader,
 )
-from loopline.timeline import iso
+from loopline.timeline import iso_time
 
 __all__ = [
     "ConversationLookup",
@@ -35,7 +35,7 @@ __all__ = [
     "heads_text",
     "import_actions",
     "import_mark",
-    "iso",
+    "iso_time",
     "page_document",
     "passage_source",
     "read_document",

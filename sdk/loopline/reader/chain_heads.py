@@ -116,7 +116,7 @@ def _link(row: Json, place: int) -> Link:
     try:
         link = block_link(block_at(row, seq)[0], digest)
     except DocumentError:
-        return Link(seq=place, place=b"", body=b"", digest=digest)
+        return Link(seq=place, position=b"", body=b"", digest=digest)
     return replace(link, seq=place)
 
 

@@ -15,10 +15,10 @@ from loopline.timeline import (
     PlanSnapshot,
     SourceAdded,
     Timeline,
-    block_object,
-    encode_whole,
+    block_document,
+    encode_full,
     feedback,
-    iso,
+    iso_time,
     memory_notes,
     plan,
 )
@@ -30,7 +30,7 @@ VERSION = 1
 def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
     """Every block in order, and what the conversation is called; child runs are only named."""
     blocks: list[Json] = [
-        {**block_object(block), "digest": digest.hex()}
+        {**block_document(block), "digest": digest.hex()}
         for block, digest in zip(timeline, digests(timeline), strict=True)
     ]
     elsewhere: list[Json] = [*children(timeline)]
@@ -39,8 +39,8 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
         "version": VERSION,
         "conversation_id": summary.conversation.name if summary else "",
         "conversation_title": summary.title if summary else "",
-        "conversation_started_at": iso(first.ts) if first else "",
-        "last_activity_at": iso(last.ts) if last else "",
+        "conversation_started_at": iso_time(first.ts) if first else "",
+        "last_activity_at": iso_time(last.ts) if last else "",
         "turn_ids": [f"turn_{number}" for number in timeline.turns],
         **({"children_not_included": elsewhere} if elsewhere else {}),
         "blocks": blocks,
@@ -56,13 +56,13 @@ def page_document(
     blocks: Sequence[Block], summary: ConversationSummary, next_after: int | None
 ) -> JsonObject:
     """Some blocks of a conversation, and after which place there are more; None when there are none."""
-    page: list[Json] = [block_object(block) for block in blocks]
+    page: list[Json] = [block_document(block) for block in blocks]
     return {
         "version": VERSION,
         "conversation_id": summary.conversation.name,
         "conversation_title": summary.title,
-        "conversation_started_at": iso(summary.started_at),
-        "last_activity_at": iso(summary.last_activity_at),
+        "conversation_started_at": iso_time(summary.started_at),
+        "last_activity_at": iso_time(summary.last_activity_at),
         "turn_ids": [f"turn_{number}" for number in range(1, summary.turns + 1)],
         "blocks": page,
         "next_after": next_after,
@@ -87,9 +87,9 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
         KeyError: there is none.
     """
     source = timeline.pool.sources[sid]
-    kept = timeline.kept.get(source.url)
+    kept = timeline.kept_texts.get(source.url)
     text = without_base64(kept.text if kept else source.text, source.url)
-    stored = encode_whole(SourceAdded(sid=sid, source=source))
+    stored = encode_full(SourceAdded(sid=sid, source=source))
     fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
     return {"sid": sid, **fields, "text": text}
 
@@ -103,7 +103,7 @@ def plan_list(blocks: Iterable[Block]) -> str:
                 latest[snapshot.plan_id] = snapshot
             case _:
                 pass
-    return "\n".join(map(plan.in_a_line, latest.values())) or "no plans"
+    return "\n".join(map(plan.plan_line, latest.values())) or "no plans"
 
 
 def note_list(blocks: Iterable[Block]) -> str:
@@ -115,5 +115,8 @@ def note_list(blocks: Iterable[Block]) -> str:
 def feedback_list(blocks: Iterable[Block]) -> str:
     """Return a line for each feedback of these blocks that counts, with the ref of its block."""
     reactions = feedback.fold(blocks)
-    given = sorted([*reactions.users.values(), *reactions.machines], key=lambda one: one.block.seq)
+    given = sorted(
+        [*reactions.user_reactions.values(), *reactions.machine_feedback],
+        key=lambda one: one.block.seq,
+    )
     return "\n".join(f"{one.block.ref} {one.line()}" for one in given) or "no feedback"

@@ -14,13 +14,13 @@ from loopline.timeline import (
     Body,
     Checkpoint,
     Completion,
+    Projection,
     RangeSummary,
     RoundStart,
     SourceAdded,
     Unknown,
     UserRecalled,
-    Window,
-    encode_whole,
+    encode_full,
 )
 
 MOST = 2**53
@@ -52,7 +52,7 @@ def number_fault(blocks: Sequence[Block]) -> tuple[int, str] | None:
 
 
 def _whole(body: Body) -> Json:
-    written: Json = None if isinstance(body, Unknown) else json.loads(encode_whole(body))
+    written: Json = None if isinstance(body, Unknown) else json.loads(encode_full(body))
     return written
 
 
@@ -98,7 +98,7 @@ def _faults(block: Block, known: _Known) -> Iterator[str]:
             yield from _pool_faults(block, known)
 
 
-def _window_faults(window: Window, turn: int, before: int) -> Iterator[str]:
+def _window_faults(window: Projection, turn: int, before: int) -> Iterator[str]:
     places = {
         "summary": window.summary,
         "start": window.start,

@@ -35,7 +35,7 @@ from loopline.timeline import (
     body_types,
     child_action,
     decode,
-    encode_whole,
+    encode_full,
     input_seq_of,
     is_child_of,
     parent_name,
@@ -161,7 +161,7 @@ def block_at(row: Json, place: int) -> tuple[Block, Json]:
 def _check_fields(body: Body, given: Json, at: str) -> None:
     """Check that nothing is given of which the body has taken no note."""
     if not isinstance(body, Unknown):
-        whole: Json = json.loads(encode_whole(body))
+        whole: Json = json.loads(encode_full(body))
         path = _unknown_field(given, whole, f"{at}.body")
         if path:
             raise DocumentError(f"{path}: a {body.type} has no such field")
@@ -351,7 +351,7 @@ def import_actions(blocks: Sequence[Block], name: str) -> list[ImportedAction]:
         if parent is not None
         else []
     )
-    turns = [*timeline.cut, *timeline.unbegun]
+    turns = [*timeline.resumable, *timeline.queued]
     return [*children, *map(_turn_action, turns), *_repository_actions(timeline)]
 
 

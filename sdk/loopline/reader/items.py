@@ -12,7 +12,7 @@ from loopline.errors import RefError
 from loopline.knowledge import Passage
 from loopline.models import Json, JsonObject, dumps
 from loopline.models.tokens import estimate
-from loopline.refs import Characters, KnowledgeRef, Lines, Span, Spanned, parse, spanned
+from loopline.refs import Characters, KnowledgeRef, Lines, Span, SpannedRef, parse, with_span
 from loopline.search import split_lines
 from loopline.timeline import (
     ArtifactKept,
@@ -58,7 +58,7 @@ from loopline.timeline import (
     UserStop,
     attachments,
     encode,
-    encode_whole,
+    encode_full,
     summary_text,
 )
 
@@ -144,7 +144,7 @@ def text_of(block: Block) -> tuple[str, str]:
     """The text of a block and its MIME type."""
     match block.body:
         case UserAttachment(text=text, mime=mime) as file:
-            return text or attachments.described(file), mime
+            return text or attachments.describe(file), mime
         case (
             UserPrompt(text=text)
             | UserFollowup(text=text)
@@ -171,7 +171,7 @@ def text_of(block: Block) -> tuple[str, str]:
         case Feedback(reaction=reaction, text=text):
             return f"{reaction or 'taken back'}\n{text}".strip(), "text/plain"
         case Plan(snapshot=snapshot):
-            fields = cast("dict[str, JsonObject]", json.loads(encode_whole(block.body)))
+            fields = cast("dict[str, JsonObject]", json.loads(encode_full(block.body)))
             return dumps({"snapshot": {**fields["snapshot"], "status": snapshot.status}}), JSON
         case (
             TurnHeader()
@@ -253,7 +253,7 @@ def fit(whole: str, span: Span | None, limit: int) -> Fitted:
     return Fitted(kept, shown, rest, count % (len(text) - len(kept)))
 
 
-def fitted(name: Spanned, asked: str, whole: str, mime: str, room: int) -> Item:
+def fitted(name: SpannedRef, asked: str, whole: str, mime: str, room: int) -> Item:
     """What fits of the part that `name` names, as an item whose ref names just what it shows.
 
     Raises:
@@ -266,12 +266,12 @@ def fitted(name: Spanned, asked: str, whole: str, mime: str, room: int) -> Item:
     if found.rest is None:
         return Item(ref=str(name), requested=asked, status="ok", text=found.text, mime=mime)
     return Item(
-        ref=str(spanned(name, found.span)),
+        ref=str(with_span(name, found.span)),
         requested=asked,
         status="cut",
         text=found.text,
         mime=mime,
-        message=f"{found.message}; the rest is {spanned(name, found.rest)}",
+        message=f"{found.message}; the rest is {with_span(name, found.rest)}",
     )
 
 
@@ -322,10 +322,10 @@ def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | Non
     if ref.commit is None:
         return None
     asked = str(ref)
-    if asked in timeline.kept:
-        return _kept_item(timeline, asked, asked, timeline.kept[asked].text, room)
-    digest = timeline.shown.get(asked)
-    for name, kept in timeline.kept.items():
+    if asked in timeline.kept_texts:
+        return _kept_item(timeline, asked, asked, timeline.kept_texts[asked].text, room)
+    digest = timeline.shown_texts.get(asked)
+    for name, kept in timeline.kept_texts.items():
         if digest is not None and sha256(kept.text.encode()).hexdigest() == digest:
             return _kept_item(timeline, asked, name, kept.text, room)
         text = _enclosed(name, kept.text, ref)
@@ -335,7 +335,7 @@ def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | Non
 
 
 def _kept_item(timeline: Timeline, asked: str, name: str, text: str, room: int) -> Item:
-    source, title = timeline.pool.find(name), timeline.kept[name].title
+    source, title = timeline.pool.find(name), timeline.kept_texts[name].title
     if len(text) > room:
         message = f"cut: {len(text) - room} of {len(text)} characters, which had no room here"
         shown = text[:room]

@@ -43,16 +43,16 @@ from loopline.refs import (
     Ref,
     SkillRef,
     SourcesRef,
-    Spanned,
+    SpannedRef,
     SummaryRef,
     parse,
-    spanned,
+    with_span,
 )
 from loopline.skills import Skills
 from loopline.timeline import (
     Block,
     ConversationSummary,
-    Past,
+    History,
     Source,
     Timeline,
     UserAttachment,
@@ -75,15 +75,15 @@ class ConversationView:
     timeline: Timeline
     summary: ConversationSummary | None = None
     forgotten: datetime | None = None
-    past: Past | None = None
+    past: History | None = None
 
     async def holding(self, ref: Ref) -> Timeline:
         """A timeline in which `find` finds the ref as in the whole."""
-        return self.timeline if self.past is None else await self.past.holding(ref)
+        return self.timeline if self.past is None else await self.past.containing(ref)
 
     async def whole(self) -> Timeline:
         """The conversation from its first block on."""
-        return self.timeline if self.past is None else await self.past.whole()
+        return self.timeline if self.past is None else await self.past.full()
 
     async def of_type(self, kind: str) -> Sequence[Block]:
         """Return every block of a stored type, oldest first."""
@@ -172,7 +172,7 @@ class Reader:
     async def _plan(self, ref: PlanRef, plan_id: str, asked: str, room: int) -> Item:
         block = await self.find(ref)
         if block is None:
-            known = list(self.conversation.timeline.plans.latest)[-plan.NAMED :]
+            known = list(self.conversation.timeline.plans.latest)[-plan.NAMED_LIMIT :]
             raise RefError(f"no plan {plan_id!r}: plans here are {known or 'none'}")
         text, mime = text_of(block)
         name = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
@@ -210,7 +210,7 @@ class Reader:
                 return feedback_list(await here.of_type("turn.feedback")), "text/plain"
 
     def _skill(self, ref: SkillRef, asked: str, room: int) -> Item:
-        kept = self.conversation.timeline.kept.get(str(replace(ref, span=None)))
+        kept = self.conversation.timeline.kept_texts.get(str(replace(ref, span=None)))
         if kept is not None:
             return replace(fitted(ref, asked, kept.text, MARKDOWN, room), title=kept.title)
         skill = self.skills.find(ref.namespace, ref.skill)
@@ -282,10 +282,10 @@ def _absent(ref: FileRef | HostedRef) -> str:
             return f"{str(ref)!r} names a hosted file: hosting is absent here"
 
 
-def _pinned(block: Block, asked: BlockRefs) -> Spanned:
+def _pinned(block: Block, asked: BlockRefs) -> SpannedRef:
     match block.name, asked:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
-            return spanned(name, asked.span)
+            return with_span(name, asked.span)
         case _, BlockRef():
             return replace(asked, n=block.n)
         case _:

@@ -45,7 +45,7 @@ def content(file: UserAttachment) -> bytes:
     return b64decode(file.data) if file.data else file.text.encode()
 
 
-def described(file: UserAttachment) -> str:
+def describe(file: UserAttachment) -> str:
     """Its type, its size in pixels or pages, and in bytes."""
     size = f"{file.width}×{file.height} pixels" if is_image(file) else ""
     pages = f"{file.pages:,} page{'' if file.pages == 1 else 's'}" if file.pages else ""

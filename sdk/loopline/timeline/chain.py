@@ -19,7 +19,7 @@ from loopline.timeline.log import ConversationKey
 
 START: bytes = bytes(32)
 """What stands before the first digest."""
-MOST_FAULTS = 100
+FAULT_LIMIT = 100
 """So many faults are told of a conversation; finding a block that was moved costs a look at all others."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -32,7 +32,7 @@ def milliseconds_of(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def place_of(
+def position_bytes(
     turn: int, round_number: int, n: int, ts: int, term: int, version: int, kind: bytes
 ) -> bytes:
     """Return where a block stands, its seq apart, as the chain has it; `ts` is in milliseconds since 1970."""
@@ -50,13 +50,13 @@ class Link:
     """A block as the chain sees it: where it stands, the rest of its place, and the digests that it has."""
 
     seq: int
-    place: bytes
+    position: bytes
     body: bytes
     digest: bytes
 
     def after(self, before: bytes, seq: int) -> bytes:
         """Return the digest that it has at a place behind that digest."""
-        return digest_after(before, self.body, seq, self.place)
+        return digest_after(before, self.body, seq, self.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +96,9 @@ def block_link(block: Block, digest: bytes = START) -> Link:
     """Return a block as the chain sees it, with the digest that it is said to have."""
     kind, version, stored = encode(block.body)
     ts = milliseconds_of(block.ts)
-    place = place_of(block.turn, block.round, block.n, ts, block.term, version, kind.encode())
+    place = position_bytes(block.turn, block.round, block.n, ts, block.term, version, kind.encode())
     body = sha256(stored.encode()).digest()
-    return Link(seq=block.seq, place=place, body=body, digest=digest)
+    return Link(seq=block.seq, position=place, body=body, digest=digest)
 
 
 def digests(blocks: Iterable[Block]) -> Iterator[bytes]:
@@ -143,7 +143,7 @@ class _Search:
 
     def faults(self) -> list[Fault]:
         last = self._links[-1].seq if self._links else 0
-        while self._place + self._shift <= last and len(self._faults) < MOST_FAULTS:
+        while self._place + self._shift <= last and len(self._faults) < FAULT_LIMIT:
             link = self._left.pop(self._place + self._shift, None)
             if link is None:
                 self._miss()

@@ -28,7 +28,7 @@ from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart
 from loopline.timeline.sources import SourceAdded
-from loopline.timeline.timeline import TakenBody, Timeline, plans_begun, turn_number
+from loopline.timeline.timeline import TakenBody, Timeline, started_plans, turn_number
 
 Learned = Mapping[str, tuple[float, ...]]
 
@@ -52,11 +52,11 @@ CourseBody = TurnHeader | Exit | ToolCalled | ToolResult
 _COURSE = BodyUnion[CourseBody](CourseBody)
 
 
-async def opened(log: TimelineLog, conversation: ConversationKey) -> Timeline:
+async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Timeline:
     """The conversation as it stands, from its newest checkpoint on; the whole where it has none.
 
     What is carried and what comes after it make the folds that the whole makes, save what only blocks
-    before it would say: `Past` reads those.
+    before it would say: `History` reads those.
     """
     for block in await log.read(conversation, types=["conv.checkpoint"], last=1):
         base = block.body
@@ -67,7 +67,7 @@ async def opened(log: TimelineLog, conversation: ConversationKey) -> Timeline:
 
 
 def trimmed(timeline: Timeline) -> Timeline:
-    """The conversation from its newest checkpoint on, as `opened` would read it; as it is where none is newer."""
+    """The conversation from its newest checkpoint on, as `open_timeline` would read it; as it is where none is newer."""
     newest = timeline.checkpoint
     if newest.covers <= timeline.base.covers or not _is_known(newest):
         return timeline
@@ -89,7 +89,7 @@ def _is_known(base: Checkpoint) -> bool:
     return body_types().keys() >= set(base.types)
 
 
-def place_for(timeline: Timeline, start: int) -> int:
+def checkpoint_seq(timeline: Timeline, start: int) -> int:
     """The latest place after the newest checkpoint, 0 if there is none, from which a prompt that shows blocks after `start` is made.
 
     It lies before the turn that `start` lies in has begun, so that this turn is there whole.
@@ -109,7 +109,7 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
     """
     before = timeline.checkpoint
     since = timeline.between(before.covers, covers)
-    matter = _Mattering(timeline.at(before.carries), since, before.plans)
+    matter = _CarriedBlocks(timeline.at(before.carries), since, before.plans)
     carries = tuple(sorted(matter.seqs()))
     if _goes_on(since) or covers - len(carries) <= before.covers - len(before.carries):
         return None
@@ -120,12 +120,12 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
         calls=before.calls + sum(isinstance(block.body, ToolCalled) for block in since),
         texts=tuple(dict.fromkeys([*before.texts, *texts])),
         types=tuple(sorted({*before.types, *(block.type for block in since)})),
-        plans=matter.plans.begun,
+        plans=matter.plans.started,
         learned=dict(learned),
     )
 
 
-class _Mattering:
+class _CarriedBlocks:
     """The blocks of a beginning that say something which no later block of it takes back."""
 
     def __init__(self, carried: Sequence[Block], since: Sequence[Block], plans: int) -> None:
@@ -139,7 +139,7 @@ class _Mattering:
         self._pending: dict[int, Block] = {}
         for block in carried:
             self._take(block)
-        self.plans.begun = plans_begun(plans, carried)
+        self.plans.started = started_plans(plans, carried)
         for block in since:
             self._take(block)
 
@@ -234,7 +234,7 @@ class _Read:
     whole: Timeline | None = None
 
 
-class Past:
+class History:
     """Older blocks of a conversation, as far as a timeline of it goes.
 
     What was read whole is kept with the timeline, so that it is read once.
@@ -244,9 +244,9 @@ class Past:
         self._log = log
         self._conversation = conversation
         self._timeline = timeline
-        self._read = timeline.folded(_Read, "past", _Read)
+        self._read = timeline.fold(_Read, "past", _Read)
 
-    async def whole(self) -> Timeline:
+    async def full(self) -> Timeline:
         """The conversation from its first block on."""
         held, base = self._timeline, self._timeline.base
         if not base.covers:
@@ -258,7 +258,7 @@ class Past:
         whole.extend(held.after(whole.seq))
         return whole
 
-    async def holding(self, ref: Ref) -> Timeline:
+    async def containing(self, ref: Ref) -> Timeline:
         """A timeline in which `find` finds what it finds in the whole."""
         match ref:
             case BlockRef(turn_id=turn_id) | CallRef(turn_id=turn_id):
@@ -285,9 +285,9 @@ class Past:
     async def _with(self, turn: int) -> Timeline:
         """A timeline in which that turn is whole."""
         held = self._timeline
-        if not held.base.covers or held.has_whole(turn):
+        if not held.base.covers or held.has_full_turn(turn):
             return held
         if self._read.whole is not None:
-            return await self.whole()
+            return await self.full()
         found = await self._log.read(self._conversation, turn=turn)
         return Timeline(block for block in found if block.seq <= held.seq)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-LONGEST = 256
+TOKEN_LIMIT = 256
 """A token has at most so many characters; what is longer is text."""
-WIDEST = 4_096
+SPAN_LIMIT = 4_096
 """A code span has fewer tokens and runs of backticks in it than that; what is wider is none."""
-MOST_SIDS = 10_000
+SID_LIMIT = 10_000
 """The tokens of a text name at most so many sids together; the token that would name more is text."""
 
 _NUMBER = r"[0-9]{1,6}"
@@ -53,7 +53,7 @@ def find(text: str, *, newest: int) -> list[Citation]:
     return [*scanner.feed(text), *scanner.close()]
 
 
-def cited(text: str, *, newest: int) -> tuple[int, ...]:
+def cited_sids(text: str, *, newest: int) -> tuple[int, ...]:
     """The sids that a text cites, each once, in the order of their first mention."""
     return tuple(dict.fromkeys(sid for one in find(text, newest=newest) for sid in one.sids))
 
@@ -103,9 +103,9 @@ class Resolver:
     """Resolves the citations of a text that arrives in pieces.
 
     Whatever the pieces, what `feed` and `close` give out is together what `resolve` makes of the whole.
-    Held back is only a token that is not whole yet, at most `LONGEST` characters, and what follows a
+    Held back is only a token that is not whole yet, at most `TOKEN_LIMIT` characters, and what follows a
     token of which it is still open whether it stands in code: at the longest to the end of its paragraph,
-    and no more than `WIDEST` tokens.
+    and no more than `SPAN_LIMIT` tokens.
     """
 
     def __init__(self, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> None:
@@ -165,7 +165,7 @@ class _Scanner:
     def __init__(self, newest: int) -> None:
         self.fenced: list[tuple[int, int]] = []
         self._newest = newest
-        self._sids_left = MOST_SIDS
+        self._sids_left = SID_LIMIT
         self._read = 0
         self._rest = ""
         self._over = False
@@ -312,7 +312,7 @@ class _Scanner:
             return end - 2
         if end - at == 1 and end < len(text):
             return end
-        token = _TOKEN.match(text, at, at + LONGEST)
+        token = _TOKEN.match(text, at, at + TOKEN_LIMIT)
         if token:
             sids = tuple(islice(_numbers(token[1], self._newest), self._sids_left + 1))
             if len(sids) > self._sids_left:
@@ -320,7 +320,7 @@ class _Scanner:
             self._sids_left -= len(sids)
             self._take(Citation(self._read, self._read + len(token[0]), tuple(dict.fromkeys(sids))))
             return token.end()
-        may_become_one = len(text) - at < LONGEST and _BEGUN.fullmatch(text, at)
+        may_become_one = len(text) - at < TOKEN_LIMIT and _BEGUN.fullmatch(text, at)
         return None if may_become_one and not self._over else at + 1
 
     def _end_line(self) -> None:
@@ -423,7 +423,7 @@ class _Scanner:
 
     def _bound(self, undecided: Sequence[_Run | Citation]) -> None:
         """Take what is too wide for a code span for none, so that nothing waits for its end."""
-        if len(undecided) >= WIDEST:
+        if len(undecided) >= SPAN_LIMIT:
             self._confirm_no_fence()
             self._settle()
 

@@ -36,7 +36,7 @@ def encode(body: Body) -> tuple[str, int, str]:
     return body.type, VERSION, stored.decode()
 
 
-def encode_whole(body: Body) -> str:
+def encode_full(body: Body) -> str:
     """Return the body's JSON with every field of its type, those that have their default included."""
     if isinstance(body, Unknown):
         return body.stored
@@ -83,7 +83,7 @@ class UnsoundBody(LooplineError):
     """A body holds a value that its type does not allow; the message names the field."""
 
 
-def sound(body: Body) -> tuple[str, int, str]:
+def encode_checked(body: Body) -> tuple[str, int, str]:
     """The body as `encode` makes it, once it has been read again from that.
 
     Raises:
@@ -102,26 +102,26 @@ def sound(body: Body) -> tuple[str, int, str]:
     return encoded
 
 
-def check(body: Body) -> None:
+def check_body(body: Body) -> None:
     """Refuse a body that no log would record.
 
     Raises:
         UnsoundBody: it is not `sound`.
     """
-    sound(body)
+    encode_checked(body)
 
 
-def warm() -> None:
+def warm_codec() -> None:
     """Prepare the codec, which takes a moment the first time; blocks."""
-    check(UserPrompt(text=""))
+    check_body(UserPrompt(text=""))
 
 
-def block_object(block: Block) -> JsonObject:
+def block_document(block: Block) -> JsonObject:
     """A block with its place, its name and its body, in which every field of its type is there.
 
     What of an unknown type would not be written as it is stored is there as `stored` too.
     """
-    stored = encode_whole(block.body)
+    stored = encode_full(block.body)
     body = _loaded(stored)
     exact: JsonObject = {} if dumps(body) == stored else {"stored": stored}
     return {
@@ -131,7 +131,7 @@ def block_object(block: Block) -> JsonObject:
         "turn_id": block.turn_id,
         "round": block.round,
         "n": block.n,
-        "ts": iso(block.ts),
+        "ts": iso_time(block.ts),
         "term": block.term,
         "ref": block.ref,
         "body": body,
@@ -147,7 +147,7 @@ def _loaded(stored: str) -> Json:
         return None
 
 
-def iso(moment: datetime) -> str:
+def iso_time(moment: datetime) -> str:
     """UTC to the millisecond, as `2026-03-21T10:00:00.000Z`."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 

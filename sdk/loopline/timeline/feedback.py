@@ -9,14 +9,14 @@ from itertools import takewhile
 
 from loopline.timeline.blocks import Block, Feedback, Reaction
 
-SURE = 0.7
+MIN_CONFIDENCE = 0.7
 """A machine's feedback of less confidence stays in the log and counts for nothing."""
-SHOWN = 300
+TEXT_LIMIT = 300
 """A longer text is cut in a line, which then names the block that holds all of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FeedbackEntry:
     """One feedback, and the block that records it."""
 
     block: Block
@@ -25,7 +25,7 @@ class Given:
     def line(self) -> str:
         """What it says, in one line."""
         said = " ".join(self.feedback.text.split())
-        shown = said if len(said) <= SHOWN else f"{said[:SHOWN]}… ({self.block.ref})"
+        shown = said if len(said) <= TEXT_LIMIT else f"{said[:TEXT_LIMIT]}… ({self.block.ref})"
         return f"{self.block.turn_id} {self._verdict} ({self._by}){': ' if shown else ''}{shown}"
 
     @property
@@ -66,54 +66,56 @@ class Reactions:
     additive: it replaces nothing, and nothing replaces it. `newest` is the seq of the last feedback.
     """
 
-    _given: list[Given] = field(default_factory=list[Given])
-    _users: dict[int, list[Given]] = field(default_factory=dict[int, list[Given]])
-    _machines: dict[int, list[Given]] = field(default_factory=dict[int, list[Given]])
+    _given: list[FeedbackEntry] = field(default_factory=list[FeedbackEntry])
+    _users: dict[int, list[FeedbackEntry]] = field(default_factory=dict[int, list[FeedbackEntry]])
+    _machines: dict[int, list[FeedbackEntry]] = field(
+        default_factory=dict[int, list[FeedbackEntry]]
+    )
 
-    newest: int = 0
+    newest_seq: int = 0
 
     def take(self, block: Block) -> None:
         """Fold one more block in; one that is no feedback changes nothing."""
         feedback = block.body
         if not isinstance(feedback, Feedback):
             return
-        self.newest = block.seq
+        self.newest_seq = block.seq
         if feedback.origin == "user":
-            self._keep(self._users, Given(block, feedback))
-        elif feedback.confidence is None or feedback.confidence >= SURE:
-            self._keep(self._machines, Given(block, feedback))
+            self._keep(self._users, FeedbackEntry(block, feedback))
+        elif feedback.confidence is None or feedback.confidence >= MIN_CONFIDENCE:
+            self._keep(self._machines, FeedbackEntry(block, feedback))
 
-    def _keep(self, by_turn: dict[int, list[Given]], given: Given) -> None:
+    def _keep(self, by_turn: dict[int, list[FeedbackEntry]], given: FeedbackEntry) -> None:
         by_turn.setdefault(given.block.turn, []).append(given)
         self._given.append(given)
 
     @property
-    def users(self) -> dict[int, Given]:
+    def user_reactions(self) -> dict[int, FeedbackEntry]:
         """The user's reactions in force, by turn."""
         newest = {turn: given[-1] for turn, given in sorted(self._users.items())}
         return {turn: one for turn, one in newest.items() if one.feedback.reaction is not None}
 
     @property
-    def machines(self) -> list[Given]:
+    def machine_feedback(self) -> list[FeedbackEntry]:
         """The feedback of machines, in order."""
         return [one for one in self._given if one.feedback.origin != "user"]
 
-    def about(self, turn: int) -> list[Given]:
+    def in_force_for(self, turn: int) -> list[FeedbackEntry]:
         """What is in force of one turn, in order."""
         given = [*self._users.get(turn, ())[-1:], *self._machines.get(turn, ())]
         return sorted(filter(self._counts, given), key=lambda one: one.block.seq)
 
-    def in_force_after(self, seq: int) -> list[Given]:
+    def in_force_after(self, seq: int) -> list[FeedbackEntry]:
         """Return what is in force and was recorded after that place, by turn and in order."""
         given = filter(self._counts, self._after(seq))
         return sorted(given, key=lambda one: (one.block.turn, one.block.seq))
 
-    def _counts(self, given: Given) -> bool:
+    def _counts(self, given: FeedbackEntry) -> bool:
         if given.feedback.origin != "user":
             return True
         return given.feedback.reaction is not None and given is self._users[given.block.turn][-1]
 
-    def _after(self, seq: int) -> list[Given]:
+    def _after(self, seq: int) -> list[FeedbackEntry]:
         return list(takewhile(lambda one: one.block.seq > seq, reversed(self._given)))
 
     @property
@@ -124,12 +126,12 @@ class Reactions:
     @property
     def satisfaction(self) -> Satisfaction:
         """How the user's reactions in force are spread."""
-        reactions = Counter(one.feedback.reaction for one in self.users.values())
+        reactions = Counter(one.feedback.reaction for one in self.user_reactions.values())
         return Satisfaction(
             ok=reactions["ok"], not_ok=reactions["not_ok"], neutral=reactions["neutral"]
         )
 
-    def new_since(self, seq: int) -> list[str]:
+    def new_lines_since(self, seq: int) -> list[str]:
         """A line for each feedback in force that was recorded after that place, in order.
 
         That the user took a reaction back is told only where it was recorded up to that place.
@@ -149,7 +151,7 @@ def fold(blocks: Iterable[Block]) -> Reactions:
     return reactions
 
 
-def _news(given: Sequence[Given], seq: int) -> Iterator[Given]:
+def _news(given: Sequence[FeedbackEntry], seq: int) -> Iterator[FeedbackEntry]:
     """The newest of what one user said of one turn, unless as much was known at that place."""
     known = next((one for one in reversed(given) if one.block.seq <= seq), None)
     newest = given[-1]
@@ -157,7 +159,7 @@ def _news(given: Sequence[Given], seq: int) -> Iterator[Given]:
         yield newest
 
 
-def _in_force(given: Given | None) -> tuple[Reaction, str] | None:
+def _in_force(given: FeedbackEntry | None) -> tuple[Reaction, str] | None:
     if given is None or given.feedback.reaction is None:
         return None
     return given.feedback.reaction, given.feedback.text

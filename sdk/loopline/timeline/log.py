@@ -200,7 +200,7 @@ class TimelineLog(Protocol):
         ...
 
 
-def check_known(conversation: ConversationKey, forgotten: datetime | None) -> None:
+def check_not_forgotten(conversation: ConversationKey, forgotten: datetime | None) -> None:
     """Check that a conversation may go on.
 
     Raises:
@@ -249,7 +249,7 @@ _BEGINS = BodyUnion[UserInput | RoundStart](UserInput | RoundStart)
 _BY_USERS = BodyUnion[InputBody | Feedback](InputBody | Feedback)
 
 
-def admit(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
+def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
     """Check that an append is allowed: by its term, or because it is only what the user says.
 
     Raises:
@@ -397,7 +397,7 @@ def parent_name(name: str) -> str | None:
     return None if found is None else found[1]
 
 
-def depth(name: str) -> int:
+def child_depth(name: str) -> int:
     """How many calls stand above: 0 for a conversation of a person's."""
     above = parent_name(name)
-    return 0 if above is None else depth(above) + 1
+    return 0 if above is None else child_depth(above) + 1

@@ -12,17 +12,17 @@ from datetime import datetime
 from loopline.clock import Clock, SystemClock
 from loopline.errors import ConflictError
 from loopline.timeline.blocks import NEW_TURN, Block, Body, Entry, Imported, as_entry, stored_type
-from loopline.timeline.codec import matches_types, sound
+from loopline.timeline.codec import encode_checked, matches_types
 from loopline.timeline.log import (
     DEFAULT_LIMITS,
     ConversationKey,
     ConversationLimits,
     ConversationSize,
     ConversationSummary,
-    admit,
+    check_append,
     check_forget,
     check_fork,
-    check_known,
+    check_not_forgotten,
     check_restored,
     check_room,
     parent_name,
@@ -32,7 +32,7 @@ from loopline.timeline.log import (
 
 
 @dataclass(slots=True)
-class _Kept:
+class _StoredConversation:
     uid: str
     title: str
     blocks: list[Block] = field(default_factory=list[Block])
@@ -59,7 +59,7 @@ class MemoryLog:
     ) -> None:
         self._clock = clock or SystemClock()
         self._limits = limits
-        self._kept: dict[ConversationKey, _Kept] = {}
+        self._kept: dict[ConversationKey, _StoredConversation] = {}
         self._running: dict[ConversationKey, asyncio.Lock] = {}
         self._terms: Counter[ConversationKey] = Counter()
         self._forgotten: dict[ConversationKey, datetime] = {}
@@ -77,10 +77,12 @@ class MemoryLog:
         if not entries:
             return await self.read(conversation, after=seen)
         sizes = [_size(entry.body) for entry in entries]
-        admit(entries, term=term, newest=self._terms[conversation])
-        check_known(conversation, self._forgotten.get(conversation))
+        check_append(entries, term=term, newest=self._terms[conversation])
+        check_not_forgotten(conversation, self._forgotten.get(conversation))
         if conversation not in self._kept:
-            self._kept[conversation] = _Kept(uid=self._clock.new_id(), title=title_of(entries))
+            self._kept[conversation] = _StoredConversation(
+                uid=self._clock.new_id(), title=title_of(entries)
+            )
         kept = self._kept[conversation]
         if not key or key not in kept.keys:
             before = kept.size
@@ -90,7 +92,9 @@ class MemoryLog:
             warn_if_nearly_full(conversation, before, kept.size, self._limits)
         return kept.blocks[seen:]
 
-    def _keep(self, kept: _Kept, entries: Sequence[Entry], sizes: Sequence[int], term: int) -> None:
+    def _keep(
+        self, kept: _StoredConversation, entries: Sequence[Entry], sizes: Sequence[int], term: int
+    ) -> None:
         kept.sizes += sizes
         kept.bytes += sum(sizes)
         if any(entry.turn == NEW_TURN for entry in entries):
@@ -144,7 +148,7 @@ class MemoryLog:
         if not wait and lock.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
         async with lock:
-            check_known(conversation, self._forgotten.get(conversation))
+            check_not_forgotten(conversation, self._forgotten.get(conversation))
             self._terms[conversation] += 1
             yield self._terms[conversation]
 
@@ -196,13 +200,13 @@ class MemoryLog:
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
         """Begin a conversation with blocks that were kept elsewhere."""
         sizes = [_size(block.body) for block in blocks]
-        check_known(conversation, self._forgotten.get(conversation))
+        check_not_forgotten(conversation, self._forgotten.get(conversation))
         if conversation in self._kept:
             raise ConflictError(
                 f"conversation {conversation.name!r} has begun already: take another name"
             )
         title = title_of([as_entry(block) for block in blocks])
-        kept = _Kept(
+        kept = _StoredConversation(
             uid=self._clock.new_id(),
             title=title,
             blocks=list(blocks),
@@ -220,13 +224,13 @@ class MemoryLog:
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
-        check_known(conversation, self._forgotten.get(conversation))
+        check_not_forgotten(conversation, self._forgotten.get(conversation))
         kept = self._kept.get(conversation)
         taken = fork in self._kept or fork in self._forgotten
         check_fork(conversation, fork, seq=seq, head=len(kept.blocks) if kept else 0, taken=taken)
         if kept is not None:
             shown = kept.blocks[:seq]
-            self._kept[fork] = begun = _Kept(
+            self._kept[fork] = begun = _StoredConversation(
                 uid=self._clock.new_id(),
                 title=kept.title,
                 blocks=shown,
@@ -279,11 +283,13 @@ def _size(body: Body) -> int:
     Raises:
         UnsoundBody: it could not be read again.
     """
-    _, _, text = sound(body)
+    _, _, text = encode_checked(body)
     return len(text.encode())
 
 
-def _shown(conversation: ConversationKey, kept: _Kept, seq: int) -> dict[ConversationKey, int]:
+def _shown(
+    conversation: ConversationKey, kept: _StoredConversation, seq: int
+) -> dict[ConversationKey, int]:
     """Of whom a fork shows blocks, up to which place; each begins where the one before ends."""
     shown = dict[ConversationKey, int]()
     before = 0
@@ -293,13 +299,13 @@ def _shown(conversation: ConversationKey, kept: _Kept, seq: int) -> dict[Convers
     return shown
 
 
-def _last_ended(kept: _Kept) -> int:
+def _last_ended(kept: _StoredConversation) -> int:
     """The number of the turn that ended last, 0 when none has."""
     ended = (block.turn for block in reversed(kept.blocks) if block.type == "react.exit")
     return next(ended, 0)
 
 
-def _summary(conversation: ConversationKey, kept: _Kept) -> ConversationSummary:
+def _summary(conversation: ConversationKey, kept: _StoredConversation) -> ConversationSummary:
     return ConversationSummary(
         conversation=conversation,
         uid=kept.uid,

@@ -16,13 +16,13 @@ StepStatus = Literal["done", "failed", "in_progress", "pending"]
 PlanStatus = Literal["open", "complete", "closed", "superseded"]
 Mode = Literal["new", "activate", "replace", "close"]
 
-OPEN_KEPT = 64
+OPEN_LIMIT = 64
 """Open plans that the fold keeps, those changed last; an older one is found by its ref."""
-ENDED_KEPT = 20
+ENDED_LIMIT = 20
 """Ended plans that the fold keeps, those that ended last."""
-LINE = 120
+LINE_LIMIT = 120
 """Characters of the steps of a plan that is told in one line."""
-NAMED = 12
+NAMED_LIMIT = 12
 """Open plans that an error names."""
 LISTED = DocumentRef(name="conv:plans")
 """The ref that lists every plan of the conversation."""
@@ -138,19 +138,19 @@ class Moment:
 class Plans:
     """The newest snapshots of the plans changed last, in the order of that change.
 
-    `latest` keeps the last `OPEN_KEPT` open plans and the last `ENDED_KEPT` ended ones, so that it does not
+    `latest` keeps the last `OPEN_LIMIT` open plans and the last `ENDED_LIMIT` ended ones, so that it does not
     grow with the conversation; `begun` counts all plans there ever were.
     """
 
     latest: dict[str, PlanSnapshot] = field(default_factory=dict[str, PlanSnapshot])
-    begun: int = 0
+    started: int = 0
     _ended: dict[str, None] = field(default_factory=dict[str, None])
 
     def take(self, snapshot: PlanSnapshot) -> None:
         """Fold one more snapshot in."""
         plan_id = snapshot.plan_id
         if self.latest.pop(plan_id, None) is None and snapshot.is_new:
-            self.begun += 1
+            self.started += 1
         self.latest[plan_id] = snapshot
         self._ended.pop(plan_id, None)
         if not snapshot.open:
@@ -159,10 +159,10 @@ class Plans:
 
     def _forget(self) -> None:
         """Drop the open and the ended plan changed longest ago, where there are too many."""
-        if len(self._ended) > ENDED_KEPT:
+        if len(self._ended) > ENDED_LIMIT:
             oldest = next(iter(self._ended))
             del self._ended[oldest], self.latest[oldest]
-        if len(self.latest) - len(self._ended) > OPEN_KEPT:
+        if len(self.latest) - len(self._ended) > OPEN_LIMIT:
             del self.latest[next(name for name in self.latest if name not in self._ended)]
 
     @property
@@ -195,7 +195,7 @@ def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> lis
     Raises:
         ToolError: there are no steps, or one of them is empty.
     """
-    return [*_demote(plans, moment), _begin(plan_id, steps, moment)]
+    return [*_demote(plans, moment), _new_snapshot(plan_id, steps, moment)]
 
 
 def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
@@ -219,7 +219,7 @@ def replace_with(
     Raises:
         ToolError: no open plan has that id, or there are no steps.
     """
-    begun = _begin(new_id, steps, moment)
+    begun = _new_snapshot(new_id, steps, moment)
     retired = replace(
         _open_plan(plans, plan_id),
         current=False,
@@ -316,18 +316,20 @@ def history(plans: Plans, limit: int | None = None) -> str:
     current = plans.current
     earlier = [plan for plan in reversed(plans.open) if plan is not current]
     earlier += reversed(plans.ended)
-    entries = [_with_steps(plan) if plan.open else in_a_line(plan) for plan in earlier]
+    entries = [_with_steps(plan) if plan.open else plan_line(plan) for plan in earlier]
     if fitting(entries, limit) != entries:
-        entries = fitting([in_a_line(plan) for plan in earlier], limit)
-    more = plans.begun - len(entries) - (current is not None)
+        entries = fitting([plan_line(plan) for plan in earlier], limit)
+    more = plans.started - len(entries) - (current is not None)
     rest = [f"{more} more plans: {LISTED}"] if more > 0 else []
     return "\n".join(["[EARLIER PLANS]", *entries, *rest]) if entries or rest else ""
 
 
-def in_a_line(plan: PlanSnapshot) -> str:
+def plan_line(plan: PlanSnapshot) -> str:
     """Return one line that says what the plan is, how it stands and which ref has all of it."""
-    steps = " ".join(plan.line(number, LINE) for number in range(1, len(plan.steps) + 1)[:LINE])
-    shown = steps if len(steps) <= LINE else f"{steps[:LINE]}…"
+    steps = " ".join(
+        plan.line(number, LINE_LIMIT) for number in range(1, len(plan.steps) + 1)[:LINE_LIMIT]
+    )
+    shown = steps if len(steps) <= LINE_LIMIT else f"{steps[:LINE_LIMIT]}…"
     return f"{_head(plan)}: {shown} snapshot_ref={PlanRef(plan_id=plan.plan_id)}"
 
 
@@ -342,7 +344,7 @@ def _head(plan: PlanSnapshot) -> str:
     return f"plan_id={plan.plan_id} ({stands}{by}), last changed in {plan.last_turn_id}"
 
 
-def _begin(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSnapshot:
+def _new_snapshot(plan_id: str, steps: Sequence[str], moment: Moment) -> PlanSnapshot:
     if not steps or any(not step.strip() for step in steps):
         raise ToolError("a plan needs steps, each a description: steps=['look', 'answer']")
     return PlanSnapshot(
@@ -365,7 +367,7 @@ def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
 def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:
     plan = plans.latest.get(plan_id)
     if plan is None or not plan.open:
-        ids = [plan.plan_id for plan in plans.open[-NAMED:]]
+        ids = [plan.plan_id for plan in plans.open[-NAMED_LIMIT:]]
         state = "there is no such plan" if plan is None else f"that plan is {plan.status}"
         raise ToolError(f"plan_id={plan_id!r}: {state}; open plans: {ids or 'none'}")
     return plan

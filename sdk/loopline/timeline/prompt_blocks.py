@@ -32,7 +32,7 @@ class CachePoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Projection:
     """What the prompts of an epoch show of the blocks before it: whole, cut, named, or summed up.
 
     The summary at the seq `summary` stands for all blocks up to `start`. Turns before `old_before` are
@@ -97,7 +97,7 @@ class RoundStart:
     file_tokens: int = 0
     cache_ttl: int = 0
     points: tuple[CachePoint, ...] = ()
-    window: Window | None = None
+    window: Projection | None = None
     system: str = ""
     tools: str = ""
     elapsed_ms: float = 0.0

@@ -11,10 +11,10 @@ from loopline.clock import Clock
 from loopline.errors import LeaseLost, LooplineError
 from loopline.models import OutputType
 from loopline.timeline.blocks import Block, Body, Entry, TurnHeader, UserStop
-from loopline.timeline.checkpoints import Past
+from loopline.timeline.checkpoints import History
 from loopline.timeline.log import ConversationKey, TimelineLog
 from loopline.timeline.prompt_blocks import turn_id
-from loopline.timeline.tasks import ended
+from loopline.timeline.tasks import wait_until_done
 from loopline.timeline.timeline import Timeline
 from loopline.timeline.turn_state import Turn
 
@@ -61,9 +61,9 @@ class Recorder:
         self.output: OutputType[Any] | None = None
         self.on_steer: Callable[[], None] | None = None
         self.on_stop: Callable[[], None] | None = None
-        self.take_up()
+        self.resume_clock()
 
-    def take_up(self) -> None:
+    def resume_clock(self) -> None:
         """Have the turn's time pass from now on; it stands still while nobody runs the turn."""
         self._before = self.turn.elapsed_seconds
         self._since = self._clock.elapsed()
@@ -79,9 +79,9 @@ class Recorder:
         return round(self.elapsed_seconds * 1000, 3)
 
     @property
-    def past(self) -> Past:
+    def history(self) -> History:
         """What the timeline was not opened with."""
-        return Past(self._log, self.conversation, self.timeline)
+        return History(self._log, self.conversation, self.timeline)
 
     @property
     def turn(self) -> Turn:
@@ -98,14 +98,14 @@ class Recorder:
             UnsoundBody: a body could not be read again; nothing is recorded.
             LeaseLost: another runner has taken the conversation over.
         """
-        return await self.record_made(lambda _: bodies)
+        return await self.record_from(lambda _: bodies)
 
-    async def record_made(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
+    async def record_from(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
         """`record` what is made of the timeline as it is directly before, such as the next number."""
         try:
             await self._order.acquire()
         except asyncio.CancelledError:  # another append was first; this one is made all the same
-            await ended(asyncio.ensure_future(self.record_made(make)))
+            await wait_until_done(asyncio.ensure_future(self.record_from(make)))
             raise
         try:
             recorded = await self._append(make)
@@ -114,12 +114,12 @@ class Recorder:
         await asyncio.sleep(0)  # who hears of it may act upon it before the next step
         return recorded
 
-    def hear_steer(self) -> None:
+    def notify_steer(self) -> None:
         """The user has just steered the conversation in this process."""
         if self.on_steer is not None:
             self.on_steer()
 
-    async def steered_since(self, seq: int) -> int:
+    async def newest_steer_after(self, seq: int) -> int:
         """The seq of the newest steer after that place which nobody has folded yet; else that place."""
         after, wanted = max(self.timeline.seq, seq), ["user.steer", "user.stop"]
         found = await self._log.read(self.conversation, after=after, types=wanted)
@@ -170,7 +170,7 @@ class Recorder:
                 self.conversation, entries, seen=self.timeline.seq, term=self._term
             )
         except asyncio.CancelledError:  # what was kept is known from the log alone
-            await ended(asyncio.ensure_future(self._read_on()))
+            await wait_until_done(asyncio.ensure_future(self._read_on()))
             raise
         self._take(blocks)
         return blocks[len(blocks) - len(said) :]

@@ -14,12 +14,12 @@ SpendingBody = Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChil
 """What says that a request to a model is over."""
 _SPENDING = BodyUnion[SpendingBody](SpendingBody)
 
-SpentOn = Literal["decision", "answer", "selection", "summary", "child"] | SwitchCause
+CostPurpose = Literal["decision", "answer", "selection", "summary", "child"] | SwitchCause
 """What was asked for. A "refusal" was one, an "unavailable" model gave none, and a "child" is a whole run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class RequestCost:
     """What one request used, by the block that says so.
 
     `cost` is in US dollars, None where nobody knows a price. It is `estimated` where none was recorded:
@@ -27,7 +27,7 @@ class Spent:
     """
 
     block: Block
-    purpose: SpentOn
+    purpose: CostPurpose
     model: str
     usage: Usage
     cost: float | None
@@ -35,7 +35,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
+class CostSummary:
     """Several requests together.
 
     `cost` is what is known of it, in US dollars, None when nothing is. No price is known of so many as
@@ -49,7 +49,7 @@ class Spending:
     estimated: int
 
     @classmethod
-    def of(cls, requests: Iterable[Spent]) -> Spending:
+    def of(cls, requests: Iterable[RequestCost]) -> CostSummary:
         """Their sum."""
         every = list(requests)
         costs = [one.cost for one in every if one.cost is not None]
@@ -62,7 +62,7 @@ class Spending:
         )
 
 
-def spent(block: Block) -> Spent | None:
+def request_cost(block: Block) -> RequestCost | None:
     """What a block says of a request that was over with it; None where it says nothing of one.
 
     The run of a child counts once, where it has ended.
@@ -83,12 +83,14 @@ def spent(block: Block) -> Spent | None:
             asked = model or usage != Usage()
             return _priced(block, "summary", model, usage, cost) if asked else None
         case RunChild(usage=usage, cost=cost):
-            return Spent(block=block, purpose="child", model="", usage=usage, cost=cost)
+            return RequestCost(block=block, purpose="child", model="", usage=usage, cost=cost)
 
 
-def _priced(block: Block, purpose: SpentOn, model: str, usage: Usage, cost: float | None) -> Spent:
+def _priced(
+    block: Block, purpose: CostPurpose, model: str, usage: Usage, cost: float | None
+) -> RequestCost:
     price = find_model_facts(model).price if cost is None else None
-    return Spent(
+    return RequestCost(
         block=block,
         purpose=purpose,
         model=model,

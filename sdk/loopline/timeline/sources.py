@@ -53,7 +53,7 @@ class SourceAdded:
 
 
 @dataclass(slots=True)
-class Pool:
+class SourcePool:
     """The sources of a conversation by number, and the numbers by what they stand for.
 
     The first stands: what comes again under a number that is taken, or as a source that is there,
@@ -80,7 +80,7 @@ class Pool:
         sid = self._sids.get(("url", identity(url)))
         return None if sid is None else self.sources[sid]
 
-    def number(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
+    def assign_numbers(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
         """The number of each source, and the bodies that add those which are new."""
         sids, added, new = list[int](), list[SourceAdded](), dict[tuple[str, ...], int]()
         for source in sources:

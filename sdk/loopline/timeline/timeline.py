@@ -38,7 +38,7 @@ from loopline.timeline.blocks import (
 from loopline.timeline.feedback import Reactions
 from loopline.timeline.plan import Plan, Plans
 from loopline.timeline.prompt_blocks import Checkpoint, ModelOverflowed, RoundStart, turn_id
-from loopline.timeline.sources import Pool, SourceAdded
+from loopline.timeline.sources import SourceAdded, SourcePool
 from loopline.timeline.turn_state import Turn
 
 F = TypeVar("F")
@@ -111,27 +111,27 @@ class Timeline:
         self.pending: dict[int, Block] = {}
         self.recalled: set[int] = set()
         self.plans: Plans = Plans()
-        self.pool: Pool = Pool()
+        self.pool: SourcePool = SourcePool()
         self.reactions: Reactions = Reactions()
         self.calls: int = self.base.calls
         self.last_round: RoundStart | None = None
         self.unknown: Block | None = None
-        self.shown: dict[str, str] = {}
-        self.kept: dict[str, TextKept] = {}
+        self.shown_texts: dict[str, str] = {}
+        self.kept_texts: dict[str, TextKept] = {}
         self.artifacts: dict[tuple[int, str], int] = {}
         self.system_texts: dict[str, str] = {}
         self.tool_texts: dict[str, str] = {}
         self.known_texts: set[str] = set(self.base.texts)
         self.knowledge: list[KnowledgeCommit] = []
         self.windows: dict[str, int] = {}
-        self.last_asked: Block | None = None
-        self._begun: dict[int, Turn] = {}
+        self.last_request: Block | None = None
+        self._started: dict[int, Turn] = {}
         self._folds: dict[str, object] = {}
         self._names = _Names()
         given = list(blocks)
         for block in given[: _count(given, self.base.covers)]:
-            self._carry(block)
-        self.plans.begun = plans_begun(self.base.plans, self.blocks)
+            self._restore(block)
+        self.plans.started = started_plans(self.base.plans, self.blocks)
         self.extend(given)
 
     @property
@@ -161,7 +161,7 @@ class Timeline:
     def __len__(self) -> int:
         return len(self.blocks)
 
-    def folded(self, kind: type[F], name: str, make: Callable[[], F]) -> F:
+    def fold(self, kind: type[F], name: str, make: Callable[[], F]) -> F:
         """Another fold of these blocks, which is kept with them under a name and made when there is none.
 
         Whoever asks extends it; like everything here it could be made again.
@@ -178,17 +178,17 @@ class Timeline:
         return self.turns[number]
 
     @property
-    def cut(self) -> list[Turn]:
+    def resumable(self) -> list[Turn]:
         """The turns that a runner began and did not end and that may be carried on, oldest first."""
-        return [turn for turn in self.unended if not turn.inert]
+        return [turn for turn in self.unfinished if not turn.inert]
 
     @property
-    def unended(self) -> list[Turn]:
+    def unfinished(self) -> list[Turn]:
         """The turns that a runner began and did not end, oldest first."""
-        return [turn for turn in self._begun.values() if not turn.exit]
+        return [turn for turn in self._started.values() if not turn.exit]
 
     @property
-    def unbegun(self) -> list[Turn]:
+    def queued(self) -> list[Turn]:
         """The turns that a user asked for and no runner has begun, oldest first."""
         prompts = [one for one in self.pending.values() if isinstance(one.body, UserPrompt)]
         turns = [self.turn(prompt.turn) for prompt in prompts]
@@ -196,10 +196,10 @@ class Timeline:
 
     def prompts_after(self, turn: int) -> list[str]:
         """The refs of prompts that wait for turns of their own after that turn, oldest first."""
-        later = [one for one in self.unbegun if one.number > turn]
+        later = [one for one in self.queued if one.number > turn]
         return [one.prompt.ref for one in later if one.prompt is not None]
 
-    def has_whole(self, number: int) -> bool:
+    def has_full_turn(self, number: int) -> bool:
         """Whether every block of that turn is here, save some that a user may have said before it began."""
         turn = self.turns.get(number)
         return not self.base.covers or (turn is not None and turn.header is not None)
@@ -258,7 +258,7 @@ class Timeline:
                 self.turn(block.turn).take(block)
                 self._fold(block)
 
-    def _carry(self, block: Block) -> None:
+    def _restore(self, block: Block) -> None:
         """Take in one that the base carries: what it says counts, and its turn is not here."""
         self.blocks.append(block)
         if _RESTORED.has(block.body):
@@ -279,13 +279,13 @@ class Timeline:
                 if knowledge is not None and self.knowledge[-1:] != [knowledge]:
                     self.knowledge.append(knowledge)
                 if self.turn(block.turn).header is not None:
-                    self._begun[block.turn] = self.turn(block.turn)
+                    self._started[block.turn] = self.turn(block.turn)
             case Exit():
-                self._begun.pop(block.turn, None)
+                self._started.pop(block.turn, None)
 
     def _keep_inert(self, confirmed: Sequence[str]) -> None:
         """Nothing that was imported acts by itself, save what is confirmed."""
-        for turn in [*self.unended, *self.unbegun]:
+        for turn in [*self.unfinished, *self.queued]:
             turn.inert = turn.inert or turn_id(turn.number) not in confirmed
             if turn.inert and turn.header is None and turn.prompt is not None:
                 self.recalled.add(turn.prompt.seq)
@@ -301,14 +301,14 @@ class Timeline:
             case RoundStart() as begun:
                 taken = [self.pending.pop(seq, None) for seq in begun.takes]
                 if any(one is not None and isinstance(one.body, UserSteer) for one in taken):
-                    self.turn(block.turn).steered = self.turn(block.turn).rounds
+                    self.turn(block.turn).steered_at_round = self.turn(block.turn).rounds
                 if begun.model:
                     self._fold_round(block, begun)
             case UserPrompt() | UserFollowup() | UserSteer():
                 self.pending[block.seq] = block
 
     def _fold_round(self, block: Block, begun: RoundStart) -> None:
-        self.last_asked = block
+        self.last_request = block
         if begun.shows == "context":
             self.last_round = begun
         if begun.system:
@@ -324,9 +324,9 @@ class Timeline:
                 self.pool.take(body)
                 if source.text:
                     text = TextKept(ref=source.url, text=source.text, title=source.title)
-                    self.kept[source.url] = text
+                    self.kept_texts[source.url] = text
             case TextKept(ref=ref):
-                self.kept[ref] = body
+                self.kept_texts[ref] = body
             case ArtifactKept(name=name, version=version):
                 self.artifacts[block.turn, name] = version
 
@@ -336,7 +336,7 @@ class Timeline:
             return
         match body:
             case ToolResult(shows=shows):
-                self.shown.update(shows)
+                self.shown_texts.update(shows)
             case UserPrompt() | UserFollowup() | UserSteer() | UserRecalled() | RoundStart():
                 self._fold_input(block, body)
             case (
@@ -382,7 +382,7 @@ def _count(blocks: Sequence[Block], seq: int) -> int:
     return bisect_right(blocks, seq, key=lambda block: block.seq)
 
 
-def plans_begun(counted: int, carried: Iterable[Block]) -> int:
+def started_plans(counted: int, carried: Iterable[Block]) -> int:
     """Return how many plans began before a checkpoint; one that did not count them carries them all."""
     return counted or sum(isinstance(block.body, Plan) for block in carried)
 

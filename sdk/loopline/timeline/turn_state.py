@@ -83,24 +83,24 @@ class Turn:
     number: int
     prompt: Block | None = None
     header: TurnHeader | None = None
-    begun: datetime | None = None
-    undecided: RoundStart | None = None
+    started_at: datetime | None = None
+    open_round: RoundStart | None = None
     overflowed: bool = False
     open_calls: dict[str, ToolCalled] = field(default_factory=dict[str, ToolCalled])
     results: list[ToolResult] = field(default_factory=list[ToolResult])
     started: dict[str, ToolStarted] = field(default_factory=dict[str, ToolStarted])
-    waiting: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
-    given: dict[str, str] = field(default_factory=dict[str, str])
+    pending: dict[str, ToolPending] = field(default_factory=dict[str, ToolPending])
+    tool_answers: dict[str, str] = field(default_factory=dict[str, str])
     answers: dict[str, UserAnswer] = field(default_factory=dict[str, UserAnswer])
     children: dict[str, RunChild] = field(default_factory=dict[str, RunChild])
     decisions: list[Decision] = field(default_factory=list[Decision])
     batches: list[Batch] = field(default_factory=list[Batch])
-    made: Counter[str] = field(default_factory=Counter[str])
-    failed: Counter[str] = field(default_factory=Counter[str])
-    told: list[str] = field(default_factory=list[str])
-    notices: Counter[str] = field(default_factory=Counter[str])
+    call_counts: Counter[str] = field(default_factory=Counter[str])
+    failure_counts: Counter[str] = field(default_factory=Counter[str])
+    notice_codes: list[str] = field(default_factory=list[str])
+    notice_counts: Counter[str] = field(default_factory=Counter[str])
     selected: ToolsSelected | None = None
-    steered: int | None = None
+    steered_at_round: int | None = None
     draft: Draft | None = None
     completions: list[Completion] = field(default_factory=list[Completion])
     exit: Exit | None = None
@@ -108,11 +108,11 @@ class Turn:
     usage: Usage = field(default_factory=Usage)
     estimated: Usage = field(default_factory=Usage)
     cost: float | None = None
-    place: int = 0
+    model_index: int = 0
     malformed: int = 0
     cut_off: int = 0
     elapsed_seconds: float = 0.0
-    latest: Block | None = None
+    latest_block: Block | None = None
     inert: bool = False
 
     def take(self, block: Block) -> None:
@@ -125,44 +125,44 @@ class Turn:
             case UserPrompt():
                 self.prompt = block
             case TurnHeader() as header:
-                self.header, self.begun = header, self.begun or header.began or block.ts
+                self.header, self.started_at = header, self.started_at or header.began or block.ts
             case RoundStart() | ModelOverflowed() | Decision() | Notice():
                 self._take_round(body)
             case ToolCalled() | ToolStarted() | ToolPending() | UserAnswer() | ToolResult() as act:
-                self._act(act)
+                self._take_call(act)
             case Draft() | Completion() | Exit() | UserStop() as end:
-                self._end(end)
+                self._take_end(end)
             case ToolsSelected() | RangeSummary() | RunChild() | ModelSwitched() as spent:
                 self._take_spent(spent)
 
     def _take_round(self, body: RoundStart | ModelOverflowed | Decision | Notice) -> None:
         match body:
             case RoundStart():
-                self.undecided, self.overflowed = body, False
-                self.given.clear()
+                self.open_round, self.overflowed = body, False
+                self.tool_answers.clear()
             case ModelOverflowed():
                 self.overflowed = True
             case Decision():
                 self._decide(body)
             case Notice(code=code):
-                self.told.append(code)
-                self.notices[code] += 1
+                self.notice_codes.append(code)
+                self.notice_counts[code] += 1
 
     def _take_time(self, block: Block) -> None:
         """Let the time pass that a runner took to come here; between two runs none passes."""
         if not block.term:  # whoever runs nothing takes no time
             return
-        body, latest = block.body, self.latest
+        body, latest = block.body, self.latest_block
         noted = body.elapsed_ms if isinstance(body, (RoundStart, ToolPending)) else 0.0
         if noted:
             self.elapsed_seconds = noted / 1000
         elif latest is not None and latest.term == block.term:
             self.elapsed_seconds += max((block.ts - latest.ts).total_seconds(), 0.0)
-        self.latest = block
+        self.latest_block = block
 
     def _decide(self, decision: Decision) -> None:
-        self.undecided = None
-        self.told.clear()
+        self.open_round = None
+        self.notice_codes.clear()
         self._spend(decision.usage, decision.cost, decision.estimated)
         if decision.purpose == "decision":
             was_cut = decision.stop_reason == "length"
@@ -179,7 +179,7 @@ class Turn:
             case RangeSummary(usage=usage, cost=cost):
                 self._spend(usage, cost)
             case ModelSwitched(why=why, place=place, usage=usage, cost=cost):
-                self.place = place if why == "refusal" else self.place
+                self.model_index = place if why == "refusal" else self.model_index
                 self._spend(usage, cost)
             case RunChild(conversation=conversation, usage=usage, cost=cost, estimated=estimated):
                 self.children[conversation] = body
@@ -191,34 +191,34 @@ class Turn:
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
-    def _act(self, body: ActBody) -> None:
+    def _take_call(self, body: ActBody) -> None:
         match body:
             case ToolCalled(call_id=call_id):
                 self.open_calls[call_id] = body
                 for batch in self.batches[-1:]:
                     batch.calls.append(body)
-                    self.made[body.tool] += 1
+                    self.call_counts[body.tool] += 1
             case ToolStarted(call_id=call_id):
                 self.started[call_id] = body
             case ToolPending(call_id=call_id):
-                asked = {**self.waiting, call_id: body}
-                self.waiting = {one: asked[one] for one in self.open_calls if one in asked}
+                asked = {**self.pending, call_id: body}
+                self.pending = {one: asked[one] for one in self.open_calls if one in asked}
                 self.answers.pop(call_id, None)  # given to what it asked before
             case UserAnswer(call_id=call_id):
                 self.answers.setdefault(call_id, body)
             case ToolResult(call_id=call_id, status=status, answer=answer):
                 if answer is not None:
-                    self.given[call_id] = answer
+                    self.tool_answers[call_id] = answer
                 call = self.open_calls.pop(call_id, None)
                 if call is not None and status == "error":
-                    self.failed[_digest(call)] += 1
-                self.waiting.pop(call_id, None)
+                    self.failure_counts[_digest(call)] += 1
+                self.pending.pop(call_id, None)
                 self.results.append(body)
                 for batch in self.batches[-1:]:
                     batch.results[call_id] = body
 
-    def _end(self, body: EndBody) -> None:
-        self.given.clear()
+    def _take_end(self, body: EndBody) -> None:
+        self.tool_answers.clear()
         match body:
             case Draft():
                 self.draft = body
@@ -235,12 +235,12 @@ class Turn:
         return self.completions[-1] if self.completions else None
 
     @property
-    def given_answer(self) -> str | None:
+    def tool_answer(self) -> str | None:
         """The answer that a tool gave for the turn: that of the first call, once all have their results."""
         if self.open_calls or not self.batches:
             return None
         calls = [call.call_id for call in self.batches[-1].calls]
-        return next((self.given[one] for one in calls if one in self.given), None)
+        return next((self.tool_answers[one] for one in calls if one in self.tool_answers), None)
 
     @property
     def rounds(self) -> int:
@@ -249,7 +249,7 @@ class Turn:
 
     def failures(self, call: ToolCalled) -> int:
         """Count how often it made this very call, arguments and all, and it failed."""
-        return self.failed[_digest(call)]
+        return self.failure_counts[_digest(call)]
 
 
 def _digest(call: ToolCalled) -> str:

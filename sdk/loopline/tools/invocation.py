@@ -23,7 +23,7 @@ from loopline.models import Json, Model, dumps
 from loopline.prompt import View
 from loopline.reader import Reader
 from loopline.timeline import CustomEvent, LimitValue, Moment, Timeline, TurnResult
-from loopline.timeline.tasks import settled
+from loopline.timeline.tasks import finish
 from loopline.tools.outcome import as_json
 
 Deps = TypeVar("Deps", covariant=True, default=None)
@@ -81,7 +81,7 @@ class Emission:
     def __await__(self) -> Generator[Any, None, None]:
         """Wait until a durable event is recorded; other events are delivered already."""
         if self.recorded is not None:
-            yield from settled(self.recorded).__await__()
+            yield from finish(self.recorded).__await__()
 
 
 def _unheard(event: CustomEvent, durable: bool) -> Emission:

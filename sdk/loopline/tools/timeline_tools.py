@@ -337,7 +337,7 @@ def _shown(item: Item) -> list[tuple[str, str]]:
 def _is_recorded(item: Item, call: ToolInvocation) -> bool:
     """Return whether the text is recorded with its source, or was recorded before."""
     new = item.source is not None and call.timeline.pool.find(item.source.url) is None
-    return new or item.ref in call.timeline.kept
+    return new or item.ref in call.timeline.kept_texts
 
 
 def _text_kept(item: Item) -> TextKept:

@@ -24,7 +24,7 @@ from loopline.models import (
     ToolSpec,
     public_url,
 )
-from loopline.timeline.tasks import computed
+from loopline.timeline.tasks import compute
 
 DRAIN_SECONDS = 0.2
 """How long the end of a reply that is over is waited for."""
@@ -114,7 +114,7 @@ class HttpModel(ABC):
         for delta in coming.rest():
             yield delta
         if ended is None:
-            yield await computed(coming.reply, characters=coming.calls.size)
+            yield await compute(coming.reply, characters=coming.calls.size)
         else:
             yield coming.ended_by(ended)
 

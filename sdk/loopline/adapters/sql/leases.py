@@ -22,7 +22,7 @@ from loopline.adapters.sql.store_threads import GroupCommit, ReaderThreads
 from loopline.adapters.sql.store_writer import LeaseClaim
 from loopline.errors import ConflictError, StoreError
 from loopline.timeline import ConversationKey
-from loopline.timeline.tasks import settled
+from loopline.timeline.tasks import finish
 
 LEASE_SECONDS = 10.0
 BEATS_PER_LEASE = 4
@@ -207,7 +207,7 @@ class LeaseLocks:
         suffix = f".{generation}" if generation else ""
         path = self._folder / f"{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
         loop = asyncio.get_running_loop()
-        return await settled(loop.run_in_executor(None, self._open, path, files))
+        return await finish(loop.run_in_executor(None, self._open, path, files))
 
     def _open(self, path: Path, files: ExitStack) -> FileIO:
         try:

@@ -39,9 +39,9 @@ from loopline.timeline.chain import (
     audit,
     digest_after,
     milliseconds_of,
-    place_of,
+    position_bytes,
 )
-from loopline.timeline.codec import sound
+from loopline.timeline.codec import encode_checked
 
 SURVIVE_POWER_LOSS = {
     "user.prompt",
@@ -86,7 +86,7 @@ class EncodedBody:
         Raises:
             UnsoundBody: it could not be read again.
         """
-        kind, version, text = sound(body)
+        kind, version, text = encode_checked(body)
         data = text.encode()
         digest = sha256(data).digest()
         if has_blobs and len(data) > LARGE_BYTES:
@@ -160,7 +160,7 @@ def encode_block(
     """Return the block as a row of the conversation, and the chain up to it."""
     ts = milliseconds_of(block.ts)
     kind = body.kind.encode()
-    position = place_of(block.turn, block.round, block.n, ts, block.term, body.version, kind)
+    position = position_bytes(block.turn, block.round, block.n, ts, block.term, body.version, kind)
     digest = digest_after(previous.digest, body.sha256, block.seq, position)
     point = ChainPoint(digest, previous.bytes + body.size)
     row: BlockRow = {
@@ -411,7 +411,7 @@ def _is_intact(row: Sequence[Any], digests: Mapping[int, bytes]) -> bool:
         return False
     try:
         body = sha256(text.encode()).digest() if blob is None else bytes.fromhex(blob)
-        position = place_of(turn, round_number, n, ts, term, version, kind.encode())
+        position = position_bytes(turn, round_number, n, ts, term, version, kind.encode())
     except (AttributeError, ValueError):  # a damaged row may hold values of any type
         return False
     return bool(digest_after(previous, body, seq, position) == digest)
@@ -510,7 +510,7 @@ def link_of(row: Row[*tuple[Any, ...]]) -> Link:
             body = b""
     return Link(
         seq=row.seq,
-        place=place_of(row.turn, row.round, row.n, row.ts, row.term, row.version, kind),
+        position=position_bytes(row.turn, row.round, row.n, row.ts, row.term, row.version, kind),
         body=body,
         digest=bytes(row.digest or b""),
     )

@@ -35,7 +35,7 @@ from loopline.timeline import Block, ConversationKey, ConversationSummary, Entry
 from loopline.timeline.blob_store import BlobStore
 from loopline.timeline.chain import Audit, Head
 from loopline.timeline.log import DEFAULT_LIMITS, ConversationLimits
-from loopline.timeline.tasks import settled
+from loopline.timeline.tasks import finish
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class SqlLog:
         path = await asyncio.to_thread(database_path, url)
         opening = loop.run_in_executor(None, partial(_open_engines, path, read_only=read_only))
         try:
-            engines = await settled(opening)
+            engines = await finish(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
                 opening.result().dispose()
@@ -223,7 +223,7 @@ class SqlLog:
         finally:
             cancelled.set()
             with suppress(StoreError):
-                await settled(outcome)
+                await finish(outcome)
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
@@ -308,7 +308,7 @@ class SqlLog:
         if os.getpid() != self._process:
             return
         if self._collection is not None:
-            await settled(asyncio.ensure_future(asyncio.wait([self._collection])))
+            await finish(asyncio.ensure_future(asyncio.wait([self._collection])))
         self._closed = True
         await self._leases.close()
         if self._group is not None:
@@ -362,7 +362,7 @@ def _open_engines(path: Path, *, read_only: bool) -> _Engines:
 
 async def _in_thread(work: Callable[[], T]) -> T:
     """Return the result of work that may block; a cancellation waits for it to end."""
-    return await settled(asyncio.get_running_loop().run_in_executor(None, work))
+    return await finish(asyncio.get_running_loop().run_in_executor(None, work))
 
 
 def _put(blobs: BlobStore, bodies: Sequence[bytes]) -> None:

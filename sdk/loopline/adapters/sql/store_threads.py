@@ -27,7 +27,7 @@ from loopline.adapters.sql.store_file import idle_stamp
 from loopline.adapters.sql.store_writer import StoreWriter
 from loopline.errors import LooplineError, StoreError
 from loopline.timeline import Block
-from loopline.timeline.tasks import ended, settled
+from loopline.timeline.tasks import finish, wait_until_done
 
 T = TypeVar("T")
 
@@ -118,7 +118,7 @@ class WriterThread:
 
     async def do(self, job: Callable[[], T]) -> T:
         """Run the job on the thread and return its result; a cancellation waits for it to end."""
-        return await settled(asyncio.get_running_loop().run_in_executor(self._thread, job))
+        return await finish(asyncio.get_running_loop().run_in_executor(self._thread, job))
 
     def wait_for(self, job: Callable[[], T]) -> T:
         """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
@@ -236,14 +236,14 @@ class GroupCommit:
         except asyncio.CancelledError:
             if not pending.finished:  # the future was cancelled too: wait for another one
                 pending.outcome = loop.create_future()
-                await ended(pending.outcome)
+                await wait_until_done(pending.outcome)
             raise
 
     async def drain(self) -> None:
         """Wait for the appends under way, and refuse those that do not start within `DRAIN_SECONDS`."""
         deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
         while self._busy is not None:
-            await settled(self._busy)
+            await finish(self._busy)
             if asyncio.get_running_loop().time() > deadline:
                 while self._queue:
                     error = StoreError("the log was closed before this could be kept")

@@ -40,8 +40,8 @@ from loopline.timeline import (
     Block,
     ConversationKey,
     Entry,
-    admit,
     as_entry,
+    check_append,
     parent_name,
     stored_type,
     title_of,
@@ -54,7 +54,7 @@ from loopline.timeline.log import (
     ConversationSize,
     check_forget,
     check_fork,
-    check_known,
+    check_not_forgotten,
     check_restored,
     check_room,
     warn_if_nearly_full,
@@ -229,7 +229,7 @@ class StoreWriter:
         """Begin and return the conversation's next term; return the owner instead if it prevails."""
         self._refresh(connection)
         state = self._state(connection, conversation)
-        check_known(conversation, state.forgotten)
+        check_not_forgotten(conversation, state.forgotten)
         row = self._row(connection, conversation, state)
         existing = lease_owner(connection, row)
         owner = existing or LeaseOwner()
@@ -278,7 +278,7 @@ class StoreWriter:
         self._refresh(connection)
         parent = self._state(connection, conversation)
         state = self._state(connection, fork)
-        check_known(conversation, parent.forgotten)
+        check_not_forgotten(conversation, parent.forgotten)
         exists = bool(state.head) or state.forgotten is not None
         check_fork(conversation, fork, seq=seq, head=parent.head, taken=exists)
         row = self._row(connection, fork, state)
@@ -340,7 +340,7 @@ class StoreWriter:
         """
         self._refresh(connection)
         state = self._state(connection, conversation)
-        check_known(conversation, state.forgotten)
+        check_not_forgotten(conversation, state.forgotten)
         if state.head:
             raise ConflictError(
                 f"conversation {conversation.name!r} has begun already: take another name"
@@ -380,8 +380,8 @@ class StoreWriter:
     def _append(self, connection: Connection, request: AppendRequest) -> list[Block]:
         """Refuse or append; a refusal changes nothing, so that the appends beside it are not affected."""
         state = self._state(connection, request.conversation)
-        admit(request.entries, term=request.term, newest=state.term)
-        check_known(request.conversation, state.forgotten)
+        check_append(request.entries, term=request.term, newest=state.term)
+        check_not_forgotten(request.conversation, state.forgotten)
         if self._blobs is not None:
             # Put again: with the write lock, nobody can remove a blob before its row names it.
             for data in request.large:

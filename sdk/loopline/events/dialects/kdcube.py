@@ -35,7 +35,7 @@ from loopline.events.turn_events import (
     TurnStarted,
 )
 from loopline.models import Json, JsonObject, Usage
-from loopline.timeline import ConversationKey, ResultStatus, iso
+from loopline.timeline import ConversationKey, ResultStatus, iso_time
 
 Route = Literal[
     "chat_start",
@@ -87,7 +87,7 @@ class Envelope:
         owner = self.conversation
         return {
             "type": event.type,
-            "timestamp": iso(at.ts),
+            "timestamp": iso_time(at.ts),
             "ts": _milliseconds(at.ts),
             "service": {
                 "request_id": f"{owner.name}:{at.turn_id}",

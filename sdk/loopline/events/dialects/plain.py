@@ -9,7 +9,7 @@ from loopline.events.events import Delta, Event
 from loopline.events.projection import StampedEvent, TurnEventFold
 from loopline.events.turn_events import TurnPaused
 from loopline.models import Json, JsonObject
-from loopline.timeline import Block, block_object
+from loopline.timeline import Block, block_document
 
 
 class Plain:
@@ -29,7 +29,7 @@ class Plain:
             case Block():
                 self._seq = event.seq
                 paused = _paused(self._moments.take(event), f"{event.seq}.2")
-                record = Record(event=event.type, data=block_object(event), id=f"{event.seq}.1")
+                record = Record(event=event.type, data=block_document(event), id=f"{event.seq}.1")
                 return [record, *paused]
 
     def close(self) -> Sequence[Record]:
