@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from loopline import Harness
 from loopline.clock import SystemClock
 from loopline.conversations.turns import Request, Turns
-from loopline.events import EventSink
 from loopline.models import Prompt
-from loopline.react import Limits, TurnPayload, TurnResult
 from loopline.reader import ConversationView, Reader
 from loopline.testing import Call, FakeClock
 from loopline.timeline import (
@@ -28,7 +26,6 @@ from loopline.timeline import (
     Entry,
     History,
     MemoryLog,
-    Recorder,
     RoundStart,
     Timeline,
     TimelineLog,
@@ -267,12 +264,7 @@ async def test_one_who_waited_hears_of_a_turn_that_ended_before_the_checkpoint()
     async def choose(timeline: Timeline) -> int:
         return 3
 
-    async def process(
-        recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
-    ) -> TurnResult:
-        raise AssertionError(payload)
-
-    request = Request(conversation=HERE, choose=choose, process=process, limits=Limits(), hear=None)
+    request = Request(conversation=HERE, choose=choose)
     result = await Turns(log, SystemClock()).run(request)
     assert (result.turn_id, result.answer, result.ok) == ("turn_3", "It is so [[S:1]].", True)
 

@@ -11,7 +11,7 @@ import pytest
 
 from loopline import Bundle, Delta, Harness, tool
 from loopline.conversations import QUEUE_CHANNEL, Conversation
-from loopline.conversations.queue_notice import BUSY_SECONDS
+from loopline.conversations.subscriptions import BUSY_SECONDS
 from loopline.testing import Call, FakeClock, Say, ScriptedModel
 
 

@@ -5,7 +5,7 @@ from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
-from loopline.bundle.prepared_run import RunLoop, Services
+from loopline.bundle.prepared_run import PreparedRun, RunLoop, Services, commit_of, prepare
 from loopline.bundle.properties import (
     LoopSettings,
     Properties,
@@ -15,7 +15,7 @@ from loopline.bundle.properties import (
     merged,
     parse_setting,
 )
-from loopline.bundle.run import call_load_hook, make_deps, run
+from loopline.bundle.run import OpenBundle, call_load_hook, make_deps
 from loopline.bundle.template import Installation, create
 from loopline.bundle.workflow import BaseWorkflow
 
@@ -27,6 +27,8 @@ __all__ = [
     "Installation",
     "LoadedBundle",
     "LoopSettings",
+    "OpenBundle",
+    "PreparedRun",
     "Properties",
     "RunLoop",
     "Services",
@@ -36,6 +38,7 @@ __all__ = [
     "blame",
     "build_call_problems",
     "call_load_hook",
+    "commit_of",
     "create",
     "descriptor_modules",
     "load",
@@ -45,5 +48,5 @@ __all__ = [
     "make_deps",
     "merged",
     "parse_setting",
-    "run",
+    "prepare",
 ]

@@ -6,15 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loopline.bundle.prepared_run import Services
+from loopline.bundle.prepared_run import PreparedRun
 from loopline.errors import LooplineError, ToolError
 from loopline.knowledge import Passage
 from loopline.models import Chain, ModelRegistry, OutputType
-from loopline.react import Child, Limits, LoopOptions, Preset, choose_protocol
+from loopline.react import Child, Limits, LoopOptions, Preset
 from loopline.reader import KnowledgeRead
 from loopline.refs import KnowledgeRef, parse
 from loopline.skills import Skills
-from loopline.timeline import TurnHeader
 from loopline.tools import KnowledgeSearch, ToolSet
 
 
@@ -38,30 +37,15 @@ class LoopSpec:
     output: OutputType[Any] | None = None
     child_tools: tuple[str, ...] | None = None
 
-    def options(self, services: Services) -> LoopOptions:
-        """What is in force: the preset, the environment, the code and the configuration, the turn.
+    def options(self, run: PreparedRun) -> LoopOptions:
+        """Return what is in force: the preset, the environment, the code and the configuration, the turn.
 
         Raises:
             LooplineError: an option is out of its range, they do not go together, or a variable of the
                 environment holds junk.
         """
-        environment = self.preset.environment(services.environment)
-        return self.preset.options.with_limits(
-            environment, self.limits, services.limits
-        ).validated()
-
-    def header(self, services: Services, options: LoopOptions) -> TurnHeader:
-        """What the turn says of the loop."""
-        first, *others = self.models
-        return replace(
-            services.header,
-            model=first.name,
-            then=tuple(one.name for one in others),
-            protocol=choose_protocol(options, first).name,
-            preset=self.preset.name,
-            limits=options.differences(LoopOptions()),
-            output=self.output.schema if self.output else None,
-        )
+        environment = self.preset.environment(run.services.environment)
+        return self.preset.options.with_limits(environment, self.limits, run.limits).validated()
 
     def of_child(self, child: Child, models: ModelRegistry) -> LoopSpec:
         """The same for a child run, with what its task has otherwise.

@@ -1,84 +1,193 @@
-"""What a turn's workflow is given: values and ports, filled by whoever runs the bundle."""
+"""A prepared run: all that a turn's workflow works with, made in one place and handed down as a value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
+from loopline.errors import KnowledgeError
 from loopline.events import EventSink
-from loopline.knowledge import KnowledgeSpace
-from loopline.models import ModelRegistry, OutputType
-from loopline.react import Child, Limits, TurnPayload, TurnResult
+from loopline.knowledge import KnowledgeSpace, Progress
+from loopline.models import Chain, Model, ModelRegistry, OutputType
+from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
 from loopline.skills import Skills
-from loopline.timeline import ConversationSummary, Recorder, TurnHeader
+from loopline.timeline import History, KnowledgeCommit, Notice, Recorder, Timeline, TurnHeader
 from loopline.tools import ToolSet
 
 
 class RunLoop(Protocol):
-    """Runs a turn with the services it is given."""
+    """The loop of a child run."""
 
-    async def __call__(self, services: Services, payload: TurnPayload, /) -> TurnResult[Any]:
-        """What comes of it."""
+    async def __call__(self, run: PreparedRun, /) -> TurnResult[Any]:
+        """Run the loop over the child's own prepared run."""
         ...
 
 
 class SpawnRun(Protocol):
-    """Runs a child of the turn; `run` is called with the services of the child's own turn."""
+    """Runs children of a turn, each as a conversation of its own."""
 
-    async def __call__(self, child: Child, listen: EventSink, run: RunLoop, /) -> TurnResult[Any]:
-        """What comes of it."""
+    async def __call__(self, child: Child, sink: EventSink, loop: RunLoop, /) -> TurnResult[Any]:
+        """Begin the child, carry it on, or return its result; `sink` receives its events."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Ports only. `toolset` and `skills` read a descriptor module once a process, by its name.
+    """What every run of an open bundle works with: values and ports, filled by the harness.
 
-    `instructions` are the bundle's own, which take the place of its workflow class's. `output` is what its
-    answers are to be, where a turn asks for nothing else. `header` is what the
-    turn began with; `environment` are the variables that presets know.
+    `toolset` and `skills` read a descriptor module once a process, by its name. `models` gives the models of a run and
+    holds them until it ends. `read_knowledge` reads the knowledge that a conversation may refer to. `instructions` are the
+    bundle's own, which take the place of its workflow class's; `output` is the type of its answers, where a turn asks for
+    no other. `environment` holds the variables that presets know.
     """
 
     source: str
-    recorder: Recorder
-    summary: ConversationSummary | None
-    models: ModelRegistry
-    clock: Clock
-    listen: EventSink
-    limits: Limits
-    header: TurnHeader
-    environment: Mapping[str, str]
-    properties: Properties
-    settings: LoopSettings
-    knowledge: KnowledgeSpace | None
-    read: KnowledgeRead | None
+    bundle_id: str
     instructions: str
     output: OutputType[Any] | None
+    properties: Properties
+    settings: LoopSettings
+    environment: Mapping[str, str]
+    clock: Clock
+    knowledge: KnowledgeSpace | None
+    on_build: Progress | None
+    read_knowledge: Callable[[Timeline, History], KnowledgeRead | None]
+    models: Callable[[], AbstractAsyncContextManager[ModelRegistry]]
     toolset: Callable[[str], ToolSet]
     skills: Callable[[str], Skills]
-    other: ConversationLookup
-    spawn: SpawnRun
     deps: object = field(default=None, repr=False)
 
-    @property
-    def here(self) -> ConversationView:
-        """The conversation of the turn, as a reader finds it."""
-        return ConversationView(self.recorder.timeline, self.summary, past=self.recorder.history)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRun:
+    """A turn that is ready to run, and what its workflow works with.
+
+    `limits` are those asked for this turn. `conversation` is the turn's own as a reader finds it; `lookup` finds the
+    others of the same user. `began`, `recoveries` and `commit` are what the turn's header says of the run.
+    """
+
+    services: Services
+    payload: TurnPayload
+    recorder: Recorder
+    sink: EventSink
+    limits: Limits
+    models: ModelRegistry
+    conversation: ConversationView
+    lookup: ConversationLookup
+    spawn: SpawnRun
+    began: datetime
+    recoveries: int
+    commit: KnowledgeCommit | None
+
+    def header(
+        self,
+        models: Chain,
+        options: LoopOptions,
+        preset: str = "bare",
+        output: OutputType[Any] | None = None,
+    ) -> TurnHeader:
+        """Return what the turn says of the loop that runs it."""
+        first, *others = models
+        return TurnHeader(
+            bundle=self.services.bundle_id,
+            model=first.name,
+            then=tuple(model.name for model in others),
+            protocol=choose_protocol(options, first).name,
+            preset=preset,
+            limits=options.differences(LoopOptions()),
+            knowledge=self.commit,
+            began=self.began,
+            recoveries=self.recoveries,
+            output=output.schema if output else None,
+        )
 
     def output_of(self, own: OutputType[Any] | None) -> OutputType[Any] | None:
-        """Return what the answer is to be: what the turn was asked for, else `own`, else the bundle's.
+        """Return the type of the answer: what the turn was asked for, else `own`, else the bundle's.
 
         A turn that is carried on where none of them is at hand goes on with what it was begun with.
         """
-        default, asked = own or self.output, self.recorder.output
-        if asked is not None:
-            is_same = default is not None and default.sha256 == asked.sha256
-            return default if is_same and not asked.is_typed else asked
-        begun = self.recorder.turn.header
-        if default is None and begun is not None and begun.output is not None:
-            return OutputType.of_schema(begun.output)
+        default, requested = own or self.services.output, self.recorder.output
+        if requested is not None:
+            is_same = default is not None and default.sha256 == requested.sha256
+            return default if is_same and not requested.is_typed else requested
+        header = self.recorder.turn.header
+        if default is None and header is not None and header.output is not None:
+            return OutputType.of_schema(header.output)
         return default
+
+
+async def prepare(
+    services: Services,
+    *,
+    payload: TurnPayload,
+    recorder: Recorder,
+    sink: EventSink,
+    limits: Limits,
+    models: ModelRegistry,
+    model: Model | str | None,
+    conversation: ConversationView,
+    lookup: ConversationLookup,
+    spawn: SpawnRun,
+) -> PreparedRun:
+    """Bring the knowledge space up to date, have the turn begin with its header, and return the run.
+
+    `model` is the one that the header names where the bundle's workflow wires no loop.
+    """
+    stale = await _reconcile(services)
+    space, header = services.knowledge, recorder.turn.header
+    run = PreparedRun(
+        services=services,
+        payload=payload,
+        recorder=recorder,
+        sink=sink,
+        limits=limits,
+        models=models,
+        conversation=conversation,
+        lookup=lookup,
+        spawn=spawn,
+        began=recorder.turn.started_at or services.clock.now(),
+        recoveries=(header.recoveries if header else 0) + recorder.adopted,
+        commit=None if space is None else commit_of(space),
+    )
+    if header is None:
+        recorder.header = run.header(models.chain(model), LoopOptions().with_limits(limits))
+        recorder.foreword = stale
+    else:
+        recorder.header = replace(header, recoveries=run.recoveries)
+        if stale:
+            await recorder.record(*stale)
+    if recorder.adopted:  # if it ends this process too, the next one passes it over
+        await recorder.record()
+    return run
+
+
+async def _reconcile(services: Services) -> list[Notice]:
+    """Bring the knowledge space up to date; a notice if it cannot be, while what was built serves."""
+    if services.knowledge is None:
+        return []
+    try:
+        await services.knowledge.ensure(services.on_build)
+    except KnowledgeError as error:
+        commit = services.knowledge.state.short_commit
+        text = f"The knowledge space stays as it was at {commit}: {error}"
+        return [Notice(code="knowledge_stale", text=text)]
+    return []
+
+
+def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
+    """Return what a turn's header says of the space."""
+    state, config = space.state, space.config
+    roots = {
+        "docs_root": config.docs_root,
+        "src_root": config.src_root,
+        "deploy_root": config.deploy_root,
+        "tests_root": config.tests_root,
+    }
+    configured = {name: folder for name, folder in roots.items() if folder}
+    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=configured)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
 from typing import Any, cast, get_args, get_origin
 
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
-from loopline.bundle.prepared_run import Services
+from loopline.bundle.prepared_run import PreparedRun, Services
 from loopline.bundle.workflow import BaseWorkflow
 from loopline.errors import BundleError, LooplineError
-from loopline.react import TurnPayload, TurnResult
+from loopline.react import TurnResult
 from loopline.timeline import Completion
 from loopline.tools import deps_problem
 
@@ -57,29 +58,37 @@ async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
     return made
 
 
-async def run(loaded: LoadedBundle, services: Services, payload: TurnPayload) -> TurnResult[Any]:
-    """Run the hooks and the process of a new workflow instance.
+@dataclass(frozen=True, slots=True)
+class OpenBundle:
+    """A bundle in use: its code, and what its runs work with."""
 
-    Raises:
-        BundleError: the bundle's code failed; the message names file and line.
-    """
-    try:
-        _check_deps(loaded, services.deps)
-        workflow = loaded.bundle.workflow(services)
-        await workflow.pre_run_hook(payload)
-        result = await workflow.process(payload)
-        _check_result(result, loaded, services.recorder.turn.completion)
-        if result.exit_reason != "paused":
-            await workflow.post_run_hook(payload, result)
-    except BundleError:
-        raise
-    except LooplineError as error:
-        if raised_inside(error, loaded.folder):
+    loaded: LoadedBundle
+    services: Services
+
+    async def run(self, run: PreparedRun) -> TurnResult[Any]:
+        """Run the hooks and the process of a new workflow instance.
+
+        Raises:
+            BundleError: the bundle's code failed; the message names file and line.
+        """
+        loaded = self.loaded
+        try:
+            _check_deps(loaded, self.services.deps)
+            workflow = loaded.bundle.workflow(run)
+            await workflow.pre_run_hook(run.payload)
+            result = await workflow.process(run.payload)
+            _check_result(result, loaded, run.recorder.turn.completion)
+            if result.exit_reason != "paused":
+                await workflow.post_run_hook(run.payload, result)
+        except BundleError:
+            raise
+        except LooplineError as error:
+            if raised_inside(error, loaded.folder):
+                raise blame(error, loaded.folder) from error
+            raise
+        except (Exception, SystemExit) as error:
             raise blame(error, loaded.folder) from error
-        raise
-    except (Exception, SystemExit) as error:
-        raise blame(error, loaded.folder) from error
-    return result
+        return result
 
 
 def _check_deps(loaded: LoadedBundle, deps: object) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, Unpack, cast
 from typing_extensions import TypeForm, TypeVar
 
 from loopline.bundle.loop import LoopSpec, guarded_read, guarded_search, system_text
-from loopline.bundle.prepared_run import Services
+from loopline.bundle.prepared_run import PreparedRun
 from loopline.bundle.properties import Properties
 from loopline.errors import LooplineError
 from loopline.events import Delta, EventSink
@@ -84,8 +84,8 @@ class BaseWorkflow(Generic[Deps]):
     round_hooks: Sequence[RoundHook] = ()
     middleware: Sequence[Middleware] = ()
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, run: PreparedRun) -> None:
+        self._run = run
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
@@ -106,21 +106,21 @@ class BaseWorkflow(Generic[Deps]):
     @property
     def properties(self) -> Properties:
         """The bundle's properties as they are in force."""
-        return self._services.properties
+        return self._run.services.properties
 
     @property
     def knowledge(self) -> KnowledgeSpace | None:
         """The bundle's own knowledge space; None without a `knowledge` configuration."""
-        return self._services.knowledge
+        return self._run.services.knowledge
 
     @property
     def deps(self) -> Deps:
         """The object that `Harness.open` was given as `deps`, or that the bundle's factory made."""
-        return cast("Deps", self._services.deps)
+        return cast("Deps", self._run.services.deps)
 
     @property
     def _instructions(self) -> str:
-        return self._services.instructions or self.instructions
+        return self._run.services.instructions or self.instructions
 
     def bundle_prop(self, name: str, default: Json = None) -> Json:
         """The property of that dotted name, or the default."""
@@ -157,7 +157,7 @@ class BaseWorkflow(Generic[Deps]):
             BundleError: a descriptor or a tool is wrong; the message names file and line.
             LooplineError: the options do not go together, or a model string is given.
         """
-        configured = self._services.settings
+        configured = self._run.services.settings
         try:
             own_preset = named_preset(preset)
             check_limits(limits)
@@ -169,58 +169,59 @@ class BaseWorkflow(Generic[Deps]):
             search=knowledge_space_fn,
             read=knowledge_read_fn,
             instructions=self._instructions if instructions is None else instructions,
-            models=self._services.models.chain(model),
+            models=self._run.models.chain(model),
             allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
             preset=named_preset(configured.preset) if configured.preset else own_preset,
             limits={**limits, **configured.limits},
-            output=self._services.output_of(output_type_of(output_type)),
+            output=self._run.output_of(output_type_of(output_type)),
         )
         extensions = Extensions(
             round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware)
         )
         own = self.scratchpad if scratchpad is None else scratchpad
-        return await self._react(self._services, loop, own, extensions)
+        return await self._react(self._run, loop, own, extensions)
 
     async def _react(
         self,
-        services: Services,
+        run: PreparedRun,
         loop: LoopSpec,
         scratchpad: dict[str, Any],
         extensions: Extensions,
         child: Child | None = None,
     ) -> React[Any]:
         """The loop of a turn, or of a child run of it."""
-        space = self.knowledge
+        services, recorder = run.services, run.recorder
+        space = services.knowledge
         skills = await asyncio.to_thread(services.skills, loop.skills_module)
         search = loop.search or (space.search if space else None)
-        read = loop.read or services.read
-        reader = Reader(
-            conversation=services.here,
-            skills=skills,
-            knowledge=guarded_read(read) if read else None,
-            lookup=services.other,
+        read = loop.read or services.read_knowledge(recorder.timeline, recorder.history)
+        options = loop.options(run)
+        toolset = await self._toolset(
+            loop, options, guarded_search(search) if search else None, recorder.conversation
         )
-        options = loop.options(services)
-        found = guarded_search(search) if search else None
-        toolset = await self._toolset(loop, options, found, services.recorder.conversation)
-        services.recorder.header = loop.header(services, options)
+        recorder.header = run.header(loop.models, options, loop.preset.name, loop.output)
 
         async def spawn(child: Child, listen: EventSink) -> TurnResult[Any]:
-            of_child = loop.of_child(child, services.models)
+            of_child = loop.of_child(child, run.models)
             task = replace(child.task, model=of_child.models[0])
 
-            async def run(services: Services, payload: TurnPayload) -> TurnResult[Any]:
-                react = await self._react(services, of_child, {}, Extensions(), child)
-                return await react.run(payload)
+            async def run_loop(run: PreparedRun) -> TurnResult[Any]:
+                react = await self._react(run, of_child, {}, Extensions(), child)
+                return await react.run(run.payload)
 
-            return await services.spawn(replace(child, task=task), listen, run)
+            return await run.spawn(replace(child, task=task), listen, run_loop)
 
         runtime = ToolRuntime(
-            recorder=services.recorder,
+            recorder=recorder,
             clock=services.clock,
-            listen=services.listen,
-            reader=reader,
-            properties=self.properties.flat(),
+            listen=run.sink,
+            reader=Reader(
+                conversation=run.conversation,
+                skills=skills,
+                knowledge=guarded_read(read) if read else None,
+                lookup=run.lookup,
+            ),
+            properties=services.properties.flat(),
             scratchpad=scratchpad,
             guards=tuple(self.guards),
             options=options,
@@ -232,7 +233,7 @@ class BaseWorkflow(Generic[Deps]):
         context = Context(
             runtime,
             model=loop.models[0],
-            selector=services.models.roles.get(FAST, loop.models)[0],
+            selector=run.models.roles.get(FAST, loop.models)[0],
             tools=toolset,
             system=system_text(loop.instructions, services.source, toolset, skills),
         )
@@ -245,12 +246,12 @@ class BaseWorkflow(Generic[Deps]):
         search: KnowledgeSearch | None,
         conversation: ConversationKey,
     ) -> ToolSet:
-        own = await asyncio.to_thread(self._services.toolset, loop.tools_module)
+        own = await asyncio.to_thread(self._run.services.toolset, loop.tools_module)
         for patterns in loop.allowed:
             own = own.allow(patterns)
         if loop.child_tools is not None:
             own = own.allow(loop.child_tools)
-        check_deps(own.values(), self._services.deps)
+        check_deps(own.values(), self._run.services.deps)
         below = child_depth(conversation.name)
         if 0 < below >= options.max_depth:
             own = ToolSet(tool for tool in own.values() if tool.effect != "meta")
@@ -265,7 +266,7 @@ class BaseWorkflow(Generic[Deps]):
 
         Where the turn's answer is to be of a type, a text that is the JSON of such a value gives its `output`.
         """
-        recorder, output = self._services.recorder, self._services.output_of(None)
+        recorder, output = self._run.recorder, self._run.output_of(None)
         recorder.answers += 1
         if len(recorder.turn.completions) >= recorder.answers:  # carried on after it was answered
             return result(recorder.timeline, recorder.number, "complete", output=output)
@@ -292,7 +293,7 @@ class BaseWorkflow(Generic[Deps]):
 
     async def keep(self, name: str, value: Json) -> str:
         """Keep a value under a name; the ref by which it can be read again, pinned to its version."""
-        recorder, name = self._services.recorder, well_formed(name)
+        recorder, name = self._run.recorder, well_formed(name)
         sound = well_formed_json(value)
         text, mime = (sound, "text/plain") if isinstance(sound, str) else (dumps(sound), _JSON)
 
@@ -310,19 +311,19 @@ class BaseWorkflow(Generic[Deps]):
         Raises:
             LooplineError: the name or the data is wrong, or the turn is over.
         """
-        event, recorder = custom_event(name, data), self._services.recorder
+        event, recorder = custom_event(name, data), self._run.recorder
         await recorder.record(
             *([event] if durable else [])
         )  # whoever listens knows of the turn by then
         if not durable:
             passing = Delta(type="custom", channel="workflow", name=name, data=event.data)
-            self._services.listen(passing)
+            self._run.sink(passing)
 
     async def feedback(
         self, reaction: Reaction, *, text: str = "", confidence: float | None = None
     ) -> None:
         """Judge the turn by machine; it replaces nothing that a person said."""
-        await self._services.recorder.record(
+        await self._run.recorder.record(
             Feedback(
                 reaction=reaction, text=well_formed(text), origin="machine", confidence=confidence
             )

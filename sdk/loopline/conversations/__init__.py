@@ -1,12 +1,11 @@
 """What a person can do with a conversation."""
 
-from loopline.conversations.child_runs import run_child
 from loopline.conversations.conversation import Attachments, Conversation, WhenBusy, check_name
 from loopline.conversations.interrupts import InterruptQueue, Receipt
-from loopline.conversations.queue_notice import QUEUE_CHANNEL
 from loopline.conversations.recovery import Recoveries, Recovery, RecoveryStatus
+from loopline.conversations.subscriptions import QUEUE_CHANNEL
 from loopline.conversations.turn_log import InTurn
-from loopline.conversations.turns import Process, Turns
+from loopline.conversations.turns import Turns
 
 __all__ = [
     "QUEUE_CHANNEL",
@@ -14,7 +13,6 @@ __all__ = [
     "Conversation",
     "InTurn",
     "InterruptQueue",
-    "Process",
     "Receipt",
     "Recoveries",
     "Recovery",
@@ -22,5 +20,4 @@ __all__ = [
     "Turns",
     "WhenBusy",
     "check_name",
-    "run_child",
 ]

@@ -2,62 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
-from loopline.conversations.turns import Process, Request, Turns
 from loopline.errors import LooplineError
-from loopline.events import EventSink
 from loopline.models import well_formed, well_formed_json
-from loopline.react import Child, ChildAnswer, Limits, TurnResult, stored_limits
+from loopline.react import Child, ChildAnswer, stored_limits
 from loopline.timeline import (
-    NEW_TURN,
     Body,
     ConversationKey,
-    Entry,
     Timeline,
-    TimelineLog,
     ToolPending,
     UserAnswer,
     UserPrompt,
     parent_name,
 )
 
-TURN = 1
+CHILD_TURN = 1
 """The one turn of a child."""
-
-
-async def run_child(
-    turns: Turns,
-    log: TimelineLog,
-    parent: ConversationKey,
-    child: Child,
-    process: Process,
-    listen: EventSink,
-) -> TurnResult[Any]:
-    """Begin a child of that conversation, carry it on, or say what came of it.
-
-    Raises:
-        LooplineError: its code failed, or the child of that name was given another task.
-    """
-    conversation = replace(parent, name=child.name)
-
-    async def choose(timeline: Timeline) -> int:
-        body = _next(timeline, child)
-        if body is not None:
-            turn = TURN if timeline.turns else NEW_TURN
-            entry = Entry(body=body, turn=turn)
-            timeline.extend(await log.append(conversation, [entry], seen=timeline.seq))
-        return TURN
-
-    request = Request(
-        conversation=conversation,
-        choose=choose,
-        process=process,
-        limits=Limits(),
-        hear=listen,
-    )
-    return await turns.run(request)
 
 
 def check_own(conversation: ConversationKey) -> None:
@@ -73,27 +32,31 @@ def check_own(conversation: ConversationKey) -> None:
         )
 
 
-def _next(timeline: Timeline, child: Child) -> Body | None:
-    """What the child is still to be told: its task, or an answer that the user gave it."""
+def child_input(timeline: Timeline, child: Child) -> Body | None:
+    """Return what the child is still to be told: its task, or an answer that the user gave it.
+
+    Raises:
+        LooplineError: it was begun with another task.
+    """
     text = well_formed(child.task.prompt)
     if not timeline.turns:
         return UserPrompt(text=text, limits=stored_limits(child.limits))
-    prompt = timeline.turn(TURN).prompt
+    prompt = timeline.turn(CHILD_TURN).prompt
     if prompt is None or not isinstance(prompt.body, UserPrompt) or prompt.body.text != text:
         raise LooplineError(
             f"{child.name!r} was begun with another task: a tool that is carried on must begin the "
             "same children in the same order"
         )
-    return None if child.answer is None else _answer(timeline, child.answer)
+    return None if child.answer is None else _new_answer(timeline, child.answer)
 
 
-def _answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
-    """The answer as the child's own; None when it has been given already."""
-    asked = timeline.find(answer.question)
-    if asked is None or not isinstance(asked.body, ToolPending):
+def _new_answer(timeline: Timeline, answer: ChildAnswer) -> UserAnswer | None:
+    """Return the answer as the child's own; None when it has been given already."""
+    question = timeline.find(answer.question)
+    if question is None or not isinstance(question.body, ToolPending):
         return None
-    call_id = asked.body.call_id
-    for block in timeline.after(asked.seq):
+    call_id = question.body.call_id
+    for block in timeline.after(question.seq):
         if isinstance(block.body, UserAnswer) and block.body.call_id == call_id:
             return None
     return UserAnswer(call_id=call_id, value=well_formed_json(answer.value))

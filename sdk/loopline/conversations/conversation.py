@@ -12,9 +12,9 @@ from typing_extensions import TypeForm, TypeVar
 
 from loopline.conversations.child_runs import check_own
 from loopline.conversations.interrupts import InterruptQueue, Receipt, checked_text
-from loopline.conversations.turns import Process, Request, StoppedInQueue, Turns, turn_to_resume
+from loopline.conversations.turns import Request, StoppedInQueue, Turns, turn_to_resume
 from loopline.errors import ConflictError, LooplineError
-from loopline.events import Delta, Event, Mailbox
+from loopline.events import Delta, Event, EventSink, Mailbox
 from loopline.files import (
     AttachmentCaps,
     AttachmentInput,
@@ -84,16 +84,12 @@ class Conversation(Generic[T_co]):
         conversation: ConversationKey,
         *,
         turns: Turns,
-        process: Process | None,
         reader: Callable[[ConversationKey], Awaitable[Reader]],
         caps: AttachmentCaps | None = None,
-        output: OutputType[T_co] | None = None,
     ) -> None:
-        self._output = output
         self._log = log
         self._caps = caps or AttachmentCaps()
         self._turns = turns
-        self._process = process
         self._reader = reader
         self._tasks: set[asyncio.Task[TurnResult[Any]]] = set()
         self.conversation = conversation
@@ -164,7 +160,7 @@ class Conversation(Generic[T_co]):
         output = output_type_of(output_type)
         files = await self._attachments(text, attachments)
         async for event in self._stream(
-            lambda hear: self._say(text, files, when_busy, limits, hear, output)
+            lambda sink: self._say(text, files, when_busy, limits, sink, output)
         ):
             yield event
 
@@ -249,7 +245,7 @@ class Conversation(Generic[T_co]):
     ) -> AsyncIterator[Event]:
         """`resume`, heard."""
         output = output_type_of(output_type)
-        async for event in self._stream(lambda hear: self._resume(values, limits, hear, output)):
+        async for event in self._stream(lambda sink: self._resume(values, limits, sink, output)):
             yield event
 
     async def steer(self, text: str, *, attachments: Attachments = ()) -> Receipt:
@@ -391,10 +387,8 @@ class Conversation(Generic[T_co]):
             self._log,
             fork,
             turns=self._turns,
-            process=self._process,
             reader=self._reader,
             caps=self._caps,
-            output=self._output,
         )
 
     async def _fork_name(self) -> str:
@@ -424,10 +418,10 @@ class Conversation(Generic[T_co]):
         files: Sequence[UserAttachment],
         when_busy: WhenBusy,
         limits: Limits,
-        hear: Callable[[Event], None] | None,
+        sink: EventSink | None,
         output: OutputType[Any] | None,
     ) -> TurnResult[Any]:
-        process = self._running()
+        self._turns.check_bundle()
         body = UserPrompt(
             text=checked_text(text),
             limits=stored_limits(check_limits(limits)),
@@ -450,12 +444,10 @@ class Conversation(Generic[T_co]):
         request = Request(
             conversation=self.conversation,
             choose=choose,
-            process=process,
-            limits=Limits(),
-            hear=hear,
+            sink=sink,
             wait=wait,
             output=output,
-            default=self._output,
+            default=self._turns.output,
         )
         try:
             return await self._turns.run(request)
@@ -463,7 +455,7 @@ class Conversation(Generic[T_co]):
             if when_busy == "reject":
                 raise
             joined = await self._join(text, files, when_busy, output)
-            return joined or await self._say(text, files, "queue", limits, hear, output)
+            return joined or await self._say(text, files, "queue", limits, sink, output)
         except StoppedInQueue:
             for receipt in receipts:
                 await self.recall(receipt)
@@ -479,7 +471,7 @@ class Conversation(Generic[T_co]):
         """Say it to the turn that runs, and wait for what comes of that; None when it came too late."""
         said = self.interrupts.steer if when_busy == "steer" else self.interrupts.followup
         receipt = await said(text, files)
-        reads = output or self._output
+        reads = output or self._turns.output
         outcome = await self._turns.outcome(self.conversation, receipt.turn, reads)
         return None if await self.recall(receipt) else outcome
 
@@ -487,7 +479,7 @@ class Conversation(Generic[T_co]):
         self,
         values: Mapping[str, Json] | None,
         limits: Limits,
-        hear: Callable[[Event], None] | None,
+        sink: EventSink | None,
         output: OutputType[Any] | None,
     ) -> TurnResult[Any]:
         check_own(self.conversation)
@@ -502,14 +494,14 @@ class Conversation(Generic[T_co]):
                 raise LooplineError(f"{turn_id(number)} waits for {', '.join(asked)}: give values")
             return number
 
+        self._turns.check_bundle()
         request = Request(
             conversation=self.conversation,
             choose=choose,
-            process=self._running(),
             limits=check_limits(limits),
-            hear=hear,
+            sink=sink,
             output=output,
-            default=self._output,
+            default=self._turns.output,
         )
         try:
             return await self._turns.run(request)
@@ -541,7 +533,7 @@ class Conversation(Generic[T_co]):
             await self.interrupts.append(body, pending[call_id][0].number)
 
     async def _stream(
-        self, start: Callable[[Callable[[Event], None]], Awaitable[TurnResult[Any]]]
+        self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]
     ) -> AsyncIterator[Event]:
         heard = Mailbox()
         task = asyncio.ensure_future(start(heard.put))
@@ -556,11 +548,6 @@ class Conversation(Generic[T_co]):
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever still listens hears it; else it is in the log
-
-    def _running(self) -> Process:
-        if self._process is None:
-            raise LooplineError("opened without a bundle: it can be read, but there is none to run")
-        return self._process
 
 
 def check_name(kind: str, name: str) -> None:

@@ -1,32 +1,40 @@
-"""What the owner of a conversation's lease may do: begin turns, and end them."""
+"""A conversation whose lease this process holds: its turns are begun and ended by the lease's owner alone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loopline.clock import Clock
+from loopline.conversations.subscriptions import Subscriber, Subscriptions
+from loopline.errors import ConflictError
+from loopline.events import EventSink
 from loopline.models import well_formed
 from loopline.timeline import (
-    Block,
     ConversationKey,
+    ConversationSummary,
     Exit,
     ExitReason,
     Recorder,
     ResultStatus,
+    RunChild,
     Timeline,
     TimelineLog,
     ToolResult,
+    open_timeline,
+    parent_name,
 )
 
-_CUT: dict[ResultStatus, str] = {
+_CUT_OFF: dict[ResultStatus, str] = {
     "stopped": "Stopped by the user before there was a result.",
     "interrupted": "The turn was cut off before there was a result.",
 }
 
 
-async def settled(step: Coroutine[Any, Any, None]) -> None:
+async def finish(step: Coroutine[Any, Any, None]) -> None:
     """Take a step to its end although cancelled meanwhile; the cancellation is raised after it."""
     task, cancelled = asyncio.ensure_future(step), False
     while not task.done():
@@ -39,48 +47,45 @@ async def settled(step: Coroutine[Any, Any, None]) -> None:
         raise asyncio.CancelledError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedConversation:
-    """A term in a conversation."""
+    """A conversation, its timeline as it stands, and the term of the lease that is held here."""
 
-    def __init__(
-        self,
-        log: TimelineLog,
-        clock: Clock,
-        conversation: ConversationKey,
-        uid: str,
-        timeline: Timeline,
-        term: int,
-        end_children: EndChildren,
-    ) -> None:
-        self._log = log
-        self._clock = clock
-        self._term = term
-        self._end_children = end_children
-        self.conversation = conversation
-        self.uid = uid
-        self.timeline = timeline
+    log: TimelineLog
+    clock: Clock
+    subscriptions: Subscriptions
+    conversation: ConversationKey
+    summary: ConversationSummary | None
+    timeline: Timeline
+    term: int
 
-    def recorder(self, number: int, listen: Callable[[Block], None]) -> Recorder:
-        """The pen of a turn; its time passes from now on."""
-        return Recorder(
-            self._log,
+    def recorder(self, number: int, sender: Subscriber | None = None) -> tuple[Recorder, EventSink]:
+        """Return the recorder of a turn, whose time passes from now on, and the sink of its events."""
+        uid = self.summary.uid if self.summary else ""
+        turn = self.subscriptions.observed(self.conversation, uid, number)
+        sink = self.subscriptions.sink(turn, self.timeline, sender)
+        recorder = Recorder(
+            self.log,
             self.timeline,
             conversation=self.conversation,
-            uid=self.uid,
+            uid=uid,
             turn=number,
-            term=self._term,
-            clock=self._clock,
-            listener=listen,
+            term=self.term,
+            clock=self.clock,
+            listener=sink,
         )
+        return recorder, sink
 
-    async def interrupt_others(
-        self, chosen: int, watched: Callable[[int], Callable[[Block], None]]
-    ) -> None:
-        """End every turn that a runner began and left, save the chosen one."""
+    async def interrupt_others(self, number: int) -> None:
+        """End every turn that a runner began and left, save the one of that number."""
         for turn in self.timeline.unfinished:
-            if turn.number != chosen:
-                recorder = self.recorder(turn.number, watched(turn.number))
-                await settled(self.end(recorder, "interrupted"))
+            if turn.number != number:
+                recorder, _ = self.recorder(turn.number)
+                await finish(self.end(recorder, "interrupted"))
+
+    async def stop(self, recorder: Recorder) -> None:
+        """End a turn as stopped by its user, although cancelled meanwhile."""
+        await finish(self.end(recorder, "stopped", status="stopped"))
 
     async def end(
         self,
@@ -97,13 +102,13 @@ class LeasedConversation:
         that it was the bundle's own code that failed.
         """
         recorder.round = recorder.turn.rounds
-        await self._end_children(self, recorder, status)
-        cut = [
-            ToolResult(call_id=call.call_id, tool=call.tool, text=_CUT[status], status=status)
+        await self._end_children(recorder, status)
+        results = [
+            ToolResult(call_id=call.call_id, tool=call.tool, text=_CUT_OFF[status], status=status)
             for call in recorder.turn.open_calls.values()
         ]
-        if cut:
-            await recorder.record(*cut)
+        if results:
+            await recorder.record(*results)
         recorder.round = 0
         await recorder.record(
             Exit(
@@ -115,7 +120,46 @@ class LeasedConversation:
             )
         )
 
+    async def _end_children(self, recorder: Recorder, status: ResultStatus) -> None:
+        """End the child runs of a turn that have not ended, and record in it what each of them used."""
+        children = [
+            child
+            for child in recorder.turn.children.values()
+            if not child.reason and parent_name(child.conversation) == self.conversation.name
+        ]
+        if not children:
+            return
+        running = self.subscriptions.running
+        running[self.conversation] = recorder  # an observer asks who began the child
+        try:
+            for child in children:
+                with suppress(ConflictError):  # a runner is still at it, and ends it
+                    await self._end_child(child, recorder, status)
+        finally:
+            running.pop(self.conversation, None)
 
-EndChildren = Callable[[LeasedConversation, Recorder, ResultStatus], Awaitable[None]]
-"""Ends the child runs of a turn that have not ended, such as one that waits for the user, and records in the turn
-what each of them used."""
+    async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
+        conversation = replace(self.conversation, name=child.conversation)
+        reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
+        async with self.log.lease(conversation, wait=False) as term:
+            timeline = await open_timeline(self.log, conversation)
+            lease = replace(
+                self,
+                conversation=conversation,
+                summary=await self.log.find(conversation),
+                timeline=timeline,
+                term=term,
+            )
+            for turn in [*timeline.unfinished, *timeline.queued]:
+                of_child, _ = lease.recorder(turn.number)
+                await lease.end(of_child, reason, status=status)
+        for turn in timeline.turns.values():
+            if turn.exit is not None:
+                ended = replace(
+                    child,
+                    reason=turn.exit.reason,
+                    usage=turn.usage,
+                    cost=turn.cost,
+                    estimated=turn.estimated,
+                )
+                await recorder.record(ended)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from loopline.conversations.turns import Process, Request, Turns
+from loopline.conversations.turns import Request, Turns
 from loopline.errors import ConflictError, LooplineError
-from loopline.react import Limits, TurnResult, result
+from loopline.react import TurnResult, result
 from loopline.timeline import (
     ConversationKey,
     ConversationSummary,
@@ -59,13 +59,11 @@ class Recoveries:
         log: TimelineLog,
         *,
         turns: Turns,
-        process: Process,
         bundle: str,
         on_outcome: Callable[[Recovery], None] | None,
     ) -> None:
         self._log = log
         self._turns = turns
-        self._process = process
         self._bundle = bundle
         self._on_outcome = on_outcome
 
@@ -161,9 +159,6 @@ class Recoveries:
         request = Request(
             conversation=conversation,
             choose=choose,
-            process=self._process,
-            limits=Limits(),
-            hear=None,
             wait=False,
             adopted=True,
         )

@@ -1,30 +1,49 @@
-"""Who hears a conversation's turns: whoever said something, and those who listen."""
+"""Subscriptions: who is told of a conversation's events, and how each of them is told every block once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from loopline.conversations.watching import blocks_of
-from loopline.events import Delta, Event
-from loopline.timeline import Block, ConversationKey, Exit, RoundStart, Timeline, TimelineLog
+from loopline.clock import Clock
+from loopline.conversations.turn_log import log_block
+from loopline.errors import StoreError
+from loopline.events import Caller, Delta, Event, EventSink, ObservedTurn, Observer
+from loopline.timeline import (
+    Block,
+    ConversationKey,
+    Exit,
+    Recorder,
+    RoundStart,
+    Timeline,
+    TimelineLog,
+    open_timeline,
+    parent_name,
+    turn_id,
+)
 
-Hear = Callable[[Event], None]
+BUSY_SECONDS = 0.5
+"""How long a turn waits before its sender is told what for."""
+QUEUE_CHANNEL = "queue"
+
+logger: logging.Logger = logging.getLogger("loopline")
 
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """One who hears, and the place up to which they have heard: no block comes twice.
+    """A receiver of events, and the seq of the last block that it received: no block comes twice.
 
-    `heard` is None where that is not known yet.
+    `seq` is None where that is not known yet.
     """
 
-    sink: Hear
+    sink: EventSink
     seq: int | None
 
     def receive(self, event: Event) -> None:
-        """Have it heard, unless it is a block that was."""
+        """Pass the event on, unless it is a block that was received before."""
         match event:
             case Block(seq=seq) if seq <= (self.seq or 0):
                 return
@@ -34,72 +53,162 @@ class Subscriber:
                 pass
         self.sink(event)
 
-    def place(self, otherwise: int) -> int:
-        """The place up to which was heard: `otherwise`, from now on, if it is not known."""
-        self.seq = otherwise if self.seq is None else self.seq
-        return self.seq
-
 
 class Subscriptions:
-    """Those who listen to conversations, each of which is told every block from their place on."""
+    """Everybody who is told of turns: their senders, the subscribers of conversations, and an observer.
 
-    def __init__(self, log: TimelineLog) -> None:
+    `running` has the recorders of the turns that run here.
+    """
+
+    def __init__(self, log: TimelineLog, observer: Observer | None = None) -> None:
         self._log = log
+        self._observer = observer
         self._subscribers: dict[ConversationKey, list[Subscriber]] = {}
+        self.running: dict[ConversationKey, Recorder] = {}
 
     @contextmanager
     def subscribed(
-        self, conversation: ConversationKey, ear: Subscriber
+        self, conversation: ConversationKey, subscriber: Subscriber
     ) -> Generator[None, None, None]:
-        """One more, until the context is left."""
-        ears = self._subscribers.setdefault(conversation, [])
-        ears.append(ear)
+        """Tell the subscriber of the conversation's events until the context is left."""
+        subscribers = self._subscribers.setdefault(conversation, [])
+        subscribers.append(subscriber)
         try:
             yield
         finally:
-            ears.remove(ear)
-            if not ears:
+            subscribers.remove(subscriber)
+            if not subscribers:
                 del self._subscribers[conversation]
 
-    def telling(self, conversation: ConversationKey, sender: Subscriber | None = None) -> Hear:
-        """What tells the sender of a turn and everybody who listens."""
+    def sink(self, turn: ObservedTurn, timeline: Timeline, sender: Subscriber | None) -> EventSink:
+        """Return the one sink of a turn's events: for the observer, the log, the sender and the subscribers."""
+        conversation = turn.conversation
+        observe = None
+        if self._observer is not None:
+            observe = _Observation(self._observer, turn, blocks_of(timeline, turn.turn))
 
-        def tell(event: Event) -> None:
+        def publish(event: Event) -> None:
+            match event:
+                case Block():
+                    if observe is not None:
+                        observe.tell(event)
+                    log_block(conversation.name, event)
+                case Delta():
+                    pass
             if sender is not None:
                 sender.receive(event)
-            for ear in tuple(self._subscribers.get(conversation, ())):
-                ear.receive(event)
+            for subscriber in tuple(self._subscribers.get(conversation, ())):
+                subscriber.receive(event)
 
-        return tell
+        return publish
 
     async def catch_up(
         self, conversation: ConversationKey, timeline: Timeline, number: int
     ) -> None:
-        """Tell those who listen what has been written since they last heard, before that turn is run.
+        """Tell the subscribers what was written since their last block, before that turn is run.
 
-        Whose place is not known hears the turn from its first block on.
+        One whose last block is not known is told of the turn from its first block on.
         """
-        ears = tuple(self._subscribers.get(conversation, ()))
+        subscribers = tuple(self._subscribers.get(conversation, ()))
         prompt = timeline.turn(number).prompt
-        begins = timeline.seq if prompt is None else prompt.seq - 1
-        behind = min([ear.place(begins) for ear in ears], default=timeline.seq)
+        for subscriber in subscribers:
+            if subscriber.seq is None:
+                subscriber.seq = timeline.seq if prompt is None else prompt.seq - 1
+        behind = min([subscriber.seq or 0 for subscriber in subscribers], default=timeline.seq)
         blocks = timeline.after(behind)
         if behind < timeline.base.covers:
             blocks = await self._log.read(conversation, after=behind)
         for block in blocks:
-            for ear in ears:
-                ear.receive(block)
+            for subscriber in subscribers:
+                subscriber.receive(block)
+
+    def observed(self, conversation: ConversationKey, uid: str, number: int) -> ObservedTurn:
+        """Return the turn as an observer knows it, with the call that began it if a turn that runs here did."""
+        name = parent_name(conversation.name)
+        parent = None if name is None else self.running.get(replace(conversation, name=name))
+        child = None if parent is None else parent.turn.children.get(conversation.name)
+        caller = None
+        if parent is not None and child is not None:
+            turn = self.observed(parent.conversation, parent.uid, parent.number)
+            caller = Caller(turn, child.call_id)
+        return ObservedTurn(conversation=conversation, uid=uid, turn=number, caller=caller)
+
+
+class _Observation:
+    """An observer of a turn. One that breaks cannot harm the turn, and is told no more of it."""
+
+    def __init__(self, observer: Observer, turn: ObservedTurn, blocks: Sequence[Block]) -> None:
+        self._tell: Callable[[Block], None] | None = None
+        try:
+            self._tell = observer.begin(turn, blocks)
+        except Exception:
+            logger.exception("the observer broke: it hears nothing of this turn")
+
+    def tell(self, block: Block) -> None:
+        if self._tell is None:
+            return
+        try:
+            self._tell(block)
+        except Exception:
+            logger.exception("the observer broke: it hears no more of this turn")
+            self._tell = None
+
+
+def blocks_of(timeline: Timeline, number: int) -> list[Block]:
+    """Return the blocks of a turn, which begins with its prompt."""
+    prompt = timeline.turn(number).prompt
+    behind = timeline.seq if prompt is None else prompt.seq - 1
+    return [block for block in timeline.after(behind) if block.turn == number]
 
 
 def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:
-    """Let the sender hear the turn as far as it is, and what the user said that it took or may take."""
+    """Tell the sender the turn as far as it goes, and the user's input that it took or may take."""
     if sender is None:
         return
-    own = blocks_of(timeline, number)
-    wanted = {block.seq for block in (*own, *timeline.inputs_for(number))}
-    wanted |= {seq for one in own if isinstance(one.body, RoundStart) for seq in one.body.takes}
-    for block in timeline.after(min(wanted, default=1) - 1):
-        if block.seq in wanted:
+    blocks = blocks_of(timeline, number)
+    seqs = {block.seq for block in (*blocks, *timeline.inputs_for(number))}
+    seqs |= {
+        seq for block in blocks if isinstance(block.body, RoundStart) for seq in block.body.takes
+    }
+    for block in timeline.after(min(seqs, default=1) - 1):
+        if block.seq in seqs:
             sender.receive(block)
         if block.turn == number and isinstance(block.body, Exit):
             return
+
+
+class QueueNotice:
+    """Tells the sender of a turn once, and the log, which turn it waits for, if it waits for long."""
+
+    def __init__(
+        self, log: TimelineLog, clock: Clock, conversation: ConversationKey, sink: EventSink | None
+    ) -> None:
+        """Begin to count the time."""
+        self._log = log
+        self._conversation = conversation
+        self._sink = sink
+        self._task: asyncio.Task[None] | None = None
+        self._alarm = clock.alarm(BUSY_SECONDS, self._start)
+
+    async def end(self) -> None:
+        """Tell nothing more: the wait is over."""
+        self._alarm.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        try:
+            timeline = await open_timeline(self._log, self._conversation)
+        except StoreError:
+            return  # the turn itself reads the store next, and raises what is wrong with it
+        text = "another turn is about to run"
+        running = next(iter(timeline.unfinished), None)
+        if running is not None and running.started_at is not None:
+            text = f"{turn_id(running.number)} has been running since {running.started_at:%H:%M:%S} UTC"
+        logger.info("conversation %r is busy: %s", self._conversation.name, text)
+        if self._sink is not None:
+            self._sink(Delta(type="progress", channel=QUEUE_CHANNEL, text=text))

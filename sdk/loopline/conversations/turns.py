@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
+from loopline.bundle import OpenBundle, RunLoop, prepare
 from loopline.clock import Clock
-from loopline.conversations.leased_conversation import LeasedConversation, settled
-from loopline.conversations.queue_notice import QueueNotice
-from loopline.conversations.subscriptions import Hear, Subscriber, Subscriptions, replay
+from loopline.conversations.child_runs import CHILD_TURN, child_input
+from loopline.conversations.leased_conversation import LeasedConversation, finish
+from loopline.conversations.subscriptions import QueueNotice, Subscriber, Subscriptions, replay
 from loopline.conversations.turn_log import IN_TURN, in_turn
-from loopline.conversations.watching import logged, observed, observed_turn
 from loopline.errors import (
     BundleError,
     ConflictError,
@@ -29,22 +29,30 @@ from loopline.errors import (
 )
 from loopline.events import EventSink, Observer
 from loopline.files import attachment_of
-from loopline.models import OutputSchema, OutputType
-from loopline.react import Limits, TurnPayload, TurnResult, late_input, restore_limits, result
+from loopline.models import Model, ModelRegistry, OutputSchema, OutputType
+from loopline.react import (
+    Child,
+    Limits,
+    TurnPayload,
+    TurnResult,
+    late_input,
+    restore_limits,
+    result,
+)
+from loopline.reader import ConversationView, conversation_lookup
 from loopline.timeline import (
+    NEW_TURN,
     Block,
     ConversationKey,
     ConversationSummary,
+    Entry,
     ExitReason,
     Recorder,
-    ResultStatus,
-    RunChild,
     Timeline,
     TimelineLog,
     UserAttachment,
     UserPrompt,
     open_timeline,
-    parent_name,
     reaching,
     trimmed,
     turn_id,
@@ -60,37 +68,36 @@ _log = logging.getLogger("loopline")
 _inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=frozenset())
 
 
-class Process(Protocol):
-    """What a turn does: it records into the turn, and returns what came of it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRun:
+    """What a child run has of its parent: the models, the one that it begins with, and its loop."""
 
-    async def __call__(
-        self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
-    ) -> TurnResult[Any]:
-        """Run the turn; `turn.header` is the first thing it records, `react.exit` is not its own."""
-        ...
+    models: ModelRegistry
+    model: Model | str | None
+    loop: RunLoop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A turn that somebody wants run; with `wait` False not behind another one.
 
-    It is `adopted` when that is not who asked for it. `output` is the type that its answer is to be of, and
-    `default` that of its bundle, by which an answer is read that was given before.
+    It is `adopted` when that is not who asked for it. `sink` receives its events. `output` is the type that its answer is
+    to be of, and `default` that of its bundle, by which an answer is read that was given before.
     """
 
     conversation: ConversationKey
     choose: Choose
-    process: Process
-    limits: Limits
-    hear: Hear | None
+    sink: EventSink | None = None
+    limits: Limits = field(default_factory=Limits)
+    child: ChildRun | None = None
     wait: bool = True
     adopted: bool = False
     output: OutputType[Any] | None = None
     default: OutputType[Any] | None = None
 
     @property
-    def reads(self) -> OutputType[Any] | None:
-        """What an answer is read as."""
+    def answer_type(self) -> OutputType[Any] | None:
+        """The type that an answer is read as."""
         return self.output or self.default
 
 
@@ -116,19 +123,39 @@ class StoppedInQueue(LooplineError):
 
 
 class Turns:
-    """Runs the turns of a harness's conversations, and tells the observer of them."""
+    """Runs the turns of a harness's conversations with its bundle; without one they can only be read."""
 
-    def __init__(self, log: TimelineLog, clock: Clock, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        log: TimelineLog,
+        clock: Clock,
+        observer: Observer | None = None,
+        bundle: OpenBundle | None = None,
+    ) -> None:
         _log.addFilter(IN_TURN)  # once, however many there are
         self._log = log
         self._clock = clock
-        self._observer = observer
+        self._bundle = bundle
         self._queues: WeakValueDictionary[ConversationKey, asyncio.Lock] = WeakValueDictionary()
         self._requests: list[_PendingRequest] = []
-        self._recorders: dict[ConversationKey, Recorder] = {}
-        self._ears = Subscriptions(log)
+        self._subscriptions = Subscriptions(log, observer)
         self._cached: dict[ConversationKey, _CachedConversation] = {}
         self._closing = False
+
+    def check_bundle(self) -> OpenBundle:
+        """Return the bundle that runs the turns.
+
+        Raises:
+            LooplineError: there is none.
+        """
+        if self._bundle is None:
+            raise LooplineError("opened without a bundle: it can be read, but there is none to run")
+        return self._bundle
+
+    @property
+    def output(self) -> OutputType[Any] | None:
+        """The type of the bundle's answers, where a turn asks for no other."""
+        return None if self._bundle is None else self._bundle.services.output
 
     def check_outside(self, conversation: ConversationKey) -> None:
         """Refuse to wait for a conversation from within its own turn, which would be for ever.
@@ -176,17 +203,50 @@ class Turns:
         finally:
             self._requests.remove(asked)
 
-    def subscribed(self, conversation: ConversationKey, hear: Hear) -> AbstractContextManager[None]:
-        """Have `hear` called for every event of the conversation's turns here, beside whoever else is.
+    async def run_child(
+        self,
+        parent: ConversationKey,
+        models: ModelRegistry,
+        child: Child,
+        sink: EventSink,
+        loop: RunLoop,
+        /,
+    ) -> TurnResult[Any]:
+        """Begin a child of that conversation, carry it on, or return its result; it has its parent's models.
+
+        Raises:
+            LooplineError: its code failed, or the child of that name was given another task.
+        """
+        conversation = replace(parent, name=child.name)
+
+        async def choose(timeline: Timeline) -> int:
+            body = child_input(timeline, child)
+            if body is not None:
+                turn = CHILD_TURN if timeline.turns else NEW_TURN
+                entry = Entry(body=body, turn=turn)
+                timeline.extend(await self._log.append(conversation, [entry], seen=timeline.seq))
+            return CHILD_TURN
+
+        of_parent = ChildRun(models=models, model=child.task.model, loop=loop)
+        return await self.run(
+            Request(conversation=conversation, choose=choose, sink=sink, child=of_parent)
+        )
+
+    def subscribed(
+        self, conversation: ConversationKey, sink: EventSink
+    ) -> AbstractContextManager[None]:
+        """Have the sink receive every event of the conversation's turns here, beside all other subscribers.
 
         It begins behind the last block that was read here, or, where none was, with the first one of the
         next turn.
         """
-        return self._ears.subscribed(conversation, Subscriber(hear, self.seen(conversation)))
+        return self._subscriptions.subscribed(
+            conversation, Subscriber(sink, self.seen(conversation))
+        )
 
     def steer(self, conversation: ConversationKey) -> None:
         """Have the turn that runs here look at what the user has just said."""
-        recorder = self._recorders.get(conversation)
+        recorder = self._subscriptions.running.get(conversation)
         if recorder is not None:
             recorder.notify_steer()
 
@@ -209,11 +269,6 @@ class Turns:
             return result(timeline, number, reason, output=output)
         return _ended_result(timeline, number, output)
 
-    def summary(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """What was known of a conversation when it was first run here; its names never change."""
-        known = self._cached.get(conversation)
-        return known.summary if known else None
-
     def seen(self, conversation: ConversationKey) -> int | None:
         """The last place that was read here; None when it was not run here."""
         known = self._cached.get(conversation)
@@ -229,14 +284,16 @@ class Turns:
         """Wait until nobody runs the turn that the user has stopped, and end it if it has not ended."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation) as term:
-            timeline = await open_timeline(self._log, conversation)
-            summary = await self._log.find(conversation)
-            uid = summary.uid if summary else ""
-            lead = self._leading(conversation, uid, timeline, term)
-            hear = self._ears.telling(conversation)
-            for turn in [one for one in (*timeline.resumable, *timeline.queued) if one.stopped]:
-                recorder = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
-                await settled(lead.end(recorder, "stopped", status="stopped"))
+            lease = self._leased(
+                conversation,
+                await self._log.find(conversation),
+                await open_timeline(self._log, conversation),
+                term,
+            )
+            timeline = lease.timeline
+            for turn in [turn for turn in (*timeline.resumable, *timeline.queued) if turn.stopped]:
+                recorder, _ = lease.recorder(turn.number)
+                await lease.stop(recorder)
 
     async def close(self) -> None:
         """Stop every turn that runs; those that wait stay pending."""
@@ -266,9 +323,8 @@ class Turns:
                 known.timeline = timeline
                 if known.summary is None:
                     known.summary = await self._log.find(conversation)
-                uid = known.summary.uid if known.summary else ""
-                lead = self._leading(conversation, uid, timeline, term)
-                return await self._run_chosen(asked, lead, number)
+                lease = self._leased(conversation, known.summary, timeline, term)
+                return await self._run_chosen(asked, lease, number)
         except asyncio.CancelledError:
             if not asked.stopping:
                 raise
@@ -286,7 +342,7 @@ class Turns:
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         if not request.wait and queue.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
-        notice = QueueNotice(self._log, self._clock, conversation, request.hear)
+        notice = QueueNotice(self._log, self._clock, conversation, request.sink)
         async with AsyncExitStack() as stack:
             try:
                 await stack.enter_async_context(queue)
@@ -309,139 +365,119 @@ class Turns:
             self._cached.pop(next(iter(self._cached)))
         return known
 
+    def _leased(
+        self,
+        conversation: ConversationKey,
+        summary: ConversationSummary | None,
+        timeline: Timeline,
+        term: int,
+    ) -> LeasedConversation:
+        return LeasedConversation(
+            log=self._log,
+            clock=self._clock,
+            subscriptions=self._subscriptions,
+            conversation=conversation,
+            summary=summary,
+            timeline=timeline,
+            term=term,
+        )
+
     async def _run_chosen(
-        self, asked: _PendingRequest, lead: LeasedConversation, number: int
+        self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> TurnResult[Any]:
         """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
-        timeline, hear = lead.timeline, asked.request.hear
-        await self._ears.catch_up(lead.conversation, timeline, number)
-        sender = None if hear is None else Subscriber(hear, 0)
+        timeline, request = lease.timeline, pending.request
+        await self._subscriptions.catch_up(lease.conversation, timeline, number)
+        sender = None if request.sink is None else Subscriber(request.sink, 0)
         if timeline.turn(number).exit is not None:
             replay(timeline, number, sender)
-            return _ended_result(timeline, number, asked.request.reads)
-        others = self._ears.telling(lead.conversation)
-        tell = self._ears.telling(lead.conversation, sender)
-        recorder = lead.recorder(number, self._watched(lead, number, tell))
-        recorder.adopted = asked.request.adopted
+            return _ended_result(timeline, number, request.answer_type)
+        recorder, sink = lease.recorder(number, sender)
+        recorder.adopted = request.adopted
         with in_turn(recorder):
             try:
-                await lead.interrupt_others(number, partial(self._watched, lead, hear=others))
+                await lease.interrupt_others(number)
                 for turn in [turn for turn in timeline.queued if turn.number < number]:
-                    await self._run_for_another(asked, lead, turn.number)
+                    await self._run_for_another(pending, lease, turn.number)
                 replay(timeline, number, sender)
                 if recorder.turn.stopped:  # by a process that did not live to end it
-                    await settled(lead.end(recorder, "stopped", status="stopped"))
-                    return _ended_result(timeline, number, asked.request.reads)
-                return await self._run_turn(asked, lead, recorder, tell)
+                    await lease.stop(recorder)
+                    return _ended_result(timeline, number, request.answer_type)
+                return await self._run_turn(pending, lease, recorder, sink)
             except asyncio.CancelledError:
                 if recorder.turn.exit is None:
                     replay(timeline, number, sender)
-                    await settled(lead.end(recorder, "stopped", status="stopped"))
-                if not asked.stopping:
+                    await lease.stop(recorder)
+                if not pending.stopping:
                     raise
                 _uncancel()
-                return _ended_result(timeline, number, asked.request.reads)
-
-    def _watched(
-        self, lead: LeasedConversation, number: int, hear: Hear
-    ) -> Callable[[Block], None]:
-        """What the turn's recorder tells of each block, beside those who hear its events."""
-        heard = logged(lead.conversation.name, hear)
-        if self._observer is None:
-            return heard
-        turn = observed_turn(lead.conversation, lead.uid, number, self._recorders)
-        return observed(self._observer, turn, lead.timeline, heard)
-
-    def _leading(
-        self, conversation: ConversationKey, uid: str, timeline: Timeline, term: int
-    ) -> LeasedConversation:
-        return LeasedConversation(
-            self._log, self._clock, conversation, uid, timeline, term, self._end_children
-        )
-
-    async def _end_children(
-        self, lead: LeasedConversation, recorder: Recorder, status: ResultStatus
-    ) -> None:
-        """End the child runs of a turn that have not ended, and record in it what each of them used."""
-        children = [
-            child
-            for child in recorder.turn.children.values()
-            if not child.reason and parent_name(child.conversation) == lead.conversation.name
-        ]
-        if not children:
-            return
-        self._recorders[lead.conversation] = recorder  # an observer asks who began the child
-        try:
-            for child in children:
-                with suppress(ConflictError):  # a runner is still at it, and ends it
-                    await self._end_child(child, recorder, status)
-        finally:
-            self._recorders.pop(lead.conversation, None)
-
-    async def _end_child(self, child: RunChild, recorder: Recorder, status: ResultStatus) -> None:
-        conversation = replace(recorder.conversation, name=child.conversation)
-        reason: ExitReason = "stopped" if status == "stopped" else "interrupted"
-        hear = self._ears.telling(conversation)
-        async with self._log.lease(conversation, wait=False) as term:
-            timeline = await open_timeline(self._log, conversation)
-            summary = await self._log.find(conversation)
-            lead = self._leading(conversation, summary.uid if summary else "", timeline, term)
-            for turn in [*timeline.unfinished, *timeline.queued]:
-                of_child = lead.recorder(turn.number, self._watched(lead, turn.number, hear))
-                await lead.end(of_child, reason, status=status)
-        for turn in timeline.turns.values():
-            if turn.exit is not None:
-                ended = replace(
-                    child,
-                    reason=turn.exit.reason,
-                    usage=turn.usage,
-                    cost=turn.cost,
-                    estimated=turn.estimated,
-                )
-                await recorder.record(ended)
+                return _ended_result(timeline, number, request.answer_type)
 
     async def _run_for_another(
-        self, asked: _PendingRequest, lead: LeasedConversation, number: int
+        self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> None:
         """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
-        hear = self._ears.telling(lead.conversation)
-        recorder = lead.recorder(number, self._watched(lead, number, hear))
+        recorder, sink = lease.recorder(number)
         recorder.adopted = True
         with in_turn(recorder):
             try:
-                await self._run_turn(asked, lead, recorder, hear)
+                await self._run_turn(pending, lease, recorder, sink)
             except StoreError:
                 raise
             except LooplineError as error:
                 _log.warning("%s was run for its sender, and failed: %s", turn_id(number), error)
 
     async def _run_turn(
-        self, asked: _PendingRequest, lead: LeasedConversation, recorder: Recorder, hear: Hear
+        self,
+        pending: _PendingRequest,
+        lease: LeasedConversation,
+        recorder: Recorder,
+        sink: EventSink,
     ) -> TurnResult[Any]:
+        """Prepare the turn's run, hand it to the bundle, and end the turn with what comes of it."""
         payload, limits, schema = _payload(recorder)
-        request = asked.request
+        request, bundle, child = pending.request, self.check_bundle(), pending.request.child
         recorder.output = None if recorder.adopted else request.output
         if recorder.output is None and schema is not None:
             recorder.output = OutputType.of_schema(schema)
         recorder.resume_clock()
-        recorder.on_stop = partial(_begin_to_stop, asked)
-        self._recorders[request.conversation] = recorder
+        recorder.on_stop = partial(_begin_to_stop, pending)
+        self._subscriptions.running[request.conversation] = recorder
         try:
-            done = await request.process(recorder, payload, {**limits, **request.limits}, hear)
+            async with AsyncExitStack() as stack:
+                if child is None:
+                    models = await stack.enter_async_context(bundle.services.models())
+                else:
+                    models = child.models
+                run = await prepare(
+                    bundle.services,
+                    payload=payload,
+                    recorder=recorder,
+                    sink=sink,
+                    limits={**limits, **request.limits},
+                    models=models,
+                    model=child.model if child else None,
+                    conversation=ConversationView(
+                        recorder.timeline, lease.summary, past=recorder.history
+                    ),
+                    lookup=conversation_lookup(self._log, lease.conversation),
+                    spawn=partial(self.run_child, lease.conversation, models),
+                )
+                done = await (child.loop(run) if child else bundle.run(run))
         except asyncio.CancelledError:
-            await settled(lead.end(recorder, "stopped", status="stopped"))
+            await lease.stop(recorder)
             raise
         except (LeaseLost, StoreBusy):  # the turn is left as it is, to be carried on
             raise
         except Exception as error:
             by_bundle = isinstance(error, BundleError)
-            await settled(lead.end(recorder, "error", str(error), by_bundle=by_bundle))
+            await finish(lease.end(recorder, "error", str(error), by_bundle=by_bundle))
             raise
         finally:
-            self._recorders.pop(request.conversation, None)
+            self._subscriptions.running.pop(request.conversation, None)
         if done.exit_reason == "paused":
             return done
-        await settled(lead.end(recorder, done.exit_reason, done.error))
+        await finish(lease.end(recorder, done.exit_reason, done.error))
         turn = recorder.turn  # a child that ended with it has told what it used
         return replace(
             done, usage=turn.usage, cost=turn.cost, late_input=late_input(recorder.timeline)

@@ -10,9 +10,8 @@ from typing import Generic
 from typing_extensions import TypeVar
 
 from loopline.clock import Clock
-from loopline.conversations import Conversation
+from loopline.conversations import Conversation, check_name
 from loopline.errors import LooplineError
-from loopline.harness.opened import conversation_key
 from loopline.models import JsonObject
 from loopline.reader import DocumentError, import_actions, import_mark, read_document
 from loopline.timeline import (
@@ -87,6 +86,18 @@ class ConversationHost(ABC, Generic[T_co]):
 
         await self.log.restore(talk.conversation, await asyncio.to_thread(read))
         return talk
+
+
+def conversation_key(name: str, *, user: str, tenant: str, project: str) -> ConversationKey:
+    """Return the key of a conversation, by its name and its owner's.
+
+    Raises:
+        LooplineError: a name is empty, or is no text that can be stored.
+    """
+    names = {"conversation": name, "user": user, "tenant": tenant, "project": project}
+    for kind, text in names.items():
+        check_name(kind, text)
+    return ConversationKey(name=name, user=user, tenant=tenant, project=project)
 
 
 def _own_name(document: JsonObject) -> str:

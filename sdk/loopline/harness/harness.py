@@ -6,8 +6,8 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, Unpack
@@ -17,48 +17,38 @@ from typing_extensions import TypeVar
 from loopline.bundle import (
     Bundle,
     LoadedBundle,
+    OpenBundle,
     Properties,
-    RunLoop,
     Services,
     Setting,
     call_load_hook,
+    descriptor_modules,
     load,
+    load_skills,
+    load_tools,
     loop_settings,
     make_deps,
     merged,
-    run,
 )
 from loopline.clock import Clock, SystemClock
-from loopline.conversations import Conversation, Recoveries, Recovery, Turns, run_child
-from loopline.errors import KnowledgeError, LooplineError, ModelError
-from loopline.events import EventSink
+from loopline.conversations import Conversation, Recoveries, Recovery, Turns
+from loopline.errors import LooplineError
 from loopline.files import AttachmentCaps
 from loopline.harness.cassette import Cassette, open_cassette
 from loopline.harness.conversation_host import ConversationHost
 from loopline.harness.model_choice import ModelChoice, ModelsInUse, resolve_models
-from loopline.harness.opened import Opened, conversation_finder, conversation_view
-from loopline.harness.spaces import commit_of, knowledge_config, knowledge_reader, open_space
+from loopline.harness.spaces import knowledge_config, knowledge_reader, open_space
 from loopline.harness.store import MEMORY, open_log, store_place
 from loopline.harness.telemetry import Telemetry, chosen_telemetry, open_observer
 from loopline.knowledge import KnowledgeSpace, KnowledgeState, Progress
-from loopline.models import Chain, ClockedModel, Model, ModelRegistry, output_type_of
-from loopline.react import (
-    Child,
-    Limits,
-    LoopOptions,
-    TurnPayload,
-    TurnResult,
-    choose_protocol,
-)
-from loopline.reader import Reader
+from loopline.models import Model, ModelRegistry, output_type_of
+from loopline.reader import Reader, conversation_lookup, view_conversation
+from loopline.skills import Skills
 from loopline.timeline import (
     ConversationKey,
     ConversationLimits,
-    Notice,
-    Recorder,
     Timeline,
     TimelineLog,
-    TurnHeader,
     warm_codec,
 )
 from loopline.timeline.log import DEFAULT_LIMITS
@@ -66,6 +56,17 @@ from loopline.timeline.log import DEFAULT_LIMITS
 T_co = TypeVar("T_co", covariant=True, default=None)
 B = TypeVar("B", default=Any)
 """Of a bundle that is opened by its path nobody knows the type of its answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenHarness:
+    """What a harness holds while it is open; `readable_skills` are those that a reader outside any turn finds."""
+
+    loaded: LoadedBundle
+    services: Services
+    log: TimelineLog
+    turns: Turns
+    readable_skills: Callable[[], Skills]
 
 
 class OpenOptions(TypedDict, total=False):
@@ -109,7 +110,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._limits = options.get("limits") or DEFAULT_LIMITS
         self._deps = options.get("deps")
         self._models = ModelsInUse()
-        self._opened: Opened | None = None
+        self._opened: _OpenHarness | None = None
         self._closing = AsyncExitStack()
 
     @classmethod
@@ -182,18 +183,32 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             observer = await open_observer(self._telemetry)
             if observer is not None:
                 stack.push_async_callback(observer.close)
-            turns = Turns(log, self._clock, observer)
-            stack.push_async_callback(turns.close)
-            self._opened = Opened(
+            skills = cache(partial(load_skills, bundle=loaded))
+            services = Services(
                 source=loaded.bundle.id if isinstance(self._source, Bundle) else str(self._source),
-                loaded=loaded,
+                bundle_id=loaded.bundle.id,
+                instructions=loaded.bundle.instructions,
+                output=output_type_of(loaded.bundle.output_type),
                 properties=properties,
                 settings=loop_settings(properties),
-                log=log,
-                space=space,
-                turns=turns,
+                environment=os.environ,
+                clock=self._clock,
+                knowledge=space,
+                on_build=self._on_build,
+                read_knowledge=partial(knowledge_reader, space),
+                models=partial(self._models.of_run, self._choose, self._clock),
+                toolset=cache(partial(load_tools, bundle=loaded)),
+                skills=skills,
                 deps=deps,
-                output=output_type_of(loaded.bundle.output_type),
+            )
+            turns = Turns(log, self._clock, observer, OpenBundle(loaded, services))
+            stack.push_async_callback(turns.close)
+            self._opened = _OpenHarness(
+                loaded=loaded,
+                services=services,
+                log=log,
+                turns=turns,
+                readable_skills=cache(partial(_readable_skills, loaded, skills)),
             )
             if tape is not None:
                 await tape.begin()
@@ -212,7 +227,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         self._opened = None
 
     @property
-    def _open_now(self) -> Opened:
+    def _open_now(self) -> _OpenHarness:
         if self._opened is None:
             raise _not_open()
         return self._opened
@@ -225,41 +240,28 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     @property
     def properties(self) -> Properties:
         """The bundle's properties as they are in force."""
-        return self._open_now.properties
+        return self._open_now.services.properties
 
     @property
     def deps(self) -> object:
         """The dependencies that were given, or that the bundle's factory made; None without either."""
-        return self._open_now.deps
+        return self._open_now.services.deps
 
     @property
     def knowledge(self) -> KnowledgeSpace | None:
         """The bundle's knowledge space; None without a `knowledge` configuration."""
-        return self._open_now.space
+        return self._open_now.services.knowledge
 
     @property
     def knowledge_state(self) -> KnowledgeState | None:
         """What the space holds now."""
-        space = self._open_now.space
+        space = self._open_now.services.knowledge
         return None if space is None else space.state
 
     @property
     def model(self) -> Model:
         """The model that the next run will ask first; a function that gives it is called."""
         return self._choose().default[0]
-
-    def _models_of_run(self) -> ModelRegistry:
-        try:
-            models = self._choose()
-        except LooplineError:
-            raise
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}"
-            raise ModelError(f"the model of this run could not be made: {cause}") from error
-        for model in models.models:
-            if isinstance(model, ClockedModel):
-                model.use_clock(self._clock)
-        return models
 
     @property
     def log(self) -> TimelineLog:
@@ -272,10 +274,8 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             opened.log,
             conversation,
             turns=opened.turns,
-            process=self._process,
             reader=self._reader,
             caps=self._caps,
-            output=opened.output,
         )
 
     async def carry_on(
@@ -295,7 +295,6 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         recoveries = Recoveries(
             opened.log,
             turns=opened.turns,
-            process=self._process,
             bundle=opened.loaded.bundle.id,
             on_outcome=on_outcome,
         )
@@ -316,114 +315,20 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         await space.ensure(self._on_build)
         return space
 
-    async def _process(
-        self, recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
-    ) -> TurnResult[Any]:
-        models = self._models_of_run()
-        async with self._models.used(models.models):
-            services = await self._services(recorder, limits, listen, models)
-            return await run(self._open_now.loaded, services, payload)
-
-    async def _services(
-        self,
-        recorder: Recorder,
-        limits: Limits,
-        listen: EventSink,
-        models: ModelRegistry,
-        wanted: Model | str | None = None,
-    ) -> Services:
-        """What a turn is run with; its header is made, with the model that is wanted."""
-        opened = self._open_now
-        stale = await self._reconciled(opened)
-        begun = recorder.turn.started_at or self._clock.now()
-        known = recorder.turn.header
-        recoveries = (known.recoveries if known else 0) + recorder.adopted
-        header = replace(
-            self._header(opened, models.chain(wanted), limits), began=begun, recoveries=recoveries
-        )
-        told = [Notice(code="knowledge_stale", text=stale)] if stale else []
-        recorder.header = header if known is None else replace(known, recoveries=recoveries)
-        if known is None:
-            recorder.foreword = told
-        elif told:
-            await recorder.record(*told)
-        if recorder.adopted:  # if it ends this process too, the next one passes it over
-            await recorder.record()
-        return Services(
-            source=opened.source,
-            recorder=recorder,
-            summary=opened.turns.summary(recorder.conversation)
-            or await opened.log.find(recorder.conversation),
-            models=models,
-            clock=self._clock,
-            listen=listen,
-            limits=limits,
-            header=header,
-            environment=os.environ,
-            properties=opened.properties,
-            settings=opened.settings,
-            knowledge=opened.space,
-            read=knowledge_reader(opened.space, recorder.timeline, recorder.history),
-            instructions=opened.loaded.bundle.instructions,
-            output=opened.output,
-            toolset=opened.toolset,
-            skills=opened.skills,
-            other=conversation_finder(opened.log, recorder.conversation),
-            spawn=partial(self._spawn, recorder.conversation, models),
-            deps=opened.deps,
-        )
-
-    async def _spawn(
-        self,
-        parent: ConversationKey,
-        models: ModelRegistry,
-        child: Child,
-        listen: EventSink,
-        run_it: RunLoop,
-    ) -> TurnResult[Any]:
-        """Run a child of that conversation, as a conversation of its own, with its parent's models."""
-
-        async def process(
-            recorder: Recorder, payload: TurnPayload, limits: Limits, listen: EventSink
-        ) -> TurnResult[Any]:
-            services = await self._services(recorder, limits, listen, models, child.task.model)
-            return await run_it(services, payload)
-
-        opened = self._open_now
-        return await run_child(opened.turns, opened.log, parent, child, process, listen)
-
-    async def _reconciled(self, opened: Opened) -> str:
-        """Bring the knowledge space up to date; why that cannot be, while what was built serves."""
-        if opened.space is None:
-            return ""
-        try:
-            await opened.space.ensure(self._on_build)
-        except KnowledgeError as error:
-            commit = opened.space.state.short_commit
-            return f"The knowledge space stays as it was at {commit}: {error}"
-        return ""
-
-    def _header(self, opened: Opened, models: Chain, limits: Limits) -> TurnHeader:
-        bare, model = LoopOptions(), models[0]
-        options = bare.with_limits(limits)
-        return TurnHeader(
-            bundle=opened.loaded.bundle.id,
-            model=model.name,
-            then=tuple(one.name for one in models[1:]),
-            protocol=choose_protocol(options, model).name,
-            limits=options.differences(bare),
-            knowledge=commit_of(opened.space) if opened.space is not None else None,
-        )
-
     async def _reader(self, conversation: ConversationKey) -> Reader:
         opened = self._open_now
         timeline = Timeline(await opened.log.read(conversation))
         return Reader(
-            conversation=await conversation_view(opened.log, conversation, timeline),
+            conversation=await view_conversation(opened.log, conversation, timeline),
             skills=await asyncio.to_thread(opened.readable_skills),
-            knowledge=knowledge_reader(opened.space, timeline),
-            lookup=conversation_finder(opened.log, conversation),
+            knowledge=knowledge_reader(opened.services.knowledge, timeline),
+            lookup=conversation_lookup(opened.log, conversation),
         )
+
+
+def _readable_skills(loaded: LoadedBundle, skills: Callable[[str], Skills]) -> Skills:
+    modules = descriptor_modules(loaded, "skills") or [""]
+    return Skills(tuple(skill for module in modules for skill in skills(module)))
 
 
 def _unopened() -> ModelRegistry:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+from loopline.clock import Clock
 from loopline.errors import LooplineError, ModelError
 from loopline.harness.provider_models import ProviderModels
-from loopline.models import BRIDGED, GENERAL, OFFLINE, VENDORS, ClosingModel, Model, ModelRegistry
+from loopline.models import (
+    BRIDGED,
+    GENERAL,
+    OFFLINE,
+    VENDORS,
+    ClockedModel,
+    ClosingModel,
+    Model,
+    ModelRegistry,
+)
 from loopline.models.safe_text import secrets_in
 
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
@@ -90,16 +100,26 @@ class ModelsInUse:
         self._runs: Counter[int] = Counter()
 
     @asynccontextmanager
-    async def used(self, models: Iterable[Model]) -> AsyncGenerator[None, None]:
-        """A run has these models, until the context is left."""
-        given = {id(model): model for model in models}
-        self._open |= given
-        self._runs.update(list(given))
+    async def of_run(
+        self, choose: Callable[[], ModelRegistry], clock: Clock
+    ) -> AsyncGenerator[ModelRegistry, None]:
+        """Choose the models of a run, which has them until the context is left.
+
+        Raises:
+            ModelError: the function that makes them failed.
+        """
+        registry = _choose(choose)
+        for model in registry.models:
+            if isinstance(model, ClockedModel):
+                model.use_clock(clock)
+        used = {id(model): model for model in registry.models}
+        self._open |= used
+        self._runs.update(list(used))
         try:
             await self._release()
-            yield
+            yield registry
         finally:
-            self._runs.subtract(list(given))
+            self._runs.subtract(list(used))
 
     async def _release(self) -> None:
         """Close what no run uses; one that objects is held, and objects again when the harness closes."""
@@ -117,6 +137,16 @@ class ModelsInUse:
         for model in self._open.values():
             if isinstance(model, ClosingModel):
                 stack.push_async_callback(model.close, failed=failed)
+
+
+def _choose(choose: Callable[[], ModelRegistry]) -> ModelRegistry:
+    try:
+        return choose()
+    except LooplineError:
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise ModelError(f"the model of this run could not be made: {cause}") from error
 
 
 AnyModel = Model | ForeignModel

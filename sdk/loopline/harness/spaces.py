@@ -6,7 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from loopline.bundle import Properties
+from loopline.bundle import Properties, commit_of
 from loopline.clock import Clock
 from loopline.errors import KnowledgeError
 from loopline.knowledge import KnowledgeConfig, KnowledgeSpace, Passage, read_passage
@@ -57,19 +57,6 @@ def _mirrors(beside: Path | None) -> Path:
         return beside.with_name(f"{beside.name}-repositories")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "loopline" / "repositories"
-
-
-def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:
-    """What a turn's header says of the space."""
-    state, config = space.state, space.config
-    roots = {
-        "docs_root": config.docs_root,
-        "src_root": config.src_root,
-        "deploy_root": config.deploy_root,
-        "tests_root": config.tests_root,
-    }
-    given = {name: folder for name, folder in roots.items() if folder}
-    return KnowledgeCommit(repository=state.location, commit=state.commit, roots=given)
 
 
 def knowledge_reader(

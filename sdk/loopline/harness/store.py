@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Self
 from loopline.clock import Clock, SystemClock
 from loopline.conversations import Conversation, Turns
 from loopline.errors import LooplineError, StoreError
-from loopline.harness.conversation_host import ConversationHost
-from loopline.harness.opened import conversation_finder, conversation_key, conversation_view
+from loopline.harness.conversation_host import ConversationHost, conversation_key
 from loopline.harness.spaces import knowledge_reader
-from loopline.reader import Reader
+from loopline.reader import Reader, conversation_lookup, view_conversation
 from loopline.timeline import (
     DEFAULT_PROJECT,
     DEFAULT_TENANT,
@@ -245,7 +244,6 @@ class Store(ConversationHost):
             log,
             conversation,
             turns=Turns(log, self._clock),
-            process=None,
             reader=self._reader,
         )
 
@@ -290,7 +288,7 @@ class Store(ConversationHost):
         log = self.log
         timeline = Timeline(await log.read(conversation))
         return Reader(
-            conversation=await conversation_view(log, conversation, timeline),
+            conversation=await view_conversation(log, conversation, timeline),
             knowledge=knowledge_reader(None, timeline),
-            lookup=conversation_finder(log, conversation),
+            lookup=conversation_lookup(log, conversation),
         )

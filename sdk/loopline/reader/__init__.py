@@ -18,6 +18,8 @@ from loopline.reader.reader import (
     ConversationView,
     KnowledgeRead,
     Reader,
+    conversation_lookup,
+    view_conversation,
 )
 from loopline.timeline import iso_time
 
@@ -32,6 +34,7 @@ __all__ = [
     "Reading",
     "Status",
     "audit_document",
+    "conversation_lookup",
     "heads_text",
     "import_actions",
     "import_mark",
@@ -43,4 +46,5 @@ __all__ = [
     "source_row",
     "text_of",
     "timeline_document",
+    "view_conversation",
 ]

@@ -51,10 +51,12 @@ from loopline.refs import (
 from loopline.skills import Skills
 from loopline.timeline import (
     Block,
+    ConversationKey,
     ConversationSummary,
     History,
     Source,
     Timeline,
+    TimelineLog,
     UserAttachment,
     attachments,
     plan,
@@ -93,6 +95,26 @@ class ConversationView:
 
 
 ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
+
+
+async def view_conversation(
+    log: TimelineLog, conversation: ConversationKey, timeline: Timeline
+) -> ConversationView:
+    """Return the conversation as a reader finds it, with its timeline."""
+    summary = await log.find(conversation)
+    forgotten = None if summary else await log.forgotten(conversation)
+    return ConversationView(timeline, summary, forgotten)
+
+
+def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> ConversationLookup:
+    """Return what finds the other conversations of the same user by name."""
+
+    async def find(name: str) -> ConversationView | None:
+        key = replace(conversation, name=name)
+        view = await view_conversation(log, key, Timeline(await log.read(key)))
+        return view if view.summary or view.forgotten else None
+
+    return find
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
