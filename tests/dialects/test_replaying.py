@@ -71,5 +71,5 @@ def test_a_delta_before_any_block_harms_nothing(name: DialectName) -> None:
 
 @pytest.mark.parametrize("after", ["x", "1", "1.", "-1.2", "1.2.3"])
 def test_what_is_no_id_of_a_record_is_refused(after: str) -> None:
-    with pytest.raises(LooplineError, match="no record has the id"):
+    with pytest.raises(LooplineError, match="is not the id of a record"):
         replayed("plain", TALK, BLOCKS, after)

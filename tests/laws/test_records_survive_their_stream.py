@@ -71,7 +71,7 @@ def test_ids_sort_as_their_places_do(seq: int, k: int, other: int, n: int) -> No
 def test_what_is_no_id_is_refused(junk: str) -> None:
     with pytest.raises(LooplineError, match=r"ids are <seq>\.<k>"):
         sse.position(junk)
-    with pytest.raises(LooplineError, match="no record has the id"):
+    with pytest.raises(LooplineError, match="is not the id of a record"):
         sse.encode(Record(event="said", id=junk))
 
 

@@ -1,4 +1,4 @@
-"""What a listener hears, and in whose words it can be told."""
+"""Events of a turn: what subscribers receive, and the dialects that translate it."""
 
 from loopline.events import sse
 from loopline.events.dialects import DIALECTS, AgentEvent, DialectName, dialect, replayed

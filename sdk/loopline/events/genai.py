@@ -1,6 +1,6 @@
-"""Names that spans and metrics go by: OpenTelemetry's conventions for GenAI, and Loopline's own beside them.
+"""Names of spans and metrics: OpenTelemetry's conventions for GenAI, and Loopline's own.
 
-They are those of v1.41.0, the last release of the conventions; what has been renamed since has had none.
+They are those of v1.41.0, the last release of the conventions. Later renames are not released.
 """
 
 from __future__ import annotations
@@ -49,6 +49,6 @@ SECONDS: Final = (
 )
 """Upper bounds of the buckets of durations."""
 CALLS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Upper bounds of the buckets of what is counted in a turn."""
+"""Upper bounds of the buckets of counts per turn."""
 TOKENS: Final = tuple(float(4**power) for power in range(14))
 """Upper bounds of the buckets of token counts: 1, 4, 16, … 67,108,864."""

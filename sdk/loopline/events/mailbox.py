@@ -1,4 +1,4 @@
-"""A mailbox: what a listener has not taken yet, of which only so much is held."""
+"""The mailbox of a subscriber: the events it has not taken yet, within a limit."""
 
 from __future__ import annotations
 
@@ -15,130 +15,133 @@ from loopline.timeline import Block
 _Kind = tuple[str, str, int, str]
 
 HELD_EVENTS = 1_000
-"""What waits for a listener at most."""
-LEAST_HELD = 2
-"""What was missed, and the newest event."""
-SPARE = 10
-"""Which part of the room is made free whenever there is none: a tenth, so that putting costs the same."""
+"""The largest number of events that wait for a subscriber."""
+MINIMUM_ROOM = 2
+"""Room for what was missed, and the newest event."""
+FREED_SHARE = 10
+"""One part in so many of the room is freed whenever there is none, so that every `put` costs the same on average."""
 
 
 @dataclass(slots=True, eq=False)
-class _Held:
-    """An event that waits, and the texts of those that have been joined to it.
+class _PendingEvent:
+    """An event that waits, with the texts of the deltas joined to it.
 
-    Of a kind are a type, a channel and an attempt of deltas, and the call and the name of custom events; what
-    tells of blocks is of none.
+    The kind of a delta is its type, channel and attempt, and the call and name of custom events. Events about blocks
+    have none.
     """
 
     event: Event
     kind: _Kind | None
-    more: list[str] = field(default_factory=list[str])
+    joined: list[str] = field(default_factory=list[str])
 
     @property
     def text(self) -> str:
         match self.event:
             case Delta(text=text):
-                return "".join([text, *self.more])
+                return "".join([text, *self.joined])
             case Block():
                 return ""
 
     @property
-    def whole(self) -> Event:
+    def complete(self) -> Event:
         match self.event:
-            case Delta() as delta if self.more:
+            case Delta() as delta if self.joined:
                 return replace(delta, text=self.text)
             case _:
                 return self.event
 
     @property
-    def passes(self) -> bool:
-        """Whether a later block would stand for it."""
+    def is_replaceable(self) -> bool:
+        """Return whether a later block replaces it."""
         return self.kind is not None and self.kind[0] not in ("reset", "custom")
 
 
 class Mailbox:
-    """Holds events in their order until a listener takes them, by `async for`.
+    """Events in order, until one subscriber takes them by `async for`.
 
-    Neighbouring deltas of text in one channel are joined. When there is no room, a tenth is made. What
-    others stand for goes first: deltas before a block, texts before a `reset` of their channel, and of
-    what else is on its way all but the newest of each type, channel, call and name; texts of one channel are
-    then joined across others. After these the oldest blocks go, and one `missed` before everything else names
-    them; the newest block stays. Without another block the oldest event goes, which takes more channels
-    at once than there is room for. Nobody who waits for an event loses one by being cancelled.
+    Consecutive deltas of text in one channel are joined. If there is no room, a tenth of it is freed. Events that
+    others replace go first: deltas before a block, texts before a `reset` of their channel, and of other deltas all but
+    the newest of each type, channel, call and name. Then texts of one channel are joined across other events, and the
+    oldest blocks go: one `missed` before everything else names them. The newest block stays. Without another block the
+    oldest event goes, which takes more channels at once than there is room for. A cancelled wait loses no event.
     """
 
     def __init__(self, room: int = HELD_EVENTS) -> None:
-        """Hold so many events at most.
+        """Create a mailbox for so many events.
 
         Raises:
-            LooplineError: there would be no room for what was missed and one more event.
+            LooplineError: there is no room for what was missed and one more event.
         """
-        if room < LEAST_HELD:
-            raise LooplineError(f"no mailbox with room for {room} events: {LEAST_HELD} at least")
+        if room < MINIMUM_ROOM:
+            raise LooplineError(
+                f"a mailbox needs room for {MINIMUM_ROOM} events or more, not {room}"
+            )
         self._room = room
-        self._held = deque[_Held]()
+        self._events = deque[_PendingEvent]()
         self._missed: tuple[int, int] | None = None
-        self._unsorted = False
+        self._has_replaceable = False
         self._closed = False
-        self._come = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many events wait."""
-        return len(self._held) + (self._missed is not None)
+        """Return how many events wait."""
+        return len(self._events) + (self._missed is not None)
 
     def put(self, event: Event) -> None:
-        """Have the listener hear this after all that waits; this never waits itself."""
+        """Add an event after all that wait; this never waits itself."""
         kind = _kind(event)
         match event:
-            case Delta(type="delta", text=text) if self._held and self._held[-1].kind == kind:
-                self._held[-1].more.append(text)
+            case Delta(type="delta", text=text) if self._events and self._events[-1].kind == kind:
+                self._events[-1].joined.append(text)
             case _:
-                self._held.append(_Held(event, kind))
-                self._unsorted = self._unsorted or kind is not None
+                self._events.append(_PendingEvent(event, kind))
+                self._has_replaceable = self._has_replaceable or kind is not None
         if len(self) > self._room:
             self._make_room()
-        self._come.set()
+        self._changed.set()
 
     def close(self) -> None:
-        """Say that nothing more comes: the iteration ends with what waits."""
+        """Let the iteration end with the events that wait."""
         self._closed = True
-        self._come.set()
+        self._changed.set()
 
     def __aiter__(self) -> Self:
-        """The mailbox itself, which one listener empties."""
+        """Return the mailbox itself: it has one subscriber."""
         return self
 
     async def __anext__(self) -> Event:
-        """The next event, waited for."""
+        """Wait for the next event and return it."""
         while not len(self):
             if self._closed:
                 raise StopAsyncIteration
-            self._come.clear()
-            await self._come.wait()
+            self._changed.clear()
+            await self._changed.wait()
         if self._missed is None:
-            return self._held.popleft().whole
-        missed, self._missed = self._missed, None
-        return _told(*missed)
+            return self._events.popleft().complete
+        (after, through), self._missed = self._missed, None
+        count = through - after
+        text = f"too slow for {count} blocks: talk.blocks(after={after}, limit={count}) has them"
+        return Delta(type="missed", channel="", text=text, after=after, through=through)
 
     def _make_room(self) -> None:
-        if self._unsorted:
-            self._held = _needed(self._held)
-            self._unsorted = any(one.passes for one in self._held)
-        while len(self) > self._room - self._room // SPARE:
-            oldest = list(islice((one for one in self._held if one.kind is None), 2))
-            self._drop(oldest[0] if len(oldest) > 1 else self._held[0])
+        if self._has_replaceable:
+            self._events = _without_replaced(self._events)
+            self._has_replaceable = any(item.is_replaceable for item in self._events)
+        while len(self) > self._room - self._room // FREED_SHARE:
+            oldest = list(islice((item for item in self._events if item.kind is None), 2))
+            self._drop(oldest[0] if len(oldest) > 1 else self._events[0])
 
-    def _drop(self, held: _Held) -> None:
-        self._held.remove(held)
-        match held.event:
+    def _drop(self, item: _PendingEvent) -> None:
+        self._events.remove(item)
+        match item.event:
             case Block(seq=seq):
-                self._miss(seq - 1, seq)
+                self._add_missed(seq - 1, seq)
             case Delta(type="missed", after=after, through=through):
-                self._miss(after, through)
+                self._add_missed(after, through)
             case Delta():
                 pass
 
-    def _miss(self, after: int, through: int) -> None:
+    def _add_missed(self, after: int, through: int) -> None:
         first, last = self._missed or (after, through)
         self._missed = min(first, after), max(last, through)
 
@@ -151,30 +154,24 @@ def _kind(event: Event) -> _Kind | None:
             return type, channel, attempt, f"{call_id} {name}"
 
 
-def _needed(held: deque[_Held]) -> deque[_Held]:
-    """What no other event stands for, in its order; texts of one channel are joined to the first."""
-    newest = {one.kind: at for at, one in enumerate(held)}
-    completed = newest.get(None, -1)
-    needed, texts = deque[_Held](), dict[_Kind, _Held]()
-    for at, one in enumerate(held):
-        match one.kind:
+def _without_replaced(items: deque[_PendingEvent]) -> deque[_PendingEvent]:
+    """Return the items that no other replaces, in order; texts of one channel are joined to the first."""
+    newest = {item.kind: index for index, item in enumerate(items)}
+    newest_block = newest.get(None, -1)
+    result, texts = deque[_PendingEvent](), dict[_Kind, _PendingEvent]()
+    for index, item in enumerate(items):
+        match item.kind:
             case None:
-                needed.append(one)
-            case ("delta", channel, attempt, about) as kind:
-                if at < max(completed, newest.get(("reset", channel, attempt, about), -1)):
+                result.append(item)
+            case ("delta", channel, attempt, source) as kind:
+                if index < max(newest_block, newest.get(("reset", channel, attempt, source), -1)):
                     continue
-                first = texts.setdefault(kind, one)
-                if first is one:
-                    needed.append(one)
+                first = texts.setdefault(kind, item)
+                if first is item:
+                    result.append(item)
                 else:
-                    first.more.append(one.text)
+                    first.joined.append(item.text)
             case kind:
-                if at == newest[kind] and (at > completed or not one.passes):
-                    needed.append(one)
-    return needed
-
-
-def _told(after: int, through: int) -> Delta:
-    count = through - after
-    text = f"too slow for {count} blocks: talk.blocks(after={after}, limit={count}) has them"
-    return Delta(type="missed", channel="", text=text, after=after, through=through)
+                if index == newest[kind] and (index > newest_block or not item.is_replaceable):
+                    result.append(item)
+    return result

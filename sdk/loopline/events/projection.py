@@ -1,4 +1,4 @@
-"""A turn as far as it has been told, and what is told of it next."""
+"""Turn events from blocks and deltas: the fold that all dialects share."""
 
 from __future__ import annotations
 
@@ -84,61 +84,68 @@ from loopline.timeline import (
     citations,
 )
 
+StampedEvent = tuple[EventMeta, TurnEvent]
+
+_START = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
+_CUT_OFF = ("interrupted", "stopped")
+_BodyBeforeFold = TurnHeader | ToolCalled | RunChild | UserInput | UserRecalled
+_BEFORE_FOLD = BodyUnion[_BodyBeforeFold](_BodyBeforeFold)
+
 
 @dataclass(slots=True)
 class TurnProjection:
-    """The fold of a turn's blocks, with its calls as they were numbered and when its children began."""
+    """The fold of a turn's blocks, with its numbered calls and the starts of its child runs."""
 
     turn: Turn
     limit: int = 0
     calls: dict[str, CallStarted] = field(default_factory=dict[str, CallStarted])
-    children: dict[str, EventMeta] = field(default_factory=dict[str, EventMeta])
+    child_starts: dict[str, EventMeta] = field(default_factory=dict[str, EventMeta])
 
     @property
     def stop_reason(self) -> str:
-        """How the last decision ended."""
+        """Return the stop reason of the last decision."""
         return self.turn.decisions[-1].stop_reason if self.turn.decisions else ""
 
     @property
-    def waiting(self) -> tuple[str, ...]:
-        """The calls that wait for an answer the user has not given."""
-        turn = self.turn
-        return tuple(one for one in turn.pending if one not in turn.answers)
+    def unanswered(self) -> tuple[str, ...]:
+        """Return the calls that wait for the user and have no answer yet."""
+        return tuple(call_id for call_id in self.turn.pending if call_id not in self.turn.answers)
 
     @property
     def is_paused(self) -> bool:
-        """Whether every open call waits for the user."""
-        return bool(self.turn.open_calls) and self.turn.open_calls.keys() <= {*self.waiting}
+        """Return whether every open call waits for the user."""
+        return bool(self.turn.open_calls) and self.turn.open_calls.keys() <= {*self.unanswered}
 
     @property
     def is_running(self) -> bool:
-        """Whether a runner has begun the turn, and it has neither ended nor paused."""
+        """Return whether a runner started the turn, and it has neither ended nor paused."""
         return self.turn.header is not None and self.turn.exit is None and not self.is_paused
 
-    @property
-    def paused(self) -> TurnPaused:
-        """That nothing more comes."""
-        return TurnPaused(calls=self.waiting, rounds=self.turn.rounds, stop_reason=self.stop_reason)
+    def pause(self) -> TurnPaused:
+        """Return the event that no event follows for now."""
+        return TurnPaused(
+            calls=self.unanswered, rounds=self.turn.rounds, stop_reason=self.stop_reason
+        )
 
     def call(self, call_id: str, tool: str = "") -> CallStarted:
-        """The call; as far as it is known where its block was not heard."""
+        """Return the call; only its id and tool if its block was not received."""
         return self.calls.get(call_id) or CallStarted(call_id=call_id, tool=tool)
 
-    def called(self, asked: ToolCalled) -> CallStarted:
-        """The call, which is not folded yet, with its place in its decision."""
+    def start_call(self, called: ToolCalled) -> CallStarted:
+        """Return the call with its position in its decision; its block is not folded yet."""
         turn = self.turn
-        call = self.calls[asked.call_id] = CallStarted(
-            call_id=asked.call_id,
-            tool=asked.tool,
-            arguments=asked.arguments,
+        call = self.calls[called.call_id] = CallStarted(
+            call_id=called.call_id,
+            tool=called.tool,
+            arguments=called.arguments,
             iteration=turn.rounds,
             index=len(turn.batches[-1].calls) if turn.batches else 0,
             total=turn.decisions[-1].calls if turn.decisions else 1,
         )
         return call
 
-    def returned(self, result: ToolResult) -> CallFinished:
-        """What came of a call; the result is folded."""
+    def finish_call(self, result: ToolResult) -> CallFinished:
+        """Return the end of a call, whose result is folded."""
         call = self.call(result.call_id, result.tool)
         children = self.turn.children.values()
         return CallFinished(
@@ -152,23 +159,23 @@ class TurnProjection:
             has_children=any(child.call_id == result.call_id for child in children),
         )
 
-    def child(self, child: RunChild, at: EventMeta) -> ChildStarted | ChildFinished:
-        """That a child has begun, or what came of it."""
+    def child(self, child: RunChild, meta: EventMeta) -> ChildStarted | ChildFinished:
+        """Return the start of a child run, or its end."""
         call, name = self.call(child.call_id), child.conversation
         if not child.reason:
-            self.children.setdefault(name, at)
+            self.child_starts.setdefault(name, meta)
             return ChildStarted(call=call, conversation=name)
-        since = at.ts - self.children.get(name, at).ts
+        elapsed = meta.ts - self.child_starts.get(name, meta).ts
         return ChildFinished(
             call=call,
             conversation=name,
             reason=child.reason,
             usage=child.usage,
-            elapsed_ms=max(since.total_seconds() * 1000, 0.0),
+            elapsed_ms=max(elapsed.total_seconds() * 1000, 0.0),
         )
 
-    def decided(self, decision: Decision) -> DecisionMade:
-        """The decision, which is folded, before its thoughts are."""
+    def decision(self, decision: Decision) -> DecisionMade:
+        """Return the decision, whose block is folded, before its notes and its thinking are."""
         return DecisionMade(
             iteration=self.turn.rounds if decision.purpose == "decision" else 0,
             limit=self.limit,
@@ -183,134 +190,122 @@ class TurnProjection:
         )
 
 
-StampedEvent = tuple[EventMeta, TurnEvent]
-
-_NEVER = EventMeta(seq=0, turn=0, ts=datetime(1970, 1, 1, tzinfo=UTC))
-_CUT = ("interrupted", "stopped")
-
-BeforeBody = TurnHeader | ToolCalled | RunChild | UserInput | UserRecalled
-_TOLD_BEFORE = BodyUnion[BeforeBody](BeforeBody)
-
-
 @dataclass(slots=True)
-class _Deciding:
-    """A decision whose thoughts may still follow, in the same append."""
+class _PendingDecision:
+    """A decision whose thinking and notes may follow in the same append."""
 
-    at: EventMeta
-    moment: DecisionMade
+    meta: EventMeta
+    event: DecisionMade
     thinking: str = ""
-
-    @property
-    def whole(self) -> StampedEvent:
-        moment = self.moment
-        return self.at, replace(moment, thought=moment.notes or self.thinking)
 
 
 class TurnEventFold:
-    """The fold: it is to hear the events of one conversation in their order, each block once."""
+    """The turn events of a conversation, from its blocks and deltas in order."""
 
     def __init__(self) -> None:
-        self._newest = _NEVER
+        self._newest = _START
         self._running = 0
         self._turns: dict[int, TurnProjection] = {}
         self._inputs: dict[int, tuple[Block, UserInput]] = {}
         self._sources: dict[int, Source] = {}
-        self._deciding: _Deciding | None = None
+        self._pending: _PendingDecision | None = None
         self._is_open = False
 
     def take(self, event: Event) -> list[StampedEvent]:
-        """The moments of the next event; a block that was heard before has none."""
+        """Return the turn events of the next event; a block that was taken before has none."""
         match event:
-            case Delta(type="progress") if self._newest is _NEVER:
-                return []  # of a turn that is queued: no vocabulary has a word before its first block
+            case Delta(type="progress") if self._newest is _START:
+                return []  # of a queued turn: no dialect has a record before the turn's first block
             case Delta():
-                at = replace(self._newest, seq=0, turn=self._running)
-                return [(at, moment) for moment in _passing(event)]
+                meta = replace(self._newest, seq=0, turn=self._running)
+                return [(meta, turn_event) for turn_event in _delta_events(event)]
             case Block(seq=seq) if seq <= self._newest.seq:
                 return []
             case Block():
-                return [*self._flushed(event), *self._heard(event)]
+                return [*self._complete_decision(event), *self._take_block(event)]
 
     def close(self) -> list[StampedEvent]:
-        """The moment that nothing more comes, where no block has said so."""
+        """Return the pause of a stream that no block ended or paused."""
         if not self._is_open:
             return []
         self._is_open = False
-        at = replace(self._newest, seq=0, turn=self._running)
-        return [(at, self._telling(self._running).paused)]
+        meta = replace(self._newest, seq=0, turn=self._running)
+        return [(meta, self._projection(self._running).pause())]
 
-    def _telling(self, number: int) -> TurnProjection:
-        return self._turns.setdefault(number, TurnProjection(Turn(number)))
+    def _projection(self, turn: int) -> TurnProjection:
+        return self._turns.setdefault(turn, TurnProjection(Turn(turn)))
 
-    def _flushed(self, block: Block) -> Iterator[StampedEvent]:
-        """The decision before, once its thoughts are complete."""
-        deciding, body = self._deciding, block.body
-        if deciding is None:
+    def _complete_decision(self, block: Block) -> Iterator[StampedEvent]:
+        """Yield the pending decision at the first block after its thinking and notes."""
+        pending, body = self._pending, block.body
+        if pending is None:
             return
         if isinstance(body, Thinking):
-            deciding.thinking = body.text
+            pending.thinking = body.text
         elif isinstance(body, Notes):
-            deciding.moment = replace(deciding.moment, notes=body.text)
+            pending.event = replace(pending.event, notes=body.text)
         else:
-            self._deciding = None
+            self._pending = None
             flag = body.flag if isinstance(body, Completion) else ""
-            deciding.moment = replace(deciding.moment, flag=flag)
-            yield deciding.whole
+            thought = pending.event.notes or pending.thinking
+            yield pending.meta, replace(pending.event, flag=flag, thought=thought)
 
-    def _heard(self, block: Block) -> list[StampedEvent]:
-        at = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
-        telling = self._telling(block.turn)
-        moments = list(self._before(block, telling, at))
-        telling.turn.take(block)
-        if telling.is_running:
+    def _take_block(self, block: Block) -> list[StampedEvent]:
+        meta = self._newest = EventMeta(seq=block.seq, turn=block.turn, ts=block.ts)
+        projection = self._projection(block.turn)
+        events = list(self._events_before(block, projection, meta))
+        projection.turn.take(block)
+        if projection.is_running:
             self._running, self._is_open = block.turn, True
-        moments += self._after(block, telling, at)
-        return [(at, moment) for moment in moments]
+        events += self._events_after(block, projection, meta)
+        return [(meta, event) for event in events]
 
-    def _before(self, block: Block, telling: TurnProjection, at: EventMeta) -> Iterator[TurnEvent]:
-        """What is told with the turn as it was before the block."""
+    def _events_before(
+        self, block: Block, projection: TurnProjection, meta: EventMeta
+    ) -> Iterator[TurnEvent]:
+        """Yield the events that need the turn as it was before the block."""
         body = block.body
-        if not _TOLD_BEFORE.has(body):
+        if not _BEFORE_FOLD.has(body):
             return
         match body:
             case TurnHeader(bundle=bundle):
-                if telling.turn.header is None:
-                    prompt = telling.turn.prompt
-                    text = (
-                        prompt.body.text if prompt and isinstance(prompt.body, UserPrompt) else ""
-                    )
+                if projection.turn.header is None:
+                    prompt = projection.turn.prompt and projection.turn.prompt.body
+                    text = prompt.text if isinstance(prompt, UserPrompt) else ""
                     yield TurnStarted(prompt=text, bundle=bundle)
             case ToolCalled():
-                yield telling.called(body)
+                yield projection.start_call(body)
             case RunChild():
-                yield telling.child(body, at)
-            case UserRecalled(said=said):
-                self._inputs.pop(said, None)
+                yield projection.child(body, meta)
+            case UserRecalled(said=seq):
+                self._inputs.pop(seq, None)
             case UserPrompt():
                 self._inputs[block.seq] = block, body
             case UserFollowup(text=text) | UserSteer(text=text):
                 self._inputs[block.seq] = block, body
                 yield InputAccepted(kind=_kind(body), text=text)
 
-    def _after(self, block: Block, telling: TurnProjection, at: EventMeta) -> Iterator[TurnEvent]:
-        """What is told with the turn as it is with the block."""
+    def _events_after(
+        self, block: Block, projection: TurnProjection, meta: EventMeta
+    ) -> Iterator[TurnEvent]:
+        """Yield the events that need the turn as it is with the block."""
         match block.body:
-            case RoundStart() as begun:
-                yield from self._round(begun, telling)
+            case RoundStart() as start:
+                yield from self._start_round(start, projection)
             case Decision() as decision:
-                self._deciding = _Deciding(at, telling.decided(decision))
+                self._pending = _PendingDecision(meta, projection.decision(decision))
             case ToolPending() | ToolResult() as body:
-                yield from self._called(body, telling)
+                yield from self._update_call(body, projection)
             case Completion() as completion:
-                yield self._answered(completion, telling)
+                yield self._answer(completion, projection)
             case Exit() as end:
-                yield self._ended(end, telling)
+                yield self._finish(end, projection)
             case SourceAdded(sid=sid, source=source):
                 self._sources[sid] = source
             case (
                 RangeSummary() | ToolsSelected() | ModelSwitched() | Draft() | CustomEvent()
             ) as body:
-                yield _noted(body)
+                yield _state_event(body)
             case (
                 TurnHeader()
                 | ToolCalled()
@@ -320,7 +315,7 @@ class TurnEventFold:
                 | UserSteer()
                 | UserRecalled()
             ):
-                pass  # told before the turn took the block in
+                pass  # their events come before the fold
             case (
                 UserStop()
                 | UserAttachment()
@@ -342,51 +337,47 @@ class TurnEventFold:
                 | Feedback()
                 | Unknown()
             ):
-                pass  # no event stream tells of it
+                pass  # no turn event
 
-    def _round(self, begun: RoundStart, telling: TurnProjection) -> Iterator[TurnEvent]:
-        taken = [self._inputs.pop(seq) for seq in begun.takes if seq in self._inputs]
-        for block, said in taken:
-            if not isinstance(said, UserPrompt) or block.turn != telling.turn.number:
-                yield InputTaken(kind=_kind(said), text=said.text, said=block.seq)
-        telling.limit = begun.limit
-        if begun.purpose == "answer":
+    def _start_round(self, start: RoundStart, projection: TurnProjection) -> Iterator[TurnEvent]:
+        inputs = [(seq, *self._inputs.pop(seq)) for seq in start.takes if seq in self._inputs]
+        for seq, block, body in inputs:
+            if not isinstance(body, UserPrompt) or block.turn != projection.turn.number:
+                yield InputTaken(kind=_kind(body), text=body.text, input_seq=seq)
+        projection.limit = start.limit
+        if start.purpose == "answer":
             yield AnswerStarted()
         else:
-            yield RoundStarted(iteration=telling.turn.rounds + 1, limit=begun.limit)
+            yield RoundStarted(iteration=projection.turn.rounds + 1, limit=start.limit)
 
-    def _called(
-        self, body: ToolPending | ToolResult, telling: TurnProjection
+    def _update_call(
+        self, body: ToolPending | ToolResult, projection: TurnProjection
     ) -> Iterator[TurnEvent]:
         match body:
-            case ToolPending():
-                yield InputRequested(
-                    call=telling.call(body.call_id),
-                    kind=body.kind,
-                    question=body.question,
-                )
+            case ToolPending(call_id=call_id, kind=kind, question=question):
+                yield InputRequested(call=projection.call(call_id), kind=kind, question=question)
             case ToolResult():
-                yield telling.returned(body)
-        # A call that is cut off ends the turn more often than it leaves others to wait.
-        if telling.is_paused and not (isinstance(body, ToolResult) and body.status in _CUT):
+                yield projection.finish_call(body)
+        # A call that was cut off usually means the end of the turn, not a pause for the other calls.
+        is_cut_off = isinstance(body, ToolResult) and body.status in _CUT_OFF
+        if projection.is_paused and not is_cut_off:
             self._is_open = False
-            yield telling.paused
+            yield projection.pause()
 
-    def _answered(self, completion: Completion, telling: TurnProjection) -> AnswerGiven:
+    def _answer(self, completion: Completion, projection: TurnProjection) -> AnswerGiven:
         sids = completion.sources_used
         return AnswerGiven(
             text=_resolved(completion),
             flag=completion.flag,
             sources=tuple(CitedSource(sid=sid, source=self._sources.get(sid)) for sid in sids),
-            usage=telling.turn.usage,
+            usage=projection.turn.usage,
         )
 
-    def _ended(self, end: Exit, telling: TurnProjection) -> TurnFinished:
-        turn, completion = telling.turn, telling.turn.completion
+    def _finish(self, end: Exit, projection: TurnProjection) -> TurnFinished:
+        turn, completion = projection.turn, projection.turn.completion
         self._is_open = False
-        self._turns = {number: one for number, one in self._turns.items() if number > turn.number}
-        inputs = [said for _, said in self._inputs.values()]
-        late = [said.text for said in inputs if not isinstance(said, UserPrompt)]
+        self._turns = {number: item for number, item in self._turns.items() if number > turn.number}
+        inputs = [body for _, body in self._inputs.values()]
         return TurnFinished(
             reason=end.reason,
             error=end.error,
@@ -395,12 +386,12 @@ class TurnEventFold:
             usage=turn.usage,
             cost=turn.cost,
             answer=_resolved(completion) if completion else "",
-            late=tuple(late),
-            stop_reason=telling.stop_reason,
+            late_inputs=tuple(body.text for body in inputs if not isinstance(body, UserPrompt)),
+            stop_reason=projection.stop_reason,
         )
 
 
-def _passing(delta: Delta) -> Iterator[TurnEvent]:
+def _delta_events(delta: Delta) -> Iterator[TurnEvent]:
     match delta.type:
         case "delta":
             yield TextStreamed(channel=delta.channel, text=delta.text)
@@ -414,11 +405,11 @@ def _passing(delta: Delta) -> Iterator[TurnEvent]:
             yield CustomEmitted(name=delta.name, data=delta.data, call_id=delta.call_id)
         case "missed":
             yield EventsMissed(after=delta.after, through=delta.through)
-        case "pending":  # the block before it has told
-            pass
+        case "pending":
+            pass  # the block before it gave the event
 
 
-def _noted(
+def _state_event(
     body: RangeSummary | ToolsSelected | ModelSwitched | Draft | CustomEvent,
 ) -> TurnEvent:
     match body:
@@ -434,8 +425,8 @@ def _noted(
             return CustomEmitted(name=name, data=data, call_id=call_id)
 
 
-def _kind(said: UserInput) -> InputKind:
-    match said:
+def _kind(body: UserInput) -> InputKind:
+    match body:
         case UserPrompt():
             return "prompt"
         case UserFollowup():
@@ -445,6 +436,6 @@ def _kind(said: UserInput) -> InputKind:
 
 
 def _resolved(completion: Completion) -> str:
-    """The answer as a listener hears it. A range ends at the last source there is, which is then cited."""
+    """Return the answer as subscribers get it. A range of citations ends at the newest source cited."""
     used = completion.sources_used
     return citations.resolve(completion.text, citations.Marks(used), newest=max(used, default=0))

@@ -1,7 +1,7 @@
-"""Records as server-sent events: the bytes of a `text/event-stream`, and the way back to a place in it.
+"""Records as server-sent events: the bytes of a `text/event-stream`, from any position.
 
-The format is that of https://html.spec.whatwg.org/multipage/server-sent-events.html. What is written is
-UTF-8 without a byte order mark, with line feeds alone, and every piece ends with a blank line.
+The format is https://html.spec.whatwg.org/multipage/server-sent-events.html, in UTF-8 without a byte order mark and with
+line feeds alone. Every piece ends with a blank line.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ __all__ = [
 ]
 
 KEEP_ALIVE = b":\n\n"
-"""A comment, which no client sees, so that nobody between takes the connection for dead."""
+"""A comment, which clients ignore: it keeps proxies from closing an idle connection."""
 KEEP_ALIVE_SECONDS = 15.0
 RETRY_MS = 2_000
 """How long a client waits before it connects again."""
 
 
-def encode(wire: Record) -> bytes:
-    """The record as one event of a stream. Its data is one line, for JSON has no line breaks of its own.
+def encode(record: Record) -> bytes:
+    """Return the record as one event of a stream. Its data is one line, since JSON escapes line breaks.
 
     Raises:
-        LooplineError: its name has a line break, or its id is none.
+        LooplineError: its name has a line break, or its id is not one.
     """
-    if "\n" in wire.event or "\r" in wire.event:
-        raise LooplineError(f"an event cannot be called {wire.event!r}: a name is one line")
-    id_field = "id: {}.{}\n".format(*position(wire.id)) if wire.id else ""
-    name, data = well_formed(wire.event), dumps(well_formed_object(wire.data))
+    if "\n" in record.event or "\r" in record.event:
+        raise LooplineError(f"the name of an event is one line, not {record.event!r}")
+    id_field = "id: {}.{}\n".format(*position(record.id)) if record.id else ""
+    name, data = well_formed(record.event), dumps(well_formed_object(record.data))
     return f"{id_field}event: {name}\ndata: {data}\n\n".encode()
 
 
 def retry(milliseconds: int) -> bytes:
-    """What tells a client to wait so long before it connects again.
+    """Return what tells a client to wait so long before it connects again.
 
     Raises:
-        LooplineError: it is below 0.
+        LooplineError: `milliseconds` is below 0.
     """
     if milliseconds < 0:
-        raise LooplineError(f"nobody waits {milliseconds} ms: 0 or more")
+        raise LooplineError(f"retry is 0 ms or more, not {milliseconds}")
     return b"retry: %d\n\n" % milliseconds
 
 
@@ -66,51 +66,52 @@ async def frames(
     retry_ms: int = RETRY_MS,
     after: tuple[int, int] = START,
 ) -> AsyncGenerator[bytes, None]:
-    """What the dialect says of the events, as a stream, until they end.
+    """Yield the dialect's records of the events as a stream, until the events end.
 
-    Records up to the place `after` are left out: their blocks are told to the dialect, not to the client.
-    Whenever nothing was sent for `keep_alive_seconds` a comment is. Closing this closes the events.
+    Records up to the position `after` are left out: the dialect takes their blocks, the client does not get them. A
+    comment is sent when nothing else was for `keep_alive_seconds`. Closing this closes the events.
     """
-    records = _records(events, dialect, after)
-    coming: asyncio.Future[bytes | None] | None = None
+    pieces = _pieces(events, dialect, after)
+    waiting: asyncio.Future[bytes | None] | None = None
     try:
         yield retry(retry_ms)
         while True:
-            # A wait that were cancelled by the keep-alive would end the generator it waits for.
-            coming = coming or asyncio.ensure_future(anext(records, None))
-            if not await _comes(coming, clock, keep_alive_seconds):
+            # The wait outlives a keep-alive: to cancel it would end the generator it waits for.
+            waiting = waiting or asyncio.ensure_future(anext(pieces, None))
+            if not await _is_done_within(waiting, clock, keep_alive_seconds):
                 yield KEEP_ALIVE
                 continue
-            record, coming = coming.result(), None
-            if record is None:
+            piece, waiting = waiting.result(), None
+            if piece is None:
                 return
-            yield record
+            yield piece
     finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        await records.aclose()
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await pieces.aclose()
         if isinstance(events, AsyncGenerator):
             await events.aclose()
 
 
-async def _records(
+async def _pieces(
     events: AsyncIterator[Event], dialect: Dialect, after: tuple[int, int]
 ) -> AsyncGenerator[bytes, None]:
     async for event in events:
-        for wire in dialect.take(event):
-            if not wire.id or position(wire.id) > after:
-                yield encode(wire)
-    for wire in dialect.close():
-        yield encode(wire)
+        for record in dialect.take(event):
+            if not record.id or position(record.id) > after:
+                yield encode(record)
+    for record in dialect.close():
+        yield encode(record)
 
 
-async def _comes(coming: asyncio.Future[bytes | None], clock: Clock, seconds: float) -> bool:
-    """Whether it comes before so many seconds have passed."""
-    rung: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-    alarm = clock.alarm(seconds, lambda: rung.set_result(None))
+async def _is_done_within(
+    waiting: asyncio.Future[bytes | None], clock: Clock, seconds: float
+) -> bool:
+    timeout: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    alarm = clock.alarm(seconds, lambda: timeout.set_result(None))
     try:
-        await asyncio.wait([coming, rung], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([waiting, timeout], return_when=asyncio.FIRST_COMPLETED)
     finally:
         alarm.cancel()
-    return coming.done()
+    return waiting.done()

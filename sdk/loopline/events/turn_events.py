@@ -1,4 +1,4 @@
-"""What happens in a turn: the moments that every vocabulary has its own words for."""
+"""Turn events: what happens in a turn, in the form that every dialect translates."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from loopline.models import Json, JsonObject, Usage
 from loopline.timeline import AnswerFlag, ExitReason, ResultStatus, Source, turn_id
 
 UNANSWERED: frozenset[ExitReason] = frozenset({"error", "refused", "stopped", "interrupted"})
-"""How a run ends that has come to no answer."""
+"""The exit reasons of a run without an answer."""
+InputKind = Literal["prompt", "followup", "steer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventMeta:
-    """Where a moment stands: the block that gave rise to it.
+    """The block that a turn event comes from.
 
-    That of a delta has the seq 0, the turn that runs, and the time of the newest block.
+    An event of a delta has the seq 0, the running turn, and the time of the newest block.
     """
 
     seq: int
@@ -26,13 +27,13 @@ class EventMeta:
 
     @property
     def turn_id(self) -> str:
-        """The turn as refs name it."""
+        """Return the turn's id in refs."""
         return turn_id(self.turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnStarted:
-    """A runner has begun the turn; carrying it on is no new beginning."""
+    """A runner started the turn. A turn that is resumed does not start again."""
 
     prompt: str
     bundle: str
@@ -40,9 +41,9 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStarted:
-    """The model is about to decide, for the `iteration`-th time. A `limit` of 0 means none.
+    """The model is asked for its `iteration`-th decision. A `limit` of 0 means none.
 
-    A round that is cut off for a steer begins again under the same number.
+    A round that a steer cuts off starts again with the same number.
     """
 
     iteration: int
@@ -56,17 +57,17 @@ class AnswerStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelChanged:
-    """The model gave no answer and the next of its chain is asked; what the attempt used."""
+    """The model gave no answer, so the next of its chain is asked. `usage` is that of the attempt."""
 
     usage: Usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionMade:
-    """The model has replied. One of the purpose "answer" is no iteration: its number is 0.
+    """The model replied. A reply of the purpose "answer" is no iteration: its number is 0.
 
-    `thought` is what it noted, else what it thought. `raw` is a reply that could not be used as it was,
-    `flag` that of the answer which the reply became.
+    `thought` is the reply's notes or, without notes, its thinking. `raw` is the text of a reply that could not be used
+    as it was. `flag` is that of the answer which the reply became.
     """
 
     iteration: int
@@ -83,13 +84,13 @@ class DecisionMade:
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether nothing could be made of the reply, which was not merely cut off."""
+        """Return whether the reply could not be parsed, for another reason than its length."""
         return bool(self.raw) and self.stop_reason != "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted:
-    """The model asked for a tool, by the `index`-th from 0 of the `total` calls of its decision."""
+    """The model called a tool; `index`, from 0, is the call's position among the `total` of its decision."""
 
     call_id: str
     tool: str
@@ -101,7 +102,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFinished:
-    """What came of a call; `ran_with` are the arguments it ran with. `open_calls` have no result yet."""
+    """A call has its result. `ran_with` are the arguments it ran with; `open_calls` have no result yet."""
 
     call: CallStarted
     ran_with: JsonObject
@@ -114,13 +115,13 @@ class CallFinished:
 
     @property
     def ok(self) -> bool:
-        """Whether the tool did what it was asked."""
+        """Return whether the call succeeded."""
         return self.status == "ok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputRequested:
-    """A call waits for the user: for what its tool asked, or for leave to run."""
+    """A call waits for the user: for the answer to its tool's question, or for approval."""
 
     call: CallStarted
     kind: Literal["question", "approval"]
@@ -129,7 +130,7 @@ class InputRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildStarted:
-    """A call has begun a run of its own."""
+    """A call started a child run."""
 
     call: CallStarted
     conversation: str
@@ -137,7 +138,7 @@ class ChildStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildFinished:
-    """A run that a call began is over; `elapsed_ms` is from block to block."""
+    """A child run ended; `elapsed_ms` is the time from block to block."""
 
     call: CallStarted
     conversation: str
@@ -148,24 +149,21 @@ class ChildFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionStarted:
-    """Tools are being chosen among `total`."""
+    """Tools are being selected from `total`."""
 
     total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionFinished:
-    """The tools of the turn have been chosen; what that used."""
+    """The tools of the turn are selected; `usage` is that of the selection."""
 
     usage: Usage
 
 
-InputKind = Literal["prompt", "followup", "steer"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputAccepted:
-    """The user has added something; it is kept, and no round has taken it yet."""
+    """A followup or a steer was recorded; no round has taken it yet."""
 
     kind: InputKind
     text: str
@@ -173,16 +171,16 @@ class InputAccepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputTaken:
-    """A round has taken what the user said, at the place `said`, beside the turn's own prompt."""
+    """A round took an input at `input_seq` that is not the turn's own prompt."""
 
     kind: InputKind
     text: str
-    said: int
+    input_seq: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextCompacted:
-    """The blocks before the newest ones are summed up: so many messages became so many."""
+    """The older blocks were summarized: the prompt went from `before` messages to `after`."""
 
     before: int
     after: int
@@ -198,7 +196,7 @@ class AnswerHeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextStreamed:
-    """The model is writing."""
+    """The model wrote a piece of text."""
 
     channel: str
     text: str
@@ -206,14 +204,14 @@ class TextStreamed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReset:
-    """What the channel showed of this attempt is void."""
+    """The text that the channel streamed in this attempt is void."""
 
     channel: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressReported:
-    """How a call or the turn gets on; in the channel "context" that it is being made smaller."""
+    """A call or the turn reports progress; in the channel "context", that the context is being compacted."""
 
     channel: str
     text: str
@@ -222,7 +220,7 @@ class ProgressReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomEmitted:
-    """A tool, by its call, or the workflow has emitted an event of its own."""
+    """A tool, by its call, or the workflow emitted an event of its own."""
 
     name: str
     data: Json
@@ -231,7 +229,7 @@ class CustomEmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitedSource:
-    """A source that an answer uses; None where the block that has it was not heard."""
+    """A source that an answer cites; None if its block was not received."""
 
     sid: int
     source: Source | None
@@ -239,7 +237,7 @@ class CitedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerGiven:
-    """The answer, its citations resolved as a listener hears them; `usage` is the turn's so far."""
+    """The answer, with its citations resolved; `usage` is the turn's so far."""
 
     text: str
     flag: AnswerFlag
@@ -249,7 +247,7 @@ class AnswerGiven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsMissed:
-    """The listener was too slow for the blocks behind `after` up to `through`."""
+    """The subscriber was too slow for the blocks behind `after` up to `through`."""
 
     after: int
     through: int
@@ -257,9 +255,9 @@ class EventsMissed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnPaused:
-    """Nothing more comes for now: the turn waits for the user, or its runner has left it.
+    """No event follows for now: the turn waits for the user, or its runner left it.
 
-    `calls` are those that wait, `stop_reason` is that of the last decision.
+    `calls` are the waiting ones, `stop_reason` is that of the last decision.
     """
 
     calls: tuple[str, ...]
@@ -268,15 +266,15 @@ class TurnPaused:
 
     @property
     def reason(self) -> Literal["paused", "interrupted"]:
-        """Why nothing more comes."""
+        """Return why no event follows."""
         return "paused" if self.calls else "interrupted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFinished:
-    """The turn is over. `usage` and `cost` are its own and its children's, `answer` is the last one.
+    """The turn ended. `usage` and `cost` include its child runs; `answer` is the last one.
 
-    `late` is what the user added and no round took, `stop_reason` that of the last decision.
+    `late_inputs` are what the user added and no round took; `stop_reason` is that of the last decision.
     """
 
     reason: ExitReason
@@ -286,7 +284,7 @@ class TurnFinished:
     usage: Usage
     cost: float | None
     answer: str
-    late: tuple[str, ...]
+    late_inputs: tuple[str, ...]
     stop_reason: str
 
 

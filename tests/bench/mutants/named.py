@@ -240,20 +240,20 @@ NAMED = (
     Named(
         "a call that was cut off pauses the turn",
         "events/projection.py",
-        "if telling.is_paused and not (isinstance(body, ToolResult) and body.status in _CUT):",
-        "if telling.is_paused:",
+        "if projection.is_paused and not is_cut_off:",
+        "if projection.is_paused:",
     ),
     Named(
         "what was thought goes before what was noted",
         "events/projection.py",
-        "thought=moment.notes or self.thinking",
-        "thought=self.thinking or moment.notes",
+        "thought = pending.event.notes or pending.thinking",
+        "thought = pending.thinking or pending.event.notes",
     ),
     Named(
         "a turn that failed tells its rounds",
         "events/dialects/fim.py",
-        '"iterations": 0 if failed else ended.rounds',
-        '"iterations": ended.rounds',
+        '"iterations": 0 if failed else event.rounds',
+        '"iterations": event.rounds',
     ),
     Named(
         "what a refusal used is not counted",

@@ -1,4 +1,4 @@
-"""The vocabularies that events can be told in: five that others speak, and Loopline's own."""
+"""The dialects of events: those of five other systems, and Loopline's own."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ DIALECTS: Mapping[DialectName, str] = {
     "beakr": "Beakr: updates of a graph's channels, and tokens",
     "kdcube": "KDCube: events in envelopes, each on its route",
 }
-"""The vocabularies by name, each in a line."""
+"""Each dialect in a line."""
 
 
 def dialect(name: DialectName, conversation: ConversationKey) -> Dialect:
-    """A vocabulary, at the beginning of a conversation.
+    """Return a dialect at the beginning of a conversation.
 
-    What a later turn says may need earlier blocks, such as the sources that it cites: have it take these
-    first.
+    A later turn may need earlier blocks, such as the sources that it cites: let the dialect take those first.
     """
     match name:
         case "plain":
@@ -51,17 +50,17 @@ def dialect(name: DialectName, conversation: ConversationKey) -> Dialect:
 def replayed(
     name: DialectName, conversation: ConversationKey, blocks: Iterable[Block], after: str = ""
 ) -> Iterator[Record]:
-    """The lasting records of a conversation's blocks, from its first on, that follow the one of that id.
+    """Return the records with an id, after the one with the id `after`, of all blocks of a conversation.
 
-    They are what a listener was sent live, to the byte.
+    They are the bytes that a subscriber received live.
 
     Raises:
         LooplineError: `after` is neither empty nor the id of a record.
     """
-    since = position(after)
-    speaking = dialect(name, conversation)
-    records = (record for block in blocks for record in speaking.take(block))
-    return (record for record in records if record.id and position(record.id) > since)
+    start = position(after)
+    encoder = dialect(name, conversation)
+    records = (record for block in blocks for record in encoder.take(block))
+    return (record for record in records if record.id and position(record.id) > start)
 
 
 __all__ = ["DIALECTS", "AgentEvent", "DialectName", "dialect", "replayed"]

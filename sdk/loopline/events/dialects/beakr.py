@@ -1,11 +1,11 @@
-"""The words of Beakr: what each node of the graph puts into which channel."""
+"""The dialect of Beakr: what each node of the graph writes into which channel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Literal
 
-from loopline.events.dialects.encoder import RecordDraft
+from loopline.events.dialects.encoder import RecordDraft, compaction_data, custom_data
 from loopline.events.turn_events import (
     AnswerGiven,
     CallFinished,
@@ -28,10 +28,10 @@ from loopline.events.turn_events import (
 )
 from loopline.models import Json, JsonObject, Usage
 
-Node = Literal["prepare", "call_llm", "route_after", "execute_tools", "handoff", "finalize"]
+GraphNode = Literal["prepare", "call_llm", "route_after", "execute_tools", "handoff", "finalize"]
 Reducer = Literal["append", "replace", "add"]
 
-_STOPS = {
+_STOP_REASONS = {
     "stop": "natural stop",
     "tool_use": "tool use",
     "refusal": "refusal",
@@ -40,90 +40,87 @@ _STOPS = {
 
 
 class Beakr:
-    """Channels begin anew with each turn, whose id every update has."""
+    """The vocabulary of Beakr. Channels start anew with each turn; every update has the turn's id."""
 
     def __init__(self) -> None:
-        self._open: list[Json] = []
-        self._shown = set[str]()
+        self._open_calls: list[Json] = []
+        self._streamed = set[str]()
 
-    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
-        """The words for a moment."""
-        match moment:
+    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for a turn event."""
+        match event:
             case TurnStarted() | InputTaken() | SelectionFinished() | ContextCompacted():
-                yield from self._prepared(at, moment)
+                yield from self._prepare(meta, event)
             case ModelChanged(usage=usage):
-                yield from _Channels(at, "call_llm").spends(usage)
+                yield from _Channels(meta, "call_llm").spend(usage)
             case DecisionMade():
-                yield from _decided(_Channels(at, "call_llm"), moment)
+                yield from _decision(_Channels(meta, "call_llm"), event)
             case CallStarted() | CallFinished() | ChildFinished():
-                yield from self._called(at, moment)
+                yield from self._call(meta, event)
             case AnswerGiven(text=text):
-                self._shown.clear()
-                here = _Channels(at, "finalize")
-                yield here.says("assistant", text)
-                yield here.puts("llm_response", "replace", text)
-            case TextStreamed() | TextReset():
-                yield from self._written(moment)
-            case CustomEmitted(name=name, data=data, call_id=call_id):
-                custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
-                yield RecordDraft("custom", {**custom, "turn_id": at.turn_id})
+                self._streamed.clear()
+                channels = _Channels(meta, "finalize")
+                yield channels.message("assistant", text)
+                yield channels.put("llm_response", "replace", text)
+            case TextStreamed(channel=channel, text=text):
+                self._streamed.add(channel)
+                token: JsonObject = {"token": text, "channel": channel, "node": "call_llm"}
+                yield RecordDraft("token", token)
+            case TextReset(channel=channel) if channel in self._streamed:
+                self._streamed.remove(channel)
+                yield RecordDraft("reset", {"channel": channel, "node": "call_llm"})
+            case CustomEmitted():
+                yield RecordDraft("custom", {**custom_data(event), "turn_id": meta.turn_id})
             case InputRequested() | TurnPaused() | TurnFinished():
-                yield _stopped(at, moment)
+                yield _stop(meta, event)
             case _:
                 pass
 
-    def _prepared(
-        self, at: EventMeta, moment: TurnStarted | InputTaken | SelectionFinished | ContextCompacted
+    def _prepare(
+        self,
+        meta: EventMeta,
+        event: TurnStarted | InputTaken | SelectionFinished | ContextCompacted,
     ) -> Iterator[RecordDraft]:
-        here = _Channels(at, "prepare")
-        match moment:
+        channels = _Channels(meta, "prepare")
+        match event:
             case TurnStarted(prompt=prompt):
-                self._open = []
-                self._shown.clear()
-                yield here.says("user", prompt)
+                self._open_calls = []
+                self._streamed.clear()
+                yield channels.message("user", prompt)
             case InputTaken(text=text):
-                yield here.says("user", text)
+                yield channels.message("user", text)
             case SelectionFinished(usage=usage):
-                yield from here.spends(usage)
-            case ContextCompacted(before=before, after=after, usage=usage):
-                yield from here.spends(usage)
-                yield RecordDraft("notice", {"original_messages": before, "kept_messages": after})
+                yield from channels.spend(usage)
+            case ContextCompacted(usage=usage):
+                yield from channels.spend(usage)
+                yield RecordDraft("notice", compaction_data(event))
 
-    def _called(
-        self, at: EventMeta, moment: CallStarted | CallFinished | ChildFinished
+    def _call(
+        self, meta: EventMeta, event: CallStarted | CallFinished | ChildFinished
     ) -> Iterator[RecordDraft]:
-        match moment:
+        match event:
             case CallStarted() as call:
-                self._open = [*self._open, call.call_id]
-                pending = _Channels(at, "route_after").puts("pending_tools", "replace", self._open)
-                yield RecordDraft(pending.event, {**pending.data, "call": _call(call)})
-            case CallFinished(call=call, text=text, open_calls=left, has_children=delegated):
-                here = _Channels(at, "handoff" if delegated else "execute_tools")
-                self._open = [*left]
-                yield here.says("tool", text, {"name": call.tool, "call_id": call.call_id})
-                yield here.puts("pending_tools", "replace", self._open)
+                self._open_calls = [*self._open_calls, call.call_id]
+                channels = _Channels(meta, "route_after")
+                pending = channels.put("pending_tools", "replace", self._open_calls)
+                yield RecordDraft(pending.event, {**pending.data, "call": _call_data(call)})
+            case CallFinished(call=call, text=text, open_calls=open_calls):
+                channels = _Channels(meta, "handoff" if event.has_children else "execute_tools")
+                self._open_calls = [*open_calls]
+                names: JsonObject = {"name": call.tool, "call_id": call.call_id}
+                yield channels.message("tool", text, names)
+                yield channels.put("pending_tools", "replace", self._open_calls)
             case ChildFinished(usage=usage):
-                yield from _Channels(at, "handoff").spends(usage)
-
-    def _written(self, moment: TextStreamed | TextReset) -> Iterator[RecordDraft]:
-        match moment:
-            case TextStreamed(channel=channel, text=text):
-                self._shown.add(channel)
-                yield RecordDraft("token", {"token": text, "channel": channel, "node": "call_llm"})
-            case TextReset(channel=channel) if channel in self._shown:
-                self._shown.remove(channel)
-                yield RecordDraft("reset", {"channel": channel, "node": "call_llm"})
-            case TextReset():
-                pass
+                yield from _Channels(meta, "handoff").spend(usage)
 
 
 class _Channels:
-    """The channels as a node of the graph writes to them."""
+    """The channels, as a node of the graph writes to them."""
 
-    def __init__(self, at: EventMeta, node: Node) -> None:
-        self._at, self._node = at, node
+    def __init__(self, meta: EventMeta, node: GraphNode) -> None:
+        self._meta, self._node = meta, node
 
-    def puts(self, channel: str, reducer: Reducer, value: Json) -> RecordDraft:
+    def put(self, channel: str, reducer: Reducer, value: Json) -> RecordDraft:
         return RecordDraft(
             "channel",
             {
@@ -131,54 +128,50 @@ class _Channels:
                 "reducer": reducer,
                 "value": value,
                 "node": self._node,
-                "turn_id": self._at.turn_id,
+                "turn_id": self._meta.turn_id,
             },
         )
 
-    def says(self, role: str, content: str, more: JsonObject | None = None) -> RecordDraft:
-        return self.puts("messages", "append", {"role": role, "content": content, **(more or {})})
+    def message(self, role: str, content: str, fields: JsonObject | None = None) -> RecordDraft:
+        value: JsonObject = {"role": role, "content": content, **(fields or {})}
+        return self.put("messages", "append", value)
 
-    def spends(self, usage: Usage) -> Iterator[RecordDraft]:
-        """What a request cost, unless there was none."""
+    def spend(self, usage: Usage) -> Iterator[RecordDraft]:
+        """Yield the tokens of a request, unless it used none."""
         if usage.input_tokens or usage.output_tokens:
-            yield self.puts("input_tokens", "add", usage.input_tokens)
-            yield self.puts("output_tokens", "add", usage.output_tokens)
+            yield from self.add(usage)
+
+    def add(self, usage: Usage) -> Iterator[RecordDraft]:
+        yield self.put("input_tokens", "add", usage.input_tokens)
+        yield self.put("output_tokens", "add", usage.output_tokens)
 
 
-def _decided(here: _Channels, decided: DecisionMade) -> Iterator[RecordDraft]:
-    yield here.puts("input_tokens", "add", decided.usage.input_tokens)
-    yield here.puts("output_tokens", "add", decided.usage.output_tokens)
-    if decided.purpose == "answer":
+def _decision(channels: _Channels, event: DecisionMade) -> Iterator[RecordDraft]:
+    yield from channels.add(event.usage)
+    if event.purpose == "answer":
         return
-    text = decided.raw or decided.notes
-    if text or decided.calls:
-        yield here.says("assistant", text, {"calls": decided.calls})
-    yield here.puts("turn", "replace", decided.iteration)
-    yield here.puts("stop_reason", "replace", _stop(decided.stop_reason))
-    yield here.puts("llm_response", "replace", text)
+    text = event.raw or event.notes
+    if text or event.calls:
+        yield channels.message("assistant", text, {"calls": event.calls})
+    yield channels.put("turn", "replace", event.iteration)
+    stop_reason = _STOP_REASONS.get(event.stop_reason, event.stop_reason)
+    yield channels.put("stop_reason", "replace", stop_reason)
+    yield channels.put("llm_response", "replace", text)
 
 
-def _stop(reason: str) -> str:
-    return _STOPS.get(reason, reason)
-
-
-def _call(call: CallStarted) -> JsonObject:
+def _call_data(call: CallStarted) -> JsonObject:
     return {"call_id": call.call_id, "tool": call.tool, "arguments": call.arguments}
 
 
-def _stopped(at: EventMeta, moment: InputRequested | TurnPaused | TurnFinished) -> RecordDraft:
-    match moment:
-        case InputRequested(call=call, kind=kind, question=question):
-            return RecordDraft("ask_user", {"kind": kind, "question": question, **_call(call)})
-        case TurnPaused():
-            return RecordDraft("end", _end(at, moment))
-        case TurnFinished(error=error):
-            return RecordDraft("end", {**_end(at, moment), "error": error})
-
-
-def _end(at: EventMeta, moment: TurnPaused | TurnFinished) -> JsonObject:
-    return {
-        "stop_reason": _stop(moment.stop_reason),
-        "exit_reason": moment.reason,
-        "turn_id": at.turn_id,
+def _stop(meta: EventMeta, event: InputRequested | TurnPaused | TurnFinished) -> RecordDraft:
+    if isinstance(event, InputRequested):
+        request: JsonObject = {"kind": event.kind, "question": event.question}
+        return RecordDraft("ask_user", {**request, **_call_data(event.call)})
+    end: JsonObject = {
+        "stop_reason": _STOP_REASONS.get(event.stop_reason, event.stop_reason),
+        "exit_reason": event.reason,
+        "turn_id": meta.turn_id,
     }
+    if isinstance(event, TurnFinished):
+        end["error"] = event.error
+    return RecordDraft("end", end)

@@ -1,4 +1,4 @@
-"""What is sent to a listener elsewhere: named records, in somebody's vocabulary."""
+"""Records of turn events in a dialect: their ids, and the encoder that every dialect but `plain` shares."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from typing import Protocol
 from loopline.errors import LooplineError
 from loopline.events.events import Event
 from loopline.events.projection import StampedEvent, TurnEventFold
-from loopline.events.turn_events import EventMeta, EventsMissed, TurnEvent
+from loopline.events.turn_events import (
+    ContextCompacted,
+    CustomEmitted,
+    EventMeta,
+    EventsMissed,
+    TurnEvent,
+)
 from loopline.models import JsonObject
 
 START = (0, 0)
-"""The place before every record."""
+"""The position before every record."""
 
 _ID = re.compile(r"([1-9][0-9]{0,17})\.([1-9][0-9]{0,17})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record of a vocabulary.
+    """A named event of a dialect, with its data.
 
-    `id` is `<seq>.<k>`, the k-th record, from 1, that the block at `seq` gave rise to; it follows from the
-    blocks alone, so a replay has the same. One that tells of a delta has none and is never replayed.
+    `id` is `<seq>.<k>`: the k-th record, from 1, of the block at `seq`. It follows from the blocks alone, so a replay
+    has the same ids. A record of a delta has no id and is never replayed.
     """
 
     event: str
@@ -33,102 +39,99 @@ class Record:
 
 
 class Dialect(Protocol):
-    """A vocabulary at work: a fold over the events of one conversation, from its first block on."""
+    """A dialect in use: a fold over the events of one conversation, from its first block on."""
 
     def take(self, event: Event) -> Sequence[Record]:
-        """What the vocabulary says of the next event, nothing if it has no word for it.
+        """Return the records of the next event; none if the dialect has no record for it.
 
-        A block that was heard before says nothing again.
+        A block that was taken before has no records.
         """
         ...
 
     def close(self) -> Sequence[Record]:
-        """The last record of a stream that ends before any block has ended or paused its turn.
+        """Return the last record of a stream in which no block ended or paused the turn.
 
-        Such a turn waits for the user while calls stand behind the one that asks, or was left by its runner.
+        In such a turn other calls come after the one that asks the user, or its runner left it.
         """
         ...
 
 
 def position(record_id: str) -> tuple[int, int]:
-    """The seq and the k of a record's id, which sort as the records do; an empty one is `START`.
+    """Return the seq and the k of a record's id, which sort like the records; of an empty id, `START`.
 
     Raises:
-        LooplineError: it is the id of no record.
+        LooplineError: it is not the id of a record.
     """
     if not record_id:
         return START
-    found = _ID.fullmatch(record_id)
-    if found is None:
-        raise LooplineError(f"no record has the id {record_id[:40]!r}: ids are <seq>.<k>")
-    return int(found[1]), int(found[2])
+    match = _ID.fullmatch(record_id)
+    if match is None:
+        raise LooplineError(f"{record_id[:40]!r} is not the id of a record: ids are <seq>.<k>")
+    return int(match[1]), int(match[2])
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDraft:
-    """A record to be. One that `lasts` follows from blocks alone; one at a delta never does."""
+    """A record without its id. A durable one follows from blocks alone; one of a delta never does."""
 
     event: str
     data: JsonObject
-    lasts: bool = True
+    durable: bool = True
 
 
 class Vocabulary(Protocol):
-    """What somebody calls each moment.
+    """The names and data that a system has for turn events.
 
-    What it says of a moment without a block may depend on everything before. What else it says may depend
-    on blocks alone, save words that do not last.
+    What it drafts for an event without a block may depend on all events before. Every other draft depends on blocks
+    alone, unless it is not durable.
     """
 
-    def say(self, at: EventMeta, moment: TurnEvent) -> Iterable[RecordDraft]:
-        """The words for a moment, none if it has none."""
+    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterable[RecordDraft]:
+        """Return the drafts for a turn event; none if the vocabulary has no name for it."""
         ...
 
 
-@dataclass(slots=True)
-class RecordIds:
-    """Ids of records: the k-th of a block. The records of one block come together."""
-
-    seq: int = 0
-    k: int = 0
-
-    def next(self, seq: int) -> str:
-        """The next id of the block at that place."""
-        self.k = self.k + 1 if seq == self.seq else 1
-        self.seq = seq
-        return f"{seq}.{self.k}"
-
-
 class DialectEncoder:
-    """A dialect: the moments of a conversation in the words of a vocabulary."""
+    """A dialect: the turn events of a conversation, drafted by a vocabulary and numbered."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._moments = TurnEventFold()
-        self._numbers = RecordIds()
+        self._fold = TurnEventFold()
+        self._seq = self._k = 0
 
     def take(self, event: Event) -> Sequence[Record]:
-        """What the vocabulary says of the next event."""
-        return self._records(self._moments.take(event))
+        """Return the records of the next event."""
+        return self._records(self._fold.take(event))
 
     def close(self) -> Sequence[Record]:
-        """The last record of a stream that no block has brought to an end."""
-        return self._records(self._moments.close())
+        """Return the last record of a stream that no block ended."""
+        return self._records(self._fold.close())
 
-    def _records(self, happenings: Iterable[StampedEvent]) -> list[Record]:
+    def _records(self, events: Iterable[StampedEvent]) -> list[Record]:
         return [
-            self._record(at, word) for at, moment in happenings for word in self._words(at, moment)
+            Record(event=draft.event, data=draft.data, id=self._id(meta, draft))
+            for meta, event in events
+            for draft in self._drafts(meta, event)
         ]
 
-    def _words(self, at: EventMeta, moment: TurnEvent) -> Iterable[RecordDraft]:
-        match moment:
-            case EventsMissed(after=after, through=through):
-                return [RecordDraft("missed", {"after": after, "through": through})]
-            case _:
-                return self._vocabulary.say(at, moment)
+    def _drafts(self, meta: EventMeta, event: TurnEvent) -> Iterable[RecordDraft]:
+        if isinstance(event, EventsMissed):
+            return [RecordDraft("missed", {"after": event.after, "through": event.through})]
+        return self._vocabulary.drafts(meta, event)
 
-    def _record(self, at: EventMeta, word: RecordDraft) -> Record:
-        lasts = word.lasts and at.seq > 0
-        return Record(
-            event=word.event, data=word.data, id=self._numbers.next(at.seq) if lasts else ""
-        )
+    def _id(self, meta: EventMeta, draft: RecordDraft) -> str:
+        if not (draft.durable and meta.seq):
+            return ""
+        self._k = self._k + 1 if meta.seq == self._seq else 1
+        self._seq = meta.seq
+        return f"{self._seq}.{self._k}"
+
+
+def custom_data(event: CustomEmitted) -> JsonObject:
+    """Return the data of a custom event, as most dialects have it."""
+    return {"name": event.name, "data": event.data, "call_id": event.call_id}
+
+
+def compaction_data(event: ContextCompacted) -> JsonObject:
+    """Return the sizes of a compaction, as most dialects have them."""
+    return {"original_messages": event.before, "kept_messages": event.after}

@@ -1,10 +1,10 @@
-"""The words of FIM One: `step`, `answer`, `compact`, `phase`, `inject`, `done`."""
+"""The dialect of FIM One: `step`, `answer`, `compact`, `phase`, `inject`, `done`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loopline.events.dialects.encoder import RecordDraft
+from loopline.events.dialects.encoder import RecordDraft, compaction_data, custom_data
 from loopline.events.turn_events import (
     AnswerGiven,
     AnswerHeldBack,
@@ -26,129 +26,99 @@ from loopline.events.turn_events import (
     TurnPaused,
     TurnStarted,
 )
-from loopline.models import Json, JsonObject, Usage
+from loopline.models import Json, JsonObject
 
 UNREADABLE = "(could not parse LLM output as JSON)"
-"""The reasoning of a reply that could not be read and was taken as the answer as it stands."""
+"""The reasoning of a reply that could not be parsed and became the answer as it was."""
 
 
 class Fim:
-    """Steps while the model works, then the answer, then the end."""
+    """The vocabulary of FIM One: steps while the model works, then the answer, then the end."""
 
     def __init__(self) -> None:
-        self._signalled = False
+        self._announced = False
         self._streaming = False
-        self._shown = False
+        self._streamed = False
 
-    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
-        """The words for a moment."""
-        match moment:
+    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for a turn event."""
+        match event:
             case TurnStarted():
-                self._signalled = self._streaming = self._shown = False
-            case RoundStarted() | DecisionMade():
-                yield from _thinking(moment)
-            case CallStarted() | CallFinished() | InputRequested():
-                yield from _call(moment)
+                self._announced = self._streaming = self._streamed = False
             case AnswerStarted() | AnswerGiven():
-                yield from self._answer(moment)
+                yield from self._answer(event)
             case AnswerHeldBack(reason="synthesis"):
-                yield from self._signal()
+                yield from self._announce()
             case TextStreamed() | TextReset():
-                yield from self._written(moment)
+                yield from self._text(event)
             case TurnPaused():
                 yield RecordDraft("end", {})
             case TurnFinished():
-                yield from _done(at, moment)
+                yield _done(meta, event)
+                yield RecordDraft("end", {})
+            case RoundStarted() | DecisionMade() | CallStarted() | CallFinished():
+                yield from _step(event)
             case _:
-                yield from _beside(moment)
+                yield from _notice(event)
 
-    def _signal(self) -> Iterator[RecordDraft]:
-        """The answer is coming: said once a turn."""
-        if not self._signalled:
-            self._signalled = True
+    def _announce(self) -> Iterator[RecordDraft]:
+        """Announce the answer, once a turn."""
+        if not self._announced:
+            self._announced = True
             yield RecordDraft("step", {"type": "answer", "status": "start"})
 
-    def _answer(self, moment: AnswerStarted | AnswerGiven) -> Iterator[RecordDraft]:
-        yield from self._signal()
-        match moment:
+    def _answer(self, event: AnswerStarted | AnswerGiven) -> Iterator[RecordDraft]:
+        yield from self._announce()
+        match event:
             case AnswerStarted():
-                self._streaming, self._shown = True, False
+                self._streaming, self._streamed = True, False
                 yield RecordDraft("answer", {"status": "start"})
             case AnswerGiven(text=text, flag=flag):
-                self._streaming = self._shown = False
+                self._streaming = self._streamed = False
                 yield RecordDraft("answer", {"status": "done", "content": text, "flag": flag})
 
-    def _written(self, moment: TextStreamed | TextReset) -> Iterator[RecordDraft]:
-        match moment:
+    def _text(self, event: TextStreamed | TextReset) -> Iterator[RecordDraft]:
+        match event:
             case TextStreamed(channel="answer", text=text):
                 if not self._streaming:
                     yield RecordDraft("answer", {"status": "start"})
-                self._streaming = self._shown = True
+                self._streaming = self._streamed = True
                 yield RecordDraft("answer", {"status": "delta", "content": text})
             case TextStreamed(channel="thinking" | "notes", text=text):
                 yield RecordDraft("step", {"type": "thinking", "status": "delta", "content": text})
-            case TextReset(channel="answer") if self._shown:
-                self._shown = False
+            case TextReset(channel="answer") if self._streamed:
+                self._streamed = False
                 yield RecordDraft("answer", {"status": "start"})
             case _:
                 pass
 
 
-def _thinking(moment: RoundStarted | DecisionMade) -> Iterator[RecordDraft]:
-    match moment:
+def _step(event: RoundStarted | DecisionMade | CallStarted | CallFinished) -> Iterator[RecordDraft]:
+    match event:
         case RoundStarted(iteration=iteration, limit=limit):
-            yield RecordDraft(
-                "step",
-                {
-                    "type": "thinking",
-                    "status": "start",
-                    "iteration": iteration,
-                    "max_iterations": limit,
-                },
-            )
+            thinking: JsonObject = {"type": "thinking", "status": "start", "iteration": iteration}
+            yield RecordDraft("step", {**thinking, "max_iterations": limit})
         case DecisionMade(purpose="decision", iteration=iteration):
-            reasoning = UNREADABLE if moment.flag == "unparsed" else moment.thought
-            yield RecordDraft(
-                "step",
-                {
-                    "type": "thinking",
-                    "status": "done",
-                    "iteration": iteration,
-                    "reasoning": reasoning,
-                },
-            )
+            reasoning = UNREADABLE if event.flag == "unparsed" else event.thought
+            decided: JsonObject = {"type": "thinking", "status": "done", "iteration": iteration}
+            yield RecordDraft("step", {**decided, "reasoning": reasoning})
         case DecisionMade():
             pass
-
-
-def _call(moment: CallStarted | CallFinished | InputRequested) -> Iterator[RecordDraft]:
-    match moment:
         case CallStarted() as call:
-            asked: JsonObject = {"tool_args": call.arguments, "call_id": call.call_id}
-            yield RecordDraft("step", {**_iteration(call, "start"), **asked})
+            arguments: JsonObject = {"tool_args": call.arguments, "call_id": call.call_id}
+            yield RecordDraft("step", {**_iteration(call, "start"), **arguments})
         case CallFinished(call=call, text=text):
-            done: JsonObject = {
+            result: JsonObject = {
                 **_iteration(call, "done"),
                 "observation": text,
-                "error": None if moment.ok else text,
-                "iter_elapsed": round(moment.elapsed_ms / 1000, 2),
-                "tool_args": moment.ran_with,
+                "error": None if event.ok else text,
+                "iter_elapsed": round(event.elapsed_ms / 1000, 2),
+                "tool_args": event.ran_with,
                 "call_id": call.call_id,
             }
-            if moment.artifact:
-                done["artifact"] = moment.artifact
-            yield RecordDraft("step", done)
-        case InputRequested(call=call, kind=kind, question=question):
-            yield RecordDraft(
-                "awaiting_confirmation",
-                {
-                    "call_id": call.call_id,
-                    "tool_name": call.tool,
-                    "tool_args": call.arguments,
-                    "kind": kind,
-                    "question": question,
-                },
-            )
+            if event.artifact:
+                result["artifact"] = event.artifact
+            yield RecordDraft("step", result)
 
 
 def _iteration(call: CallStarted, status: str) -> JsonObject:
@@ -160,42 +130,47 @@ def _iteration(call: CallStarted, status: str) -> JsonObject:
     }
 
 
-def _beside(moment: TurnEvent) -> Iterator[RecordDraft]:
-    match moment:
+def _notice(event: TurnEvent) -> Iterator[RecordDraft]:
+    match event:
+        case InputRequested(call=call, kind=kind, question=question):
+            yield RecordDraft(
+                "awaiting_confirmation",
+                {
+                    "call_id": call.call_id,
+                    "tool_name": call.tool,
+                    "tool_args": call.arguments,
+                    "kind": kind,
+                    "question": question,
+                },
+            )
         case SelectionStarted(total=total):
             yield RecordDraft("phase", {"phase": "selecting_tools", "total_tools": total})
-        case InputTaken(text=text, said=said):
-            yield RecordDraft("inject", {"type": "inject", "content": text, "id": said})
-        case CustomEmitted(name=name, data=data, call_id=call_id):
-            custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
-            yield RecordDraft("step", {"type": "custom", **custom})
-        case ContextCompacted(before=before, after=after):
-            yield RecordDraft("compact", {"original_messages": before, "kept_messages": after})
+        case InputTaken(text=text, input_seq=seq):
+            yield RecordDraft("inject", {"type": "inject", "content": text, "id": seq})
+        case CustomEmitted():
+            yield RecordDraft("step", {"type": "custom", **custom_data(event)})
+        case ContextCompacted():
+            yield RecordDraft("compact", compaction_data(event))
         case _:
             pass
 
 
-def _done(at: EventMeta, ended: TurnFinished) -> Iterator[RecordDraft]:
-    failed = ended.reason == "error"
-    late: list[Json] = [*ended.late]
-    yield RecordDraft(
+def _done(meta: EventMeta, event: TurnFinished) -> RecordDraft:
+    failed, usage = event.reason == "error", event.usage
+    late_inputs: list[Json] = [*event.late_inputs]
+    return RecordDraft(
         "done",
         {
-            "answer": f"Agent error: {ended.error}" if failed else ended.answer,
-            "iterations": 0 if failed else ended.rounds,
-            "usage": _usage(ended.usage),
-            "elapsed": round(ended.elapsed_ms / 1000, 2),
-            "exit_reason": ended.reason,
-            "turn_id": at.turn_id,
-            "pending_injections": late,
+            "answer": f"Agent error: {event.error}" if failed else event.answer,
+            "iterations": 0 if failed else event.rounds,
+            "usage": {
+                "prompt_tokens": usage.input_tokens,
+                "completion_tokens": usage.output_tokens,
+                "total_tokens": usage.input_tokens + usage.output_tokens,
+            },
+            "elapsed": round(event.elapsed_ms / 1000, 2),
+            "exit_reason": event.reason,
+            "turn_id": meta.turn_id,
+            "pending_injections": late_inputs,
         },
     )
-    yield RecordDraft("end", {})
-
-
-def _usage(usage: Usage) -> JsonObject:
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }

@@ -1,10 +1,9 @@
-"""What KDCube wraps every event in, and the counters of its deltas."""
+"""The dialect of KDCube: events in envelopes, each on its route."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal
 
 from loopline.events.dialects.encoder import RecordDraft
@@ -46,7 +45,7 @@ Route = Literal[
     "chat_service",
     "conv_status",
 ]
-Status = Literal["started", "running", "completed", "error", "skipped"]
+StepStatus = Literal["started", "running", "completed", "error", "skipped"]
 Marker = Literal["thinking", "answer", "timeline_text", "canvas", "subsystem", "tool"]
 
 _MARKERS: dict[str, Marker] = {
@@ -56,14 +55,19 @@ _MARKERS: dict[str, Marker] = {
     "canvas": "canvas",
     "tool": "tool",
 }
-
-
-_ROUTES: dict[str, Route] = {"chat_delta": "chat_delta", "chat_service": "chat_service"}
+_CUSTOM_ROUTES: dict[str, Route] = {"chat_delta": "chat_delta", "chat_service": "chat_service"}
+_STATUSES: dict[ResultStatus, StepStatus] = {
+    "ok": "completed",
+    "denied": "skipped",
+    "error": "error",
+    "interrupted": "error",
+    "stopped": "error",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KdCubeEvent:
-    """What is said, before it is wrapped."""
+    """An event of KDCube before it has its envelope."""
 
     type: str
     route: Route
@@ -76,21 +80,32 @@ class KdCubeEvent:
     delta: JsonObject | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """Whose events they are."""
+class KdCube:
+    """The vocabulary of KDCube. The agent of every event is the bundle."""
 
-    conversation: ConversationKey
+    def __init__(self, conversation: ConversationKey) -> None:
+        self._conversation = conversation
+        self._agent = ""
+        self._deltas = _DeltaCounters()
 
-    def around(self, at: EventMeta, agent: str, event: KdCubeEvent) -> JsonObject:
-        """The event with every field of the envelope."""
-        owner = self.conversation
-        return {
+    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for a turn event, after those that end deltas and are not durable."""
+        if isinstance(event, TurnStarted):
+            self._agent, self._deltas = event.bundle, _DeltaCounters()
+        for ending in self._endings(event):
+            yield self._draft(meta, ending, durable=False)
+        for kdcube_event in (*_events(event), *self._text(event)):
+            yield self._draft(meta, kdcube_event)
+
+    def _draft(self, meta: EventMeta, event: KdCubeEvent, *, durable: bool = True) -> RecordDraft:
+        name = "reset" if event.type == "reset" else event.route
+        owner = self._conversation
+        envelope: JsonObject = {
             "type": event.type,
-            "timestamp": iso_time(at.ts),
-            "ts": _milliseconds(at.ts),
+            "timestamp": iso_time(meta.ts),
+            "ts": round(meta.ts.timestamp() * 1000),
             "service": {
-                "request_id": f"{owner.name}:{at.turn_id}",
+                "request_id": f"{owner.name}:{meta.turn_id}",
                 "tenant": owner.tenant,
                 "project": owner.project,
                 "user": owner.user,
@@ -99,10 +114,10 @@ class Envelope:
             "conversation": {
                 "session_id": owner.name,
                 "conversation_id": owner.name,
-                "turn_id": at.turn_id,
+                "turn_id": meta.turn_id,
             },
             "event": {
-                "agent": event.agent or agent,
+                "agent": event.agent or self._agent,
                 "step": event.step,
                 "status": event.status,
                 "title": event.title,
@@ -113,66 +128,58 @@ class Envelope:
             "route": event.route,
             "extra": {},
         }
+        return RecordDraft(name, envelope, durable)
+
+    def _endings(self, event: TurnEvent) -> list[KdCubeEvent]:
+        match event:
+            case DecisionMade(purpose="decision"):
+                return self._deltas.end(keep="answer")
+            case AnswerGiven() | TurnPaused() | TurnFinished():
+                return self._deltas.end()
+            case _:
+                return []
+
+    def _text(self, event: TurnEvent) -> Iterator[KdCubeEvent]:
+        match event:
+            case TextStreamed(channel=channel, text=text):
+                yield self._deltas.next(channel, text)
+            case TextReset(channel=channel) if self._deltas.reset(channel):
+                data: JsonObject = {"channel": channel, "marker": _marker(channel)}
+                yield KdCubeEvent(
+                    type="reset", route="chat_delta", step=channel, status="skipped", data=data
+                )
+            case _:
+                pass
 
 
-def emitted(moment: CustomEmitted) -> KdCubeEvent:
-    """The event of a tool or a workflow: what a `ChatCommunicator` has sent, else a step by its name.
-
-    It never ends a turn: whatever its type, its route is that of a step, a delta or a service event.
-    """
-    match moment.data:
-        case {"event": dict() as said, "data": dict() as data, "delta": delta, "route": route}:
-            pass
-        case data:
-            said, delta, route = JsonObject(), None, "chat_step"
-    own: JsonObject = data if isinstance(data, dict) else {"value": data}
-    call: JsonObject = {"call_id": moment.call_id} if moment.call_id else {}
-    return KdCubeEvent(
-        type=moment.name,
-        route=_ROUTES.get(str(route), "chat_step"),
-        step=_text(said, "step", moment.name),
-        status=_text(said, "status", "completed"),
-        title=_text(said, "title"),
-        markdown=_text(said, "markdown"),
-        agent=_text(said, "agent"),
-        data={**call, **own},
-        delta=delta if isinstance(delta, dict) else None,
-    )
-
-
-def _text(said: JsonObject, name: str, otherwise: str = "") -> str:
-    value = said.get(name)
-    return value if isinstance(value, str) else otherwise
-
-
-class DeltaCounters:
-    """How many deltas each channel has had, and which channels are still open."""
+class _DeltaCounters:
+    """The number of deltas of each channel, and the channels that are still open."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._open = list[str]()
 
-    def piece(self, channel: str, text: str) -> KdCubeEvent:
-        """The next delta of a channel."""
+    def next(self, channel: str, text: str) -> KdCubeEvent:
+        """Return the next delta of a channel."""
         if channel not in self._open:
             self._open.append(channel)
-        return self._next(channel, text, completed=False)
+        return self._delta(channel, text, completed=False)
 
-    def ends(self, *, keep: str = "") -> list[KdCubeEvent]:
-        """The last deltas of the channels that are open, save the one that is kept open."""
-        ending = [one for one in self._open if one != keep]
-        self._open = [one for one in self._open if one == keep]
-        return [self._next(channel, "", completed=True) for channel in ending]
+    def end(self, *, keep: str = "") -> list[KdCubeEvent]:
+        """Return the last deltas of the open channels, except of the one to keep open."""
+        ending = [channel for channel in self._open if channel != keep]
+        self._open = [channel for channel in self._open if channel == keep]
+        return [self._delta(channel, "", completed=True) for channel in ending]
 
-    def void(self, channel: str) -> bool:
-        """Begin a channel anew; whether it showed anything."""
+    def reset(self, channel: str) -> bool:
+        """Start a channel anew; return whether it had any text."""
         if channel not in self._open:
             return False
         self._open.remove(channel)
         del self._counts[channel]
         return True
 
-    def _next(self, channel: str, text: str, *, completed: bool) -> KdCubeEvent:
+    def _delta(self, channel: str, text: str, *, completed: bool) -> KdCubeEvent:
         index = self._counts.get(channel, 0)
         self._counts[channel] = index + 1
         return KdCubeEvent(
@@ -182,83 +189,26 @@ class DeltaCounters:
             status="completed" if completed else "running",
             delta={
                 "text": text,
-                "marker": marker(channel),
+                "marker": _marker(channel),
                 "index": index,
                 "completed": completed,
             },
         )
 
 
-def marker(channel: str) -> Marker:
-    """What KDCube calls the channel; one that it does not know is a subsystem's."""
+def _marker(channel: str) -> Marker:
+    """Return KDCube's name of the channel; a channel that it does not know is a subsystem's."""
     return _MARKERS.get(channel, "subsystem")
 
 
-def _milliseconds(ts: datetime) -> int:
-    return round(ts.timestamp() * 1000)
+def _step(step: str, status: StepStatus, title: str, data: JsonObject) -> KdCubeEvent:
+    return KdCubeEvent(
+        type="chat.step", route="chat_step", step=step, status=status, title=title, data=data
+    )
 
 
-_STATUSES: dict[ResultStatus, Status] = {
-    "ok": "completed",
-    "denied": "skipped",
-    "error": "error",
-    "interrupted": "error",
-    "stopped": "error",
-}
-
-
-class KdCube:
-    """The agent of every event is the bundle."""
-
-    def __init__(self, conversation: ConversationKey) -> None:
-        self._envelope = Envelope(conversation)
-        self._agent = ""
-        self._deltas = DeltaCounters()
-
-    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
-        """The words for a moment; what ends deltas comes before, and does not last."""
-        match moment:
-            case TurnStarted(bundle=bundle):
-                self._agent, self._deltas = bundle, DeltaCounters()
-            case _:
-                pass
-        for event in self._endings(moment):
-            yield self._word(at, event, lasts=False)
-        for event in _said(moment):
-            yield self._word(at, event)
-        for event in self._written(moment):
-            yield self._word(at, event)
-
-    def _word(self, at: EventMeta, event: KdCubeEvent, *, lasts: bool = True) -> RecordDraft:
-        name = "reset" if event.type == "reset" else event.route
-        return RecordDraft(name, self._envelope.around(at, self._agent, event), lasts)
-
-    def _endings(self, moment: TurnEvent) -> list[KdCubeEvent]:
-        match moment:
-            case DecisionMade(purpose="decision"):
-                return self._deltas.ends(keep="answer")
-            case AnswerGiven() | TurnPaused() | TurnFinished():
-                return self._deltas.ends()
-            case _:
-                return []
-
-    def _written(self, moment: TurnEvent) -> Iterator[KdCubeEvent]:
-        match moment:
-            case TextStreamed(channel=channel, text=text):
-                yield self._deltas.piece(channel, text)
-            case TextReset(channel=channel) if self._deltas.void(channel):
-                void: JsonObject = {"channel": channel, "marker": marker(channel)}
-                yield KdCubeEvent(
-                    type="reset", route="chat_delta", step=channel, status="skipped", data=void
-                )
-            case _:
-                pass
-
-
-def _said(moment: TurnEvent) -> Iterable[KdCubeEvent]:
-    match moment:
-        case CustomEmitted():
-            yield emitted(moment)
+def _events(event: TurnEvent) -> Iterator[KdCubeEvent]:
+    match event:
         case TurnStarted(prompt=prompt, bundle=bundle):
             yield KdCubeEvent(
                 type="chat.start",
@@ -267,77 +217,74 @@ def _said(moment: TurnEvent) -> Iterable[KdCubeEvent]:
                 status="started",
                 data={"message": prompt, "bundle_id": bundle},
             )
-        case RoundStarted() | DecisionMade():
-            yield from _round(moment)
-        case CallStarted() | CallFinished() | InputRequested() | ChildStarted() | ChildFinished():
-            yield _call(moment)
-        case AnswerStarted() | AnswerGiven():
-            yield from _answer(moment)
-        case TurnPaused() | TurnFinished():
-            yield from _end(moment)
-        case _:
-            yield from _beside(moment)
-
-
-def _step(step: str, status: Status, title: str, data: JsonObject) -> KdCubeEvent:
-    return KdCubeEvent(
-        type="chat.step", route="chat_step", step=step, status=status, title=title, data=data
-    )
-
-
-def _round(moment: RoundStarted | DecisionMade) -> Iterator[KdCubeEvent]:
-    match moment:
         case RoundStarted(iteration=iteration, limit=limit):
             data: JsonObject = {"iteration": iteration, "max_iterations": limit}
             yield _step("react.round", "started", f"Round {iteration}", data)
-        case DecisionMade(purpose="decision", iteration=iteration):
-            yield KdCubeEvent(
-                type="solver.react.decision",
-                route="chat_step",
-                step="react.decision",
-                status="error" if moment.is_unreadable else "completed",
-                title=f"Round {iteration}",
-                data={
-                    "iteration": iteration,
-                    "thought": moment.thought,
-                    "calls": moment.calls,
-                    "model": moment.model,
-                    "stop_reason": moment.stop_reason,
-                    "usage": _usage(moment.usage),
-                },
-            )
-        case DecisionMade():
-            pass
+        case DecisionMade(purpose="decision"):
+            yield _decision(event)
+        case CallStarted() | CallFinished() | InputRequested() | ChildStarted() | ChildFinished():
+            yield _call(event)
+        case AnswerStarted():
+            yield _step("answer", "started", "", {})
+        case AnswerGiven():
+            yield from _answer(event)
+        case TurnPaused():
+            yield _pause(event)
+        case TurnFinished():
+            yield from _finish(event)
+        case _:
+            yield from _input_or_progress(event)
+
+
+def _decision(event: DecisionMade) -> KdCubeEvent:
+    return KdCubeEvent(
+        type="solver.react.decision",
+        route="chat_step",
+        step="react.decision",
+        status="error" if event.is_unreadable else "completed",
+        title=f"Round {event.iteration}",
+        data={
+            "iteration": event.iteration,
+            "thought": event.thought,
+            "calls": event.calls,
+            "model": event.model,
+            "stop_reason": event.stop_reason,
+            "usage": _usage(event.usage),
+        },
+    )
 
 
 def _call(
-    moment: CallStarted | CallFinished | InputRequested | ChildStarted | ChildFinished,
+    event: CallStarted | CallFinished | InputRequested | ChildStarted | ChildFinished,
 ) -> KdCubeEvent:
-    match moment:
+    match event:
         case CallStarted(tool=tool) as call:
-            return _step(tool, "started", tool, _named(call))
-        case CallFinished(call=call, status=status, text=text, elapsed_ms=elapsed_ms):
-            ended: JsonObject = {
-                "arguments": moment.ran_with,
-                "result": text,
+            return _step(tool, "started", tool, _call_data(call))
+        case CallFinished(call=call, status=status):
+            result: JsonObject = {
+                "arguments": event.ran_with,
+                "result": event.text,
                 "result_status": status,
-                "elapsed_ms": elapsed_ms,
-                "artifact": moment.artifact,
+                "elapsed_ms": event.elapsed_ms,
+                "artifact": event.artifact,
             }
-            return _step(call.tool, _STATUSES[status], call.tool, {**_named(call), **ended})
+            return _step(call.tool, _STATUSES[status], call.tool, {**_call_data(call), **result})
         case InputRequested(call=call, kind=kind, question=question):
-            asked: JsonObject = {"kind": kind, "question": question}
-            return _step(call.tool, "running", question, {**_named(call), **asked})
+            request: JsonObject = {"kind": kind, "question": question}
+            return _step(call.tool, "running", question, {**_call_data(call), **request})
         case ChildStarted(call=call, conversation=name):
-            return _step("react.child", "started", name, {**_named(call), "child": name})
+            return _step("react.child", "started", name, {**_call_data(call), "child": name})
         case ChildFinished(call=call, conversation=name, reason=reason):
-            failed = reason in UNANSWERED
-            child: JsonObject = {"child": name, "exit_reason": reason}
-            data: JsonObject = {**_named(call), **child, "usage": _usage(moment.usage)}
-            return _step("react.child", "error" if failed else "completed", name, data)
+            child: JsonObject = {
+                "child": name,
+                "exit_reason": reason,
+                "usage": _usage(event.usage),
+            }
+            outcome: StepStatus = "error" if reason in UNANSWERED else "completed"
+            return _step("react.child", outcome, name, {**_call_data(call), **child})
 
 
-def _named(call: CallStarted) -> JsonObject:
+def _call_data(call: CallStarted) -> JsonObject:
     return {
         "call_id": call.call_id,
         "tool": call.tool,
@@ -348,33 +295,29 @@ def _named(call: CallStarted) -> JsonObject:
     }
 
 
-def _answer(moment: AnswerStarted | AnswerGiven) -> Iterator[KdCubeEvent]:
-    match moment:
-        case AnswerStarted():
-            yield _step("answer", "started", "", {})
-        case AnswerGiven(text=text, flag=flag, sources=sources):
-            if sources:
-                items: list[Json] = [
-                    _citation(number, cited) for number, cited in enumerate(sources, start=1)
-                ]
-                yield KdCubeEvent(
-                    type="chat.citations",
-                    route="chat_step",
-                    step="citations",
-                    status="completed",
-                    data={"count": len(items), "items": items},
-                )
-            yield _step("answer", "completed", "", {"answer": text, "flag": flag})
+def _answer(event: AnswerGiven) -> Iterator[KdCubeEvent]:
+    if event.sources:
+        items: list[Json] = [
+            _citation(number, cited) for number, cited in enumerate(event.sources, start=1)
+        ]
+        yield KdCubeEvent(
+            type="chat.citations",
+            route="chat_step",
+            step="citations",
+            status="completed",
+            data={"count": len(items), "items": items},
+        )
+    yield _step("answer", "completed", "", {"answer": event.text, "flag": event.flag})
 
 
 def _citation(number: int, cited: CitedSource) -> JsonObject:
-    """A source under the number that the answer shows."""
-    named: JsonObject = {"number": number, "sid": cited.sid}
+    """Return a source with the number that the answer shows."""
+    citation: JsonObject = {"number": number, "sid": cited.sid}
     source = cited.source
     if source is None:
-        return named
+        return citation
     return {
-        **named,
+        **citation,
         "title": source.title,
         "url": source.url,
         "source_type": source.source_type,
@@ -384,47 +327,47 @@ def _citation(number: int, cited: CitedSource) -> JsonObject:
     }
 
 
-def _end(moment: TurnPaused | TurnFinished) -> Iterator[KdCubeEvent]:
-    match moment:
-        case TurnPaused(reason=reason, calls=calls):
-            waiting: list[Json] = [*calls]
-            yield KdCubeEvent(
-                type="conv.status",
-                route="conv_status",
-                step="turn",
-                status="running",
-                data={"state": "waiting", "exit_reason": reason, "calls": waiting},
-            )
-        case TurnFinished(reason=reason):
-            failed = reason == "error"
-            status: Status = "error" if failed else "completed"
-            yield KdCubeEvent(
-                type="accounting.usage",
-                route="chat_service",
-                step="accounting",
-                status="completed",
-                data={"usage": _usage(moment.usage), "cost": moment.cost},
-            )
-            yield KdCubeEvent(
-                type="chat.conversation.turn.completed",
-                route="chat_service",
-                step="turn",
-                status=status,
-                data={"exit_reason": reason, "rounds": moment.rounds},
-            )
-            yield KdCubeEvent(
-                type="chat.error" if failed else "chat.complete",
-                route="chat_error" if failed else "chat_complete",
-                step="turn",
-                status=status,
-                data={
-                    **({"error": moment.error} if failed else {}),
-                    "final_answer": moment.answer,
-                    "exit_reason": reason,
-                    "rounds": moment.rounds,
-                    "elapsed_ms": moment.elapsed_ms,
-                },
-            )
+def _pause(event: TurnPaused) -> KdCubeEvent:
+    waiting: list[Json] = [*event.calls]
+    return KdCubeEvent(
+        type="conv.status",
+        route="conv_status",
+        step="turn",
+        status="running",
+        data={"state": "waiting", "exit_reason": event.reason, "calls": waiting},
+    )
+
+
+def _finish(event: TurnFinished) -> Iterator[KdCubeEvent]:
+    failed = event.reason == "error"
+    status: StepStatus = "error" if failed else "completed"
+    yield KdCubeEvent(
+        type="accounting.usage",
+        route="chat_service",
+        step="accounting",
+        status="completed",
+        data={"usage": _usage(event.usage), "cost": event.cost},
+    )
+    yield KdCubeEvent(
+        type="chat.conversation.turn.completed",
+        route="chat_service",
+        step="turn",
+        status=status,
+        data={"exit_reason": event.reason, "rounds": event.rounds},
+    )
+    yield KdCubeEvent(
+        type="chat.error" if failed else "chat.complete",
+        route="chat_error" if failed else "chat_complete",
+        step="turn",
+        status=status,
+        data={
+            **({"error": event.error} if failed else {}),
+            "final_answer": event.answer,
+            "exit_reason": event.reason,
+            "rounds": event.rounds,
+            "elapsed_ms": event.elapsed_ms,
+        },
+    )
 
 
 def _usage(usage: Usage) -> JsonObject:
@@ -436,8 +379,10 @@ def _usage(usage: Usage) -> JsonObject:
     }
 
 
-def _beside(moment: TurnEvent) -> Iterator[KdCubeEvent]:
-    match moment:
+def _input_or_progress(event: TurnEvent) -> Iterator[KdCubeEvent]:
+    match event:
+        case CustomEmitted():
+            yield _custom(event)
         case InputAccepted(kind=kind, text=text):
             yield KdCubeEvent(
                 type="queue.continuation.accepted",
@@ -446,8 +391,8 @@ def _beside(moment: TurnEvent) -> Iterator[KdCubeEvent]:
                 status="completed",
                 data={"status": f"{kind}_accepted", "kind": kind, "text": text},
             )
-        case InputTaken(kind=kind, text=text, said=said):
-            yield _step(kind, "completed", "", {"text": text, "said": said})
+        case InputTaken(kind=kind, text=text, input_seq=seq):
+            yield _step(kind, "completed", "", {"text": text, "said": seq})
         case ContextCompacted(before=before, after=after):
             sizes: JsonObject = {"messages_before": before, "messages_after": after}
             yield _step("context.compaction", "completed", "", sizes)
@@ -458,3 +403,33 @@ def _beside(moment: TurnEvent) -> Iterator[KdCubeEvent]:
             yield _step(channel, "running", text, {"text": text, **call})
         case _:
             pass
+
+
+def _custom(event: CustomEmitted) -> KdCubeEvent:
+    """Return a custom event as its `ChatCommunicator` sent it, or else a step with its name.
+
+    It never ends a turn: whatever its type, its route is that of a step, a delta or a service event.
+    """
+    match event.data:
+        case {"event": dict() as header, "data": dict() as data, "delta": delta, "route": route}:
+            pass
+        case data:
+            header, delta, route = JsonObject(), None, "chat_step"
+    own: JsonObject = data if isinstance(data, dict) else {"value": data}
+    call: JsonObject = {"call_id": event.call_id} if event.call_id else {}
+    return KdCubeEvent(
+        type=event.name,
+        route=_CUSTOM_ROUTES.get(str(route), "chat_step"),
+        step=_text_field(header, "step", event.name),
+        status=_text_field(header, "status", "completed"),
+        title=_text_field(header, "title"),
+        markdown=_text_field(header, "markdown"),
+        agent=_text_field(header, "agent"),
+        data={**call, **own},
+        delta=delta if isinstance(delta, dict) else None,
+    )
+
+
+def _text_field(header: JsonObject, name: str, default: str = "") -> str:
+    value = header.get(name)
+    return value if isinstance(value, str) else default

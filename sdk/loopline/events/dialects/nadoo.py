@@ -1,10 +1,10 @@
-"""The words of Nadoo: a node that begins, thinks, calls, and is finished."""
+"""The dialect of Nadoo: a node that starts, thinks, calls, and finishes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loopline.events.dialects.encoder import RecordDraft
+from loopline.events.dialects.encoder import RecordDraft, compaction_data, custom_data
 from loopline.events.turn_events import (
     AnswerGiven,
     AnswerStarted,
@@ -36,109 +36,120 @@ _STATUSES = {
 
 
 class Nadoo:
-    """Everything is said of one node, whose id is that of the bundle."""
+    """The vocabulary of Nadoo. Every record is of one node, whose id is that of the bundle."""
 
     def __init__(self) -> None:
         self._node = ""
-        self._shown = set[str]()
-        self._held: list[RecordDraft] | None = []
+        self._streamed = set[str]()
+        self._held_tokens: list[RecordDraft] | None = []
 
-    def say(self, at: EventMeta, moment: TurnEvent) -> Iterator[RecordDraft]:
-        """The words for a moment."""
-        match moment:
+    def drafts(self, meta: EventMeta, event: TurnEvent) -> Iterator[RecordDraft]:
+        """Yield the drafts for a turn event."""
+        match event:
             case TurnStarted(bundle=bundle):
                 self._node = bundle
-                self._shown.clear()
-                self._held = []
-                yield RecordDraft("node_started", {"node_id": bundle, "turn_id": at.turn_id})
+                self._streamed.clear()
+                self._held_tokens = []
+                yield RecordDraft("node_started", {"node_id": bundle, "turn_id": meta.turn_id})
             case RoundStarted() | AnswerStarted():
-                # Tokens of an answer follow the iteration they belong to; one asked for alone has none.
-                self._held = [] if isinstance(moment, RoundStarted) else None
-            case DecisionMade(purpose="decision") | ContextCompacted():
-                yield self._prepared(moment)
-                if isinstance(moment, DecisionMade):
-                    yield from self._released()
+                # Tokens of an answer follow the iteration they belong to. An answer alone has no iteration.
+                self._held_tokens = [] if isinstance(event, RoundStarted) else None
+            case DecisionMade(purpose="decision"):
+                yield self._iteration(event)
+                yield from self._release()
+            case ContextCompacted():
+                data: JsonObject = {"node_id": self._node, **compaction_data(event)}
+                yield RecordDraft("context_trimmed", data)
             case CallStarted() | CallFinished() | InputRequested():
-                yield self._called(moment)
+                yield self._call(event)
             case TextStreamed() | TextReset() | AnswerGiven():
-                yield from self._written(moment)
-            case CustomEmitted(name=name, data=data, call_id=call_id):
-                custom: JsonObject = {"name": name, "data": data, "call_id": call_id}
-                yield RecordDraft("custom", {"node_id": self._node, **custom})
-            case TurnPaused():
-                yield RecordDraft("node_finished", self._finished(moment))
-            case TurnFinished(error=error):
-                yield RecordDraft("node_finished", {**self._finished(moment), "error": error})
+                yield from self._text(event)
+            case CustomEmitted():
+                yield RecordDraft("custom", {"node_id": self._node, **custom_data(event)})
+            case TurnPaused() | TurnFinished():
+                yield self._finish(event)
             case _:
                 pass
 
-    def _prepared(self, moment: DecisionMade | ContextCompacted) -> RecordDraft:
-        match moment:
-            case DecisionMade(iteration=iteration, thought=thought, limit=limit):
-                thinks: JsonObject = {"iteration": iteration, "thought": thought}
-                return RecordDraft(
-                    "agent_iteration", {**thinks, "node_id": self._node, "max_iterations": limit}
-                )
-            case ContextCompacted(before=before, after=after):
-                sizes: JsonObject = {"original_messages": before, "kept_messages": after}
-                return RecordDraft("context_trimmed", {"node_id": self._node, **sizes})
+    def _iteration(self, event: DecisionMade) -> RecordDraft:
+        return RecordDraft(
+            "agent_iteration",
+            {
+                "iteration": event.iteration,
+                "thought": event.thought,
+                "node_id": self._node,
+                "max_iterations": event.limit,
+            },
+        )
 
-    def _called(self, moment: CallStarted | CallFinished | InputRequested) -> RecordDraft:
-        match moment:
+    def _call(self, event: CallStarted | CallFinished | InputRequested) -> RecordDraft:
+        match event:
             case CallStarted(arguments=arguments) as call:
-                return RecordDraft("agent_tool_call", self._of(call, {"arguments": arguments}))
-            case CallFinished(call=call, text=text, status=status, elapsed_ms=elapsed_ms):
-                named = self._of(call, {"result": text})
                 return RecordDraft(
-                    "agent_tool_result", {**named, "status": status, "elapsed_ms": elapsed_ms}
+                    "agent_tool_call", self._call_data(call, {"arguments": arguments})
+                )
+            case CallFinished(call=call, text=text, status=status, elapsed_ms=elapsed_ms):
+                data = self._call_data(call, {"result": text})
+                return RecordDraft(
+                    "agent_tool_result", {**data, "status": status, "elapsed_ms": elapsed_ms}
                 )
             case InputRequested(call=call, kind=kind, question=question):
-                return RecordDraft(
-                    "question_asked", self._of(call, {"question": question, "kind": kind})
-                )
+                data = self._call_data(call, {"question": question, "kind": kind})
+                return RecordDraft("question_asked", data)
 
-    def _of(self, call: CallStarted, said: JsonObject) -> JsonObject:
-        place: JsonObject = {"iteration": call.iteration, "node_id": self._node}
-        return {"tool_name": call.tool, **said, **place, "call_id": call.call_id}
+    def _call_data(self, call: CallStarted, fields: JsonObject) -> JsonObject:
+        return {
+            "tool_name": call.tool,
+            **fields,
+            "iteration": call.iteration,
+            "node_id": self._node,
+            "call_id": call.call_id,
+        }
 
-    def _written(self, moment: TextStreamed | TextReset | AnswerGiven) -> Iterator[RecordDraft]:
-        match moment:
-            case TextStreamed(channel=channel, text=text) if channel in _CHANNELS:
-                token: JsonObject = {"token": text, "node_id": self._node}
-                word = RecordDraft(
-                    "llm_token", {**token, "channel": _CHANNELS[channel]}, lasts=False
-                )
-                if channel == "answer" and self._held is not None:
-                    self._held.append(word)
-                else:
-                    self._shown.add(channel)
-                    yield word
-            case TextReset(channel="answer") if self._held:
-                self._held.clear()
-            case TextReset(channel=channel) if channel in self._shown:
-                self._shown.remove(channel)
-                yield RecordDraft("reset", {"node_id": self._node, "channel": _CHANNELS[channel]})
+    def _text(self, event: TextStreamed | TextReset | AnswerGiven) -> Iterator[RecordDraft]:
+        match event:
+            case TextStreamed(channel=channel, text=text):
+                yield from self._token(channel, text)
+            case TextReset(channel=channel):
+                if channel == "answer" and self._held_tokens:
+                    self._held_tokens.clear()
+                elif channel in self._streamed:
+                    self._streamed.remove(channel)
+                    data: JsonObject = {"node_id": self._node, "channel": _CHANNELS[channel]}
+                    yield RecordDraft("reset", data)
             case AnswerGiven(text=text, flag=flag, usage=usage):
-                yield from self._released()
-                self._shown.clear()
+                yield from self._release()
+                self._streamed.clear()
                 tokens = usage.input_tokens + usage.output_tokens
                 finished: JsonObject = {"node_id": self._node, "total_tokens": tokens}
                 yield RecordDraft("llm_finished", {**finished, "text": text, "flag": flag})
-            case _:
-                pass
 
-    def _released(self) -> Iterator[RecordDraft]:
-        """The tokens that waited for their iteration."""
-        held, self._held = self._held or [], None
-        if held:
-            self._shown.add("answer")
-        yield from held
+    def _token(self, channel: str, text: str) -> Iterator[RecordDraft]:
+        if channel not in _CHANNELS:
+            return
+        token: JsonObject = {"token": text, "node_id": self._node, "channel": _CHANNELS[channel]}
+        draft = RecordDraft("llm_token", token, durable=False)
+        if channel == "answer" and self._held_tokens is not None:
+            self._held_tokens.append(draft)
+        else:
+            self._streamed.add(channel)
+            yield draft
 
-    def _finished(self, moment: TurnPaused | TurnFinished) -> JsonObject:
-        """How it ended: an answer at a limit is one too."""
-        return {
+    def _release(self) -> Iterator[RecordDraft]:
+        """Yield the tokens that waited for their iteration."""
+        tokens, self._held_tokens = self._held_tokens or [], None
+        if tokens:
+            self._streamed.add("answer")
+        yield from tokens
+
+    def _finish(self, event: TurnPaused | TurnFinished) -> RecordDraft:
+        """Return the end of the node; an answer at a limit is a success too."""
+        data: JsonObject = {
             "node_id": self._node,
-            "status": _STATUSES.get(moment.reason, "success"),
-            "iterations_used": moment.rounds,
-            "exit_reason": moment.reason,
+            "status": _STATUSES.get(event.reason, "success"),
+            "iterations_used": event.rounds,
+            "exit_reason": event.reason,
         }
+        if isinstance(event, TurnFinished):
+            data["error"] = event.error
+        return RecordDraft("node_finished", data)

@@ -1,4 +1,4 @@
-"""Loopline's own words: a block by its type and in its stored form, a delta by its type."""
+"""Loopline's own dialect: a block by its type in its stored form, a delta by its type."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from loopline.timeline import Block, block_document
 
 
 class Plain:
-    """Every block is told, and every delta; a `paused` follows the block that leaves nothing to do."""
+    """A record for every block and every delta, and `paused` after the block that pauses the turn."""
 
     def __init__(self) -> None:
-        self._moments = TurnEventFold()
+        self._fold = TurnEventFold()
         self._seq = 0
 
     def take(self, event: Event) -> Sequence[Record]:
-        """The event as a record, and whether the turn is paused with it."""
+        """Return the event as a record, and `paused` if the turn pauses with it."""
         match event:
             case Delta():
                 return [_delta(event)]
@@ -28,13 +28,12 @@ class Plain:
                 return []
             case Block():
                 self._seq = event.seq
-                paused = _paused(self._moments.take(event), f"{event.seq}.2")
                 record = Record(event=event.type, data=block_document(event), id=f"{event.seq}.1")
-                return [record, *paused]
+                return [record, *_paused(self._fold.take(event), f"{event.seq}.2")]
 
     def close(self) -> Sequence[Record]:
-        """A last `paused` where no block has said so."""
-        return _paused(self._moments.close(), "")
+        """Return `paused` if no block ended the stream."""
+        return _paused(self._fold.close(), "")
 
 
 def _delta(delta: Delta) -> Record:
@@ -45,19 +44,24 @@ def _delta(delta: Delta) -> Record:
             custom: JsonObject = {"name": delta.name, "data": delta.data, "call_id": delta.call_id}
             return Record(event="custom", data={"channel": delta.channel, **custom})
         case kind:
-            data: JsonObject = {"channel": delta.channel, "text": delta.text}
-            counted: JsonObject = {"attempt": delta.attempt, "total": delta.total}
-            call: JsonObject = {"call_id": delta.call_id} if delta.call_id else {}
-            return Record(event=kind, data={**data, **counted, **call})
+            data: JsonObject = {
+                "channel": delta.channel,
+                "text": delta.text,
+                "attempt": delta.attempt,
+                "total": delta.total,
+            }
+            if delta.call_id:
+                data["call_id"] = delta.call_id
+            return Record(event=kind, data=data)
 
 
-def _paused(happenings: Sequence[StampedEvent], record_id: str) -> list[Record]:
+def _paused(events: Sequence[StampedEvent], record_id: str) -> list[Record]:
     return [
         Record(
             event="paused",
-            data={"turn_id": at.turn_id, "calls": list[Json](moment.calls)},
+            data={"turn_id": meta.turn_id, "calls": list[Json](event.calls)},
             id=record_id,
         )
-        for at, moment in happenings
-        if isinstance(moment, TurnPaused)
+        for meta, event in events
+        if isinstance(event, TurnPaused)
     ]
