@@ -261,5 +261,5 @@ async def test_a_wait_that_is_cancelled_loses_nothing() -> None:
 
 
 def test_a_mailbox_has_room_for_two_events_at_least() -> None:
-    with pytest.raises(LooplineError, match="room for 1 events: 2 at least"):
+    with pytest.raises(LooplineError, match="room for 2 events or more, not 1"):
         Mailbox(1)
