@@ -24,7 +24,8 @@ from pydantic_ai import (
 from pydantic_ai.models.openai import OpenAIResponsesModelSettings
 
 from loopline import Attachment
-from loopline.adapters.providers.request_bytes import a_list, an_object, schema_of
+from loopline.adapters.providers.json_fields import as_list, as_object
+from loopline.adapters.providers.request_bytes import openai_schema
 from loopline.models import AssistantMessage, Options, Prompt, ToolCall, ToolMessage, UserMessage
 from loopline.models.json_schema import json_form
 from loopline.testing import Call, Say, ScriptedModel
@@ -168,7 +169,7 @@ async def test_other_providers_are_asked_to_keep_what_they_can_and_never_the_tai
     async with openai_like(oai.Says("Tea.")) as peer, bridged_at(peer, wire, model) as bridged:
         await asked(bridged, PROMPT)
     body = peer.requests[0].body
-    sent = [json.dumps(one) for one in a_list(body.get("messages") or body.get("input"))]
+    sent = [json.dumps(one) for one in as_list(body.get("messages") or body.get("input"))]
     kept = [one for one in sent if "prompt_cache_breakpoint" in one or "cache_control" in one]
     assert all(words in one for words, one in zip(marked, kept, strict=True))
     is_openai = bool(marked) and wire != "openrouter"
@@ -210,9 +211,9 @@ async def test_files_go_behind_what_was_said_to_a_family_that_is_known_to_take_t
     async with server as peer, bridged_at(peer, wire) as model, at_work(model) as talk:
         await talk.say("Look.", attachments=files)
     body = peer.requests[0].body
-    said = [an_object(one) for one in a_list(body.get("messages") or body.get("input"))]
-    content = [part for one in said if one["role"] == "user" for part in a_list(one["content"])]
-    kinds = [an_object(part)["type"] for part in content]
+    said = [as_object(one) for one in as_list(body.get("messages") or body.get("input"))]
+    content = [part for one in said if one["role"] == "user" for part in as_list(one["content"])]
+    kinds = [as_object(part)["type"] for part in content]
     assert kinds[: len(KINDS[wire])] == KINDS[wire]
     raw = peer.requests[0].raw
     assert (b64encode(image) in raw, b64encode(document) in raw) == (True, True)
@@ -251,8 +252,8 @@ async def test_openai_is_told_to_store_no_response_unless_the_model_was_made_to(
 
 FORM = json_form("tin", {"type": "object", "properties": {"green": {"type": "boolean"}}})
 FORMED = {
-    "chat": ("response_format", {"type": "json_schema", "json_schema": schema_of(FORM)}),
-    "responses": ("text", {"format": {"type": "json_schema", **schema_of(FORM)}}),
+    "chat": ("response_format", {"type": "json_schema", "json_schema": openai_schema(FORM)}),
+    "responses": ("text", {"format": {"type": "json_schema", **openai_schema(FORM)}}),
     "messages": ("output_config", {"format": {"type": "json_schema", "schema": FORM.schema}}),
 }
 
@@ -274,6 +275,6 @@ async def test_a_form_that_leaves_something_open_is_any_object(wire: str) -> Non
     async with server as peer, bridged_at(peer, wire) as model:
         await asked(model, replace(PROMPT, options=loose))
     body = peer.requests[0].body
-    held = [body.get("response_format"), an_object(body.get("text")).get("format")]
+    held = [body.get("response_format"), as_object(body.get("text")).get("format")]
     assert ({"type": "json_object"} in held) == (wire != "messages")
     assert "output_config" not in body

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from loopline import Attachment, AttachmentCaps, AttachmentError, BaseWorkflow, Bundle, Harness
-from loopline.adapters.providers.failures import Credentials, piece
+from loopline.adapters.providers.failures import Credentials, parse_chunk
 from loopline.errors import ModelStreamBroken
 from loopline.models import BrokenJson, Json, parse_object
 from loopline.prompt import truncation
@@ -23,7 +23,7 @@ GENEROUS_MS = 500
 ANSWER_MS = 150
 """No work on the loop is to take above 50 ms; three times that is what a test allows. On the loop, half a million
 characters of citations took 900 ms, and backticks and quotes 180 ms."""
-ACCOUNT = Credentials(model="m", variable="KEY", key="", wire="openai")
+ACCOUNT = Credentials(model="m", key_variable="KEY", key="", api_vendor="openai")
 HARMLESS = 200_000
 """Characters of a text that is a prompt or an argument."""
 
@@ -59,12 +59,12 @@ def test_reading_citations_and_clipping_cost_as_much_as_a_text_is_long(name: str
 def test_json_of_many_values_is_not_read_and_a_long_text_of_commas_is(item: str) -> None:
     written = f'{{"a": [{item * (2_000_000 // len(item))} 1]}}'
     with pytest.raises(ModelStreamBroken, match="more than 50,000 values"):
-        piece(written, ACCOUNT)
+        parse_chunk(written, ACCOUNT)
     broken = parse_object(written)
     assert isinstance(broken, BrokenJson)
     assert "more than 50,000 values" in broken.problem
     long = json.dumps({"a": item * 200_000})
-    assert piece(long, ACCOUNT) == parse_object(long) == json.loads(long)
+    assert parse_chunk(long, ACCOUNT) == parse_object(long) == json.loads(long)
 
 
 async def test_a_prompt_above_its_limit_is_refused_and_nothing_is_recorded() -> None:

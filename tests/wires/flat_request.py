@@ -9,9 +9,9 @@ from loopline.adapters.providers.anthropic_messages import AnthropicMessages
 from loopline.adapters.providers.failures import Credentials
 from loopline.adapters.providers.http import HttpTransport
 from loopline.adapters.providers.http_model import HttpModel
+from loopline.adapters.providers.json_fields import as_list, as_object
 from loopline.adapters.providers.openai_chat import OpenAiChat
 from loopline.adapters.providers.openai_responses import OpenAiResponses
-from loopline.adapters.providers.request_bytes import a_list, an_object
 from loopline.models import Capabilities, Json, JsonObject, ModelFacts, Prompt
 
 KEY = "sk-secret-of-mine"
@@ -40,7 +40,7 @@ def wired(
         f"{wire}:{model}",
         model=model,
         url=url,
-        account=account,
+        credentials=account,
         capabilities=capabilities or Capabilities(),
         http=HttpTransport(),
         facts=facts,
@@ -64,11 +64,11 @@ def markers(body: JsonObject) -> list[int]:
 
 
 def _parts(body: JsonObject) -> Iterator[Json]:
-    yield from a_list(body.get("tools"))
+    yield from as_list(body.get("tools"))
     for name in ("system", "instructions"):
         system = body.get(name)
         yield from system if isinstance(system, list) else [system] if system else []
-    for message in map(an_object, [*a_list(body.get("messages")), *a_list(body.get("input"))]):
+    for message in map(as_object, [*as_list(body.get("messages")), *as_list(body.get("input"))]):
         content = message.get("content")
         if isinstance(content, list):
             yield from ([message["role"], block] for block in content)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from loopline.adapters.providers.http import HttpTransport, MakeClient
+from loopline.adapters.providers.http import ClientFactory, HttpTransport
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.models import (
     Capabilities,
@@ -42,7 +42,7 @@ async def saying(*steps: Step) -> AsyncGenerator[Peer, None]:
 
 @asynccontextmanager
 async def model_at(
-    peer: Peer, wire: str, timeouts: Timeouts = PATIENT, make: MakeClient | None = None
+    peer: Peer, wire: str, timeouts: Timeouts = PATIENT, make: ClientFactory | None = None
 ) -> AsyncGenerator[HttpModel, None]:
     """The model that speaks this wire with the server, by the usual client or another."""
     http = HttpTransport(make)
@@ -51,7 +51,7 @@ async def model_at(
         f"{wire}:m",
         model="m",
         url=url,
-        account=account_of(wire),
+        credentials=account_of(wire),
         capabilities=Capabilities(),
         http=http,
         timeouts=timeouts,

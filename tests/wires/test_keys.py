@@ -10,7 +10,12 @@ from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.failures import Credentials, failed_midway, failure, piece
+from loopline.adapters.providers.failures import (
+    Credentials,
+    parse_chunk,
+    response_error,
+    stream_error,
+)
 from loopline.errors import ModelError
 from loopline.models import dumps
 from loopline.models.safe_text import secrets_in, without_secrets
@@ -37,26 +42,26 @@ def leaks(text: str, key: str) -> list[str]:
 def test_no_part_of_a_key_stands_before_the_place_where_words_are_cut(at: int, form: str) -> None:
     echo = "x" * at + form.format(ODD_KEY, ODD_KEY)
     body = dumps({"error": {"message": echo}})
-    errors = [failure(400, {}, body, ACCOUNT), failure(502, {}, echo, ACCOUNT)]
-    errors.append(failed_midway({"error": {"message": echo}}, ACCOUNT))
+    errors = [response_error(400, {}, body, ACCOUNT), response_error(502, {}, echo, ACCOUNT)]
+    errors.append(stream_error({"error": {"message": echo}}, ACCOUNT))
     with pytest.raises(ModelError) as raised:
-        piece(dumps(echo[-120:]), ACCOUNT)
+        parse_chunk(dumps(echo[-120:]), ACCOUNT)
     assert [leaks(str(error), ODD_KEY) for error in (*errors, raised.value)] == [[]] * 4
 
 
 @pytest.mark.parametrize("echo", ["sk%2Ba%2Fb%3Dc-secret-of-mine", "SK%2ba%2fb%3dc-SECRET-OF-MINE"])
 def test_a_key_is_known_as_a_url_writes_it(echo: str) -> None:
-    error = failure(404, {}, f"no such page: /v1?key={echo}", ACCOUNT)
+    error = response_error(404, {}, f"no such page: /v1?key={echo}", ACCOUNT)
     assert str(error) == "openai:m: no such page: /v1?key=… (404)"
 
 
 @pytest.mark.parametrize("end", ["sk+a/b=c-secret-of-min", "sk%2Ba%2Fb", "SK+A/"])
 def test_a_key_that_breaks_off_with_what_was_said_is_not_told_in_part(end: str) -> None:
-    assert ACCOUNT.told(f"no access for {end}") == "no access for …"
+    assert ACCOUNT.excerpt(f"no access for {end}") == "no access for …"
 
 
 def test_the_name_of_a_model_is_told_whatever_the_key() -> None:
-    error = failure(400, {}, "no", Credentials("ollama:m", "", "ollama", "openai"))
+    error = response_error(400, {}, "no", Credentials("ollama:m", "", "ollama", "openai"))
     assert str(error) == "ollama:m: no (400)"
 
 
@@ -91,7 +96,7 @@ def test_a_query_of_a_base_url_that_a_server_repeats_is_in_no_error(
 ) -> None:
     account = Credentials("x:m", "", "", "openai", secrets_in(f"https://a.b/v1?{query}"))
     for said in (query, f"{secret} is no key", f"is this one: {secret[:-2]}"):
-        told = str(failure(404, {}, said, account))
+        told = str(response_error(404, {}, said, account))
         assert ("…" in told, leaks(told, secret)) == (True, [])
         assert leaks(told, quote(secret, safe="")) == []
     assert leaks(repr(account), secret) == []

@@ -40,7 +40,7 @@ async def test_a_redirect_is_not_followed_and_says_from_where_to_where(code: int
     peer, error = await refused(Status(code, b"", {"Location": there}))
     place = f"chat:m: {peer.url}/v1/chat/completions"
     assert str(error) == (
-        f"{place} sends to https://elsewhere.example/v1?key=…: change the base URL ({code})"
+        f"{place} redirects to https://elsewhere.example/v1?key=…: change the base URL ({code})"
     )
     assert isinstance(error, ModelRequestError)
     assert len(peer.requests) == 1

@@ -49,7 +49,7 @@ def _model(wire: str, http: HttpTransport) -> HttpModel:
         f"{wire}:m",
         model="m",
         url="http://model",
-        account=account,
+        credentials=account,
         capabilities=Capabilities(),
         http=http,
     )

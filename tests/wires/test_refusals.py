@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from loopline.adapters.providers.failures import AnsweredError, Credentials, failed_midway, failure
+from loopline.adapters.providers.failures import (
+    AnsweredError,
+    Credentials,
+    response_error,
+    stream_error,
+)
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -59,9 +64,9 @@ def expected(refusal: DocumentedError) -> type[ModelError]:
 
 def both_ways(refusal: DocumentedError) -> Iterator[ModelError]:
     """The error as a response, and within a stream where it has a name."""
-    yield failure(refusal.status, {}, dumps(told(refusal)), account(refusal.wire))
+    yield response_error(refusal.status, {}, dumps(told(refusal)), account(refusal.wire))
     if refusal == find_documented_error(refusal.wire, None, refusal.name):
-        yield failed_midway(told(refusal), account(refusal.wire))
+        yield stream_error(told(refusal), account(refusal.wire))
 
 
 @pytest.mark.parametrize(
@@ -88,15 +93,15 @@ def test_a_documented_error_is_what_the_table_says(refusal: DocumentedError) -> 
 )
 def test_a_status_within_a_stream_is_its_code(code: Json, meant: type[ModelError]) -> None:
     event: JsonObject = {"error": {"code": code, "message": "Provider returned error"}}
-    assert type(failed_midway(event, account("openai"))) is meant
-    assert type(failure(200, {}, dumps(event), account("openai"))) is meant
+    assert type(stream_error(event, account("openai"))) is meant
+    assert type(response_error(200, {}, dumps(event), account("openai"))) is meant
 
 
 @pytest.mark.parametrize(
     "error", ["It broke.", {"message": "It broke."}, {"code": "new", "type": 7}]
 )
 def test_what_nobody_documents_may_pass_where_a_reply_had_begun(error: Json) -> None:
-    assert type(failed_midway({"error": error}, account("anthropic"))) is ModelOverloaded
+    assert type(stream_error({"error": error}, account("anthropic"))) is ModelOverloaded
 
 
 @pytest.mark.parametrize(
@@ -106,24 +111,24 @@ def test_what_nobody_documents_may_pass_where_a_reply_had_begun(error: Json) -> 
 def test_an_unknown_status_is_a_fault_of_the_request_below_500(
     status: int, meant: type[ModelError]
 ) -> None:
-    assert type(failure(status, {}, "<html>no</html>", account("openai"))) is meant
+    assert type(response_error(status, {}, "<html>no</html>", account("openai"))) is meant
 
 
 def test_a_wrong_request_names_the_part() -> None:
     wrong: JsonObject = {"message": "m" * 900, "param": "tools[0].name", "code": "invalid_value"}
-    error = failure(400, {}, dumps({"error": wrong}), account("openai"))
+    error = response_error(400, {}, dumps({"error": wrong}), account("openai"))
     assert str(error).endswith("m (in tools[0].name) (400)")
 
 
 def test_what_the_provider_behind_openrouter_says_is_told() -> None:
     behind: JsonObject = {"provider_name": "Other", "raw": "The context is gone."}
     wrong: JsonObject = {"code": 400, "message": "Provider returned error", "metadata": behind}
-    error = failed_midway({"error": wrong}, account("openai"))
+    error = stream_error({"error": wrong}, account("openai"))
     assert str(error) == "x:m: Provider returned error: The context is gone. (400)"
 
 
 def test_a_delay_is_told_by_whoever_may_be_asked_again() -> None:
     for status in (429, 500, 504):
-        error = failure(status, {"retry-after": "7"}, "", account("openai"))
+        error = response_error(status, {"retry-after": "7"}, "", account("openai"))
         assert isinstance(error, ModelUnavailable)
         assert error.retry_after == 7

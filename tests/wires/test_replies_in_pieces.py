@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopline.adapters.providers.failures import Credentials, failure
+from loopline.adapters.providers.failures import Credentials, response_error
 from loopline.adapters.providers.openai_chunks import ThinkTagParser
 from loopline.adapters.providers.reply_parser import ToolCallParser
 from loopline.errors import (
@@ -65,20 +65,20 @@ def read(pieces: Sequence[Piece]) -> ToolCallParser:
 
 @pytest.mark.parametrize("pieces", HABITS.values(), ids=HABITS)
 def test_f33_calls_are_put_together_whatever_the_habits_of_the_server(pieces: list[Piece]) -> None:
-    calls, problem = read(pieces).whole()
+    calls, problem = read(pieces).finish()
     assert [(one.name, one.arguments) for one in calls] == WANTED
     assert problem == ""
 
 
 @pytest.mark.parametrize("written", ['{"name": "te', "[1]", "tea", '{"name": "tea"} and more'])
 def test_arguments_that_cannot_be_read_are_a_problem_and_no_call(written: str) -> None:
-    calls, problem = read([(0, "a", "look", written)]).whole()
+    calls, problem = read([(0, "a", "look", written)]).finish()
     assert calls == ()
     assert "call of look cannot be read" in problem
 
 
 def test_a_call_without_arguments_has_none() -> None:
-    calls, problem = read([(0, "a", "look", None)]).whole()
+    calls, problem = read([(0, "a", "look", None)]).finish()
     assert (calls[0].arguments, problem) == ({}, "")
 
 
@@ -135,12 +135,12 @@ MEANT: list[tuple[int, str, type[ModelError]]] = [
 def test_a_status_and_its_words_are_one_of_our_errors(
     status: int, body: str, meant: type[ModelError]
 ) -> None:
-    error = failure(status, {}, body, ME)
+    error = response_error(status, {}, body, ME)
     assert type(error) is meant
     assert str(error).startswith("openai:gpt: ")
     assert "sk-1234" not in str(error)
 
 
 def test_a_refused_key_names_its_variable_and_a_wrong_part_is_named() -> None:
-    assert "OPENAI_API_KEY" in str(failure(401, {}, "{}", ME))
-    assert "tools[0]" in str(failure(*MEANT[8][:1], {}, MEANT[8][1], ME))
+    assert "OPENAI_API_KEY" in str(response_error(401, {}, "{}", ME))
+    assert "tools[0]" in str(response_error(*MEANT[8][:1], {}, MEANT[8][1], ME))

@@ -115,7 +115,7 @@ def test_responses_are_items_that_nobody_stores() -> None:
 def test_the_key_is_in_no_request_and_in_no_name(wire: str) -> None:
     model = wired(wire)
     assert KEY not in model.body(PROMPT).decode()
-    assert KEY not in f"{model!r} {model.account!r} {vars(model)!r}"
+    assert KEY not in f"{model!r} {model.credentials!r} {vars(model)!r}"
 
 
 def test_a_reply_ends_before_a_text_where_the_provider_can_see_to_that() -> None:

@@ -24,7 +24,7 @@ from loopline.models.model_catalog import FAMILIES
 from loopline.models.safe_text import is_address, secrets_in
 
 if TYPE_CHECKING:
-    from loopline.adapters.providers.http import HttpTransport, MakeClient
+    from loopline.adapters.providers.http import ClientFactory, HttpTransport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ProviderModels:
     def __init__(
         self,
         environment: Mapping[str, str],
-        make: MakeClient | None = None,
+        make: ClientFactory | None = None,
         *,
         needs_keys: bool = True,
     ) -> None:
@@ -81,16 +81,16 @@ class ProviderModels:
         known = said.facts or _facts(name, vendor, is_elsewhere=bool(given))
         if (known.api == "messages") != (vendor.api_vendor == "anthropic"):
             raise ModelError(f"{name} is not asked by way of {known.api}: change api in its facts")
-        from loopline.adapters.providers import model_of
+        from loopline.adapters.providers import http_model
         from loopline.adapters.providers.failures import Credentials
         from loopline.adapters.providers.http import HttpTransport
 
         self._http = self._http or HttpTransport(self._make)
-        return model_of(
+        return http_model(
             name,
             model=name.partition(":")[2],
             url=given or vendor.base_url,
-            account=Credentials(
+            credentials=Credentials(
                 name,
                 variable,
                 key,

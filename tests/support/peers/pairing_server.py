@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from loopline.adapters.providers.request_bytes import a_list, an_object
+from loopline.adapters.providers.json_fields import as_list, as_object
 from loopline.models.json import JsonObject
 from tests.support.peers.behaviors import Behaviour, answering
 from tests.support.peers.http_server import Peer, Request, serving
@@ -43,11 +43,11 @@ class Pairing(OpenAI):
 def paired(asked: Request) -> Paired:
     """The ids in a request of either wire."""
     if asked.path == CHAT:
-        messages = list(map(an_object, a_list(asked.body.get("messages"))))
-        made = [an_object(call) for one in messages for call in a_list(one.get("tool_calls"))]
+        messages = list(map(as_object, as_list(asked.body.get("messages"))))
+        made = [as_object(call) for one in messages for call in as_list(one.get("tool_calls"))]
         came = [one for one in messages if one.get("role") == "tool"]
         return Paired(_ids(made, "id"), _ids(came, "tool_call_id"))
-    items = list(map(an_object, a_list(asked.body.get("input"))))
+    items = list(map(as_object, as_list(asked.body.get("input"))))
     made = [one for one in items if one.get("type") == "function_call"]
     came = [one for one in items if one.get("type") == "function_call_output"]
     return Paired(_ids(made, "call_id"), _ids(came, "call_id"))

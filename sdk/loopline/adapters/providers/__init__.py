@@ -1,4 +1,4 @@
-"""Models over HTTP, on the wires that their vendors speak."""
+"""Models over HTTP, by the APIs of their providers."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ from loopline.adapters.providers.http import HttpTransport
 from loopline.adapters.providers.http_model import HttpModel
 from loopline.adapters.providers.openai_chat import OpenAiChat
 from loopline.adapters.providers.openai_responses import OpenAiResponses
-from loopline.models import Capabilities, ModelFacts, ReplyLimits, Timeouts
+from loopline.models import Api, Capabilities, ModelFacts, ReplyLimits, Timeouts
 
-_KINDS: Mapping[str, Callable[..., HttpModel]] = {
+__all__ = ["Credentials", "HttpTransport", "http_model"]
+
+_CLASSES: Mapping[Api, Callable[..., HttpModel]] = {
     "chat": OpenAiChat,
     "responses": OpenAiResponses,
     "messages": AnthropicMessages,
 }
 
 
-def model_of(
+def http_model(
     name: str,
     *,
     model: str,
     url: str,
-    account: Credentials,
+    credentials: Credentials,
     facts: ModelFacts,
     capabilities: Capabilities,
     http: HttpTransport,
     timeouts: Timeouts | None,
     reply_limits: ReplyLimits | None = None,
 ) -> HttpModel:
-    """The model as its facts say that it wants to be asked."""
-    return _KINDS[facts.api](
+    """Return the model, which is asked by the API that its facts name."""
+    return _CLASSES[facts.api](
         name,
         model=model,
         url=url,
-        account=account,
+        credentials=credentials,
         capabilities=capabilities,
         http=http,
         facts=facts,

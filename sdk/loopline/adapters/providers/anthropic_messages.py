@@ -1,33 +1,35 @@
-"""Anthropic's messages."""
+"""Anthropic's Messages API: requests to `/v1/messages`, and the replies it streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Literal, NamedTuple, TypeAlias
 
-from loopline.adapters.providers.failures import Credentials, failed_midway, piece
+from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.adapters.providers.http_model import HttpModel
-from loopline.adapters.providers.reply_parser import ReplyParser
+from loopline.adapters.providers.json_fields import (
+    as_count,
+    count_in,
+    object_in,
+    objects_in,
+    text_in,
+)
+from loopline.adapters.providers.reply_parser import PartialObject, ReplyParser
 from loopline.adapters.providers.request_bytes import (
-    PartialObject,
-    a_count,
-    a_list,
-    a_text,
-    an_object,
     encoded,
-    given_back,
     is_image,
-    joined,
-    part,
-    tool_name,
-    wire_name,
+    joined_fields,
+    message_bytes,
+    offered_name,
+    provider_name,
+    replayed_parts,
 )
 from loopline.errors import ModelRequestError
 from loopline.models import (
     AssistantMessage,
     Attached,
     BrokenJson,
-    Json,
     JsonObject,
     Message,
     Prompt,
@@ -42,14 +44,30 @@ from loopline.models import (
 )
 from loopline.models.prompt import breaks_off, echo_for, sent_id
 
+FAMILY = "anthropic"
+"""Replies of this family go back as they came."""
 VERSION = "2023-06-01"
 BETAS = "mid-conversation-system-clear-at-2026-08-21,thinking-binding-controls-2026-08-01"
 """For models whose thinking is bound: tails that are cleared, and thinking that is dropped, not refused."""
 BUDGETS: Mapping[str, int] = {"minimal": 1_024, "low": 4_096, "medium": 16_384, "high": 32_768}
-"""So many tokens of thinking for an effort, where a model wants a number; more than `high` is `high`."""
-LEAST_BUDGET = 1_024
-MARKERS = 4
-"""So many `cache_control` markers a request may carry."""
+"""Tokens of thinking for an effort, for models that want a number; a higher effort counts as `high`."""
+MIN_BUDGET = 1_024
+MAX_MARKERS = 4
+"""The `cache_control` markers that a request may carry."""
+_THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
+_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+"""Calls that the server makes itself; their results are blocks of the same reply."""
+_INPUT = " input"
+"""Where the pieces of such a call's input are collected; no field has this name."""
+_STOP_REASONS: Mapping[str, StopReason] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "tool_use": "tool_use",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+}
 _ASSISTANT, _USER = b'"role":"assistant"', b'"role":"user"'
 _SYSTEM = b'"role":"system","clear_at":"next_user_message"'
 _DROPPED: JsonObject = {"prefix_mismatch_behavior": "drop_block"}
@@ -63,75 +81,85 @@ class AnthropicMessages(HttpModel):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The key and the version of the interface."""
+        """The key, and the version of the API."""
         return {
             "Content-Type": "application/json",
             "Accept": "text/event-stream",
             "anthropic-version": VERSION,
-            "x-api-key": self.account.key,
-            **({"anthropic-beta": BETAS} if self._is_bound else {}),
+            "x-api-key": self.credentials.key,
+            **({"anthropic-beta": BETAS} if self._binds_thinking else {}),
         }
 
     @property
-    def _is_bound(self) -> bool:
-        """Whether its thinking is bound to all that stands before it."""
+    def _binds_thinking(self) -> bool:
+        """Whether thinking is bound to everything before it."""
         return self.facts.tail == "cleared"
 
-    def coming(self, offered: tuple[str, ...]) -> ReplyParser:
-        """What reads the next reply."""
-        return AnthropicReplyParser(offered, self.account)
+    def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
+        """Return a parser for the next reply."""
+        return AnthropicReplyParser(offered, self.credentials)
 
-    def tool(self, spec: ToolSpec) -> bytes:
-        """A tool as it travels."""
-        return _tool(spec)
+    def tool_json(self, spec: ToolSpec) -> bytes:
+        """Return a tool as the API takes it."""
+        return encoded(
+            {
+                "name": provider_name(spec.name),
+                "description": spec.description,
+                "input_schema": spec.parameters,
+            }
+        )
 
     def body(self, prompt: Prompt) -> bytes:
-        """The request as it travels."""
-        most = prompt.options.output_limit or self.capabilities.output_limit
+        """Return the body of a request."""
+        limit = prompt.options.output_limit or self.capabilities.output_limit
         fields = [
             ("model", encoded(self.model)),
-            ("max_tokens", encoded(most)),
+            ("max_tokens", encoded(limit)),
             ("stream", b"true"),
         ]
         if prompt.options.stop and self.facts.stop:
             fields.append(("stop_sequences", encoded(list(prompt.options.stop))))
         if prompt.system:
             text: JsonObject = {"type": "text", "text": prompt.system}
-            marked = prompt.cache_points and len(prompt.cache_points) < MARKERS
+            marked = prompt.cache_points and len(prompt.cache_points) < MAX_MARKERS
             fields.append(
                 ("system", b"[%s]" % (_marked(encoded(text)) if marked else encoded(text)))
             )
         if prompt.tools:
-            fields.append(("tools", self.tools(prompt.tools)))
-            fields += [("tool_choice", encoded(one)) for one in _choice(prompt)]
-        fields += [(name, encoded(value)) for name, value in self._thinking(prompt, most)]
+            fields.append(("tools", self.tools_json(prompt.tools)))
+            if prompt.options.force_tool:
+                name = provider_name(prompt.options.force_tool)
+                fields.append(("tool_choice", encoded({"type": "tool", "name": name})))
+            elif not prompt.options.allow_calls:
+                fields.append(("tool_choice", encoded({"type": "none"})))
+        fields += [(name, encoded(value)) for name, value in self._thinking(prompt, limit)]
         if output := self._output(prompt):
             fields.append(("output_config", encoded(output)))
         fields.append(("messages", _messages(prompt)))
-        return joined(fields)
+        return joined_fields(fields)
 
-    def _thinking(self, prompt: Prompt, most: int) -> Iterator[tuple[str, JsonObject]]:
-        """Whether and how hard to think; nothing where that is the model's to decide."""
-        facts, asked = self.facts, prompt.options.reasoning_effort
-        budget = self._budget(prompt, most) if facts.thinking_by == "budget" else None
+    def _thinking(self, prompt: Prompt, limit: int) -> Iterator[tuple[str, JsonObject]]:
+        """Yield whether and how hard to think; nothing if the model decides."""
+        facts, effort = self.facts, prompt.options.reasoning_effort
+        budget = self._budget(prompt, limit) if facts.thinking_by == "budget" else None
         is_barred = facts.thinking_by == "adaptive" and bool(prompt.options.force_tool)
-        if facts.thinking_off and (asked == "none" or budget == 0 or is_barred):
+        if facts.thinking_off and (effort == "none" or budget == 0 or is_barred):
             yield "thinking", {"type": facts.thinking_off}
         elif budget:
             yield "thinking", {"type": "enabled", "budget_tokens": budget}
-        elif self._is_bound:
+        elif self._binds_thinking:
             yield "thinking", {**self._adaptive, "block_binding": _DROPPED}
-        elif facts.thinking_by == "unasked" or (facts.thinking_by == "adaptive" and asked):
+        elif facts.thinking_by == "unasked" or (facts.thinking_by == "adaptive" and effort):
             yield "thinking", self._adaptive
 
     @property
     def _adaptive(self) -> JsonObject:
-        """Thinking that is the model's to measure, with its text where that must be asked for."""
+        """Thinking as hard as the model chooses, with its text if that must be requested."""
         display = self.facts.thinking_display
         return {"type": "adaptive", **({"display": display} if display else {})}
 
     def _output(self, prompt: Prompt) -> JsonObject:
-        """How hard to work on the output, and the form it is to have."""
+        """Return how hard to work on the output, and the schema that it must fit."""
         off = self.facts.thinking_off and prompt.options.reasoning_effort == "none"
         effort, form = "" if off else self.effort(prompt), prompt.options.json_form
         output: JsonObject = {"effort": effort} if effort else {}
@@ -139,51 +167,35 @@ class AnthropicMessages(HttpModel):
             output["format"] = {"type": "json_schema", "schema": form.schema}
         return output
 
-    def _budget(self, prompt: Prompt, most: int) -> int:
-        """The tokens to think with, 0 for none: a forced call excludes it, and so do calls without theirs."""
-        asked = prompt.options.reasoning_effort
-        if asked in ("", "none") or prompt.options.force_tool or breaks_off(prompt, WIRE):
+    def _budget(self, prompt: Prompt, limit: int) -> int:
+        """Return the tokens to think with: 0 with a forced call, and behind calls whose thinking is lost."""
+        effort = prompt.options.reasoning_effort
+        if effort in ("", "none") or prompt.options.force_tool or breaks_off(prompt, FAMILY):
             return 0
-        budget = min(BUDGETS.get(asked, BUDGETS["high"]), most - LEAST_BUDGET)
-        return budget if budget >= LEAST_BUDGET else 0
-
-
-def _choice(prompt: Prompt) -> Iterator[JsonObject]:
-    if prompt.options.force_tool:
-        yield {"type": "tool", "name": wire_name(prompt.options.force_tool)}
-    elif not prompt.options.allow_calls:
-        yield {"type": "none"}
-
-
-def _tool(spec: ToolSpec) -> bytes:
-    return encoded(
-        {
-            "name": wire_name(spec.name),
-            "description": spec.description,
-            "input_schema": spec.parameters,
-        }
-    )
+        budget = min(BUDGETS.get(effort, BUDGETS["high"]), limit - MIN_BUDGET)
+        return budget if budget >= MIN_BUDGET else 0
 
 
 def _messages(prompt: Prompt) -> bytes:
-    """The messages, neighbours of one side in one; the last block before each cache point is marked."""
-    points, side, written = set(prompt.cache_points), b"", list[bytes]()
+    """Return the messages: neighbours of one role are one message, and cache points mark their last block."""
+    points, current, pieces = set(prompt.cache_points), b"", list[bytes]()
     tail = UserMessage(text=prompt.tail, passing=prompt.tail_kind == "cleared")
     for number, message in enumerate((*prompt.messages, tail), start=1):
-        blocks = part(message, WIRE, _blocks)
+        blocks = message_bytes(message, FAMILY, _blocks)
         if not blocks:
             continue
         role = _role(message)
-        if role == _SYSTEM and side != _USER:
-            role = _USER  # what the system says stands behind the user's side and nowhere else
-        between = b"," if role == side else b'%s{%s,"content":[' % (b"]}," if side else b"", role)
-        side = role
-        written += [between, _marked(blocks) if number in points else blocks]
-    return b"[%s%s]" % (b"".join(written), b"]}" if side else b"")
+        if role == _SYSTEM and current != _USER:
+            role = _USER  # a system message may stand only behind one of the user
+        opening = b'%s{%s,"content":[' % (b"]}," if current else b"", role)
+        pieces.append(b"," if role == current else opening)
+        current = role
+        pieces.append(_marked(blocks) if number in points else blocks)
+    return b"[%s%s]" % (b"".join(pieces), b"]}" if current else b"")
 
 
 def _role(message: Message) -> bytes:
-    """Who says it; what passes is said by the system, until the user's side says more."""
+    """Return the role of a message; a passing one is the system's, and cleared by the next user message."""
     match message:
         case AssistantMessage():
             return _ASSISTANT
@@ -194,28 +206,28 @@ def _role(message: Message) -> bytes:
 
 
 def _marked(blocks: bytes) -> bytes:
-    """The blocks, of which the last one ends a prefix to keep."""
+    """Return the blocks with a cache marker on the last one."""
     return blocks[:-1] + _MARK
 
 
 def _blocks(message: Message) -> bytes:
-    """The content blocks of a message, with commas between them; a text of nothing is none."""
+    """Return the content blocks of a message, with commas between them; a blank text gives none."""
     return b",".join(encoded(block) for block in _content(message))
 
 
 def _content(message: Message) -> Iterator[JsonObject]:
     match message:
         case ToolMessage(text=text, ok=ok):
-            of = sent_id(message, WIRE)
-            result: JsonObject = {"type": "tool_result", "tool_use_id": of, "content": text}
+            call_id = sent_id(message, FAMILY)
+            result: JsonObject = {"type": "tool_result", "tool_use_id": call_id, "content": text}
             yield result if ok else {**result, "is_error": True}
         case UserMessage(text=text, attachments=attachments):
             if text.strip():
                 yield {"type": "text", "text": text}
             for attached in attachments:
                 yield from _attached(attached)
-        case AssistantMessage() if blocks := given_back(
-            echo_for(message, WIRE), THOUGHTS, partial(_call, message)
+        case AssistantMessage() if blocks := replayed_parts(
+            echo_for(message, FAMILY), _THINKING_TYPES, partial(_complete, message)
         ):
             yield from blocks
         case AssistantMessage(text=text, calls=calls):
@@ -224,23 +236,28 @@ def _content(message: Message) -> Iterator[JsonObject]:
             for call in calls:
                 yield {
                     "type": "tool_use",
-                    "id": sent_id(call, WIRE),
-                    "name": wire_name(call.name),
+                    "id": sent_id(call, FAMILY),
+                    "name": provider_name(call.name),
                     "input": call.arguments,
                 }
 
 
-def _call(message: AssistantMessage, block: JsonObject) -> JsonObject | None:
-    if block.get("type") != "tool_use":
-        return block
-    for call in message.calls:
-        if call.provider_id == block.get("id"):
-            return {**block, "name": wire_name(call.name), "input": call.arguments}
-    return None
+def _complete(message: AssistantMessage, block: JsonObject) -> JsonObject | None:
+    """Return a block as it goes back: a call with its name and input, None if it was never made."""
+    match block:
+        case {"type": "tool_use", "id": str(provider_id)}:
+            for call in message.calls:
+                if call.provider_id == provider_id:
+                    return {**block, "name": provider_name(call.name), "input": call.arguments}
+            return None
+        case {"type": "tool_use"}:
+            return None
+        case _:
+            return block
 
 
 def _attached(attached: Attached) -> Iterator[JsonObject]:
-    """The line of a file, and the file where it is given."""
+    """Yield the line that names a file, and the file if the model is given it."""
     yield {"type": "text", "text": attached.text}
     if attached.data:
         source: JsonObject = {
@@ -251,170 +268,258 @@ def _attached(attached: Attached) -> Iterator[JsonObject]:
         yield {"type": "image" if is_image(attached) else "document", "source": source}
 
 
-WIRE = "anthropic"
-THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-_STOPS: Mapping[str, StopReason] = {
-    "end_turn": "stop",
-    "stop_sequence": "stop",
-    "pause_turn": "stop",
-    "tool_use": "tool_use",
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "refusal": "refusal",
-}
+class _Tokens(NamedTuple):
+    """The tokens that a message reports; None for a count that it leaves out."""
+
+    input: int | None
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+    thinking: int | None
+
+    @classmethod
+    def of(cls, fields: JsonObject) -> _Tokens | None:
+        """Decode a `usage`; None if it says nothing."""
+
+        def count(values: JsonObject, name: str) -> int | None:
+            value = values.get(name)
+            return None if value is None else as_count(value)
+
+        if not fields:
+            return None
+        return cls(
+            input=count(fields, "input_tokens"),
+            output=count(fields, "output_tokens"),
+            cache_read=count(fields, "cache_read_input_tokens"),
+            cache_write=count(fields, "cache_creation_input_tokens"),
+            thinking=count(object_in(fields, "output_tokens_details"), "thinking_tokens"),
+        )
+
+    def after(self, usage: Usage) -> Usage:
+        """Return the usage with these counts in place of earlier ones; its input includes the caches."""
+
+        def latest(count: int | None, earlier: int) -> int:
+            return earlier if count is None else count
+
+        fresh = usage.input_tokens - usage.cache_read_tokens - usage.cache_write_tokens
+        read = latest(self.cache_read, usage.cache_read_tokens)
+        write = latest(self.cache_write, usage.cache_write_tokens)
+        return Usage(
+            input_tokens=latest(self.input, fresh) + read + write,
+            output_tokens=latest(self.output, usage.output_tokens),
+            cache_read_tokens=read,
+            cache_write_tokens=write,
+            reasoning_tokens=latest(self.thinking, usage.reasoning_tokens),
+        )
 
 
-_SERVED = frozenset({"server_tool_use", "mcp_tool_use"})
-"""Calls that the server has made itself; their results are blocks of the same reply."""
-_INPUT = " input"
-"""Where the pieces of such a call's input are kept; no field is called so."""
+class _BlockStart(NamedTuple):
+    """A content block begins; `block` is what goes back to the provider."""
+
+    number: int
+    block: JsonObject
+    text: str = ""
+    thinking: str = ""
+
+
+class _CallStart(NamedTuple):
+    """A tool call begins; `block` is what goes back to the provider, without name and input."""
+
+    number: int
+    block: JsonObject
+    provider_id: str
+    name: str
+    input: JsonObject
+
+
+class _TextPiece(NamedTuple):
+    """A piece of a block's text, thinking or signature."""
+
+    number: int
+    field: Literal["text", "thinking", "signature"]
+    text: str
+
+
+class _InputPiece(NamedTuple):
+    """A piece of a call's input, as JSON."""
+
+    number: int
+    json: str
+
+
+class _Status(NamedTuple):
+    """What the message as a whole reports: tokens, and why it ended."""
+
+    tokens: _Tokens | None
+    stop_reason: str = ""
+
+
+class _End(NamedTuple):
+    """The message is over."""
+
+
+_Event: TypeAlias = _BlockStart | _CallStart | _TextPiece | _InputPiece | _Status | _End
+
+
+def _decode(data: str, credentials: Credentials) -> _Event | None:
+    """Decode an event of the stream; None for a ping and for types that are newer than this.
+
+    Raises:
+        ModelError: it is no JSON object, or reports an error.
+    """
+    event = parse_chunk(data, credentials)
+    match text_in(event, "type"):
+        case "content_block_delta":
+            return _decode_delta(count_in(event, "index"), object_in(event, "delta"))
+        case "content_block_start":
+            return _decode_block(count_in(event, "index"), object_in(event, "content_block"))
+        case "message_start":
+            return _Status(_Tokens.of(object_in(object_in(event, "message"), "usage")))
+        case "message_delta":
+            stop_reason = text_in(object_in(event, "delta"), "stop_reason")
+            return _Status(_Tokens.of(object_in(event, "usage")), stop_reason)
+        case "message_stop":
+            return _End()
+        case "error":
+            raise stream_error(event, credentials)
+        case _:
+            return None
+
+
+def _decode_delta(index: int, delta: JsonObject) -> _Event | None:
+    match text_in(delta, "type"):
+        case "text_delta":
+            return _TextPiece(index, "text", text_in(delta, "text"))
+        case "thinking_delta":
+            return _TextPiece(index, "thinking", text_in(delta, "thinking"))
+        case "signature_delta":
+            return _TextPiece(index, "signature", text_in(delta, "signature"))
+        case "input_json_delta":
+            return _InputPiece(index, text_in(delta, "partial_json"))
+        case _:
+            return None
+
+
+def _decode_block(index: int, block: JsonObject) -> _BlockStart | _CallStart:
+    match text_in(block, "type"):
+        case "tool_use":
+            kept = {name: value for name, value in block.items() if name not in ("name", "input")}
+            call = text_in(block, "id"), text_in(block, "name"), object_in(block, "input")
+            return _CallStart(index, kept, *call)
+        case "text":
+            return _BlockStart(index, block, text=text_in(block, "text"))
+        case "thinking":
+            return _BlockStart(index, block, thinking=text_in(block, "thinking"))
+        case _:
+            return _BlockStart(index, block)
 
 
 class AnthropicReplyParser(ReplyParser):
-    """A reply on its way."""
+    """A message that is still arriving."""
 
-    def __init__(self, offered: tuple[str, ...], account: Credentials) -> None:
-        super().__init__(offered, account)
-        self._stop = ""
+    def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
+        super().__init__(offered, credentials)
+        self._stop_reason = ""
         self._blocks: dict[int, PartialObject] = {}
 
-    def take(self, data: str) -> Sequence[TextDelta]:
-        """What an event adds."""
-        event = piece(data, self.account)
-        match event.get("type"):
-            case "message_start":
-                self._count(an_object(an_object(event.get("message")).get("usage")))
-            case "content_block_start":
-                return self._begun(event.get("index"), an_object(event.get("content_block")))
-            case "content_block_delta":
-                return self._added(event.get("index"), an_object(event.get("delta")))
-            case "message_delta":
-                said = an_object(event.get("delta")).get("stop_reason")
-                self._stop = a_text(said) or self._stop
-                self._count(an_object(event.get("usage")))
-            case "message_stop":
-                self._end()
-            case "error":
-                raise failed_midway(event, self.account)
-            case _:  # a ping, or what is newer than this
+    def feed(self, data: str) -> Sequence[TextDelta]:
+        """Decode an event of the stream and return the text it adds."""
+        event = _decode(data, self.credentials)
+        match event:
+            case _TextPiece():
+                self._block(event.number).add(event.field, event.text)
+                if event.field == "text":
+                    return self.add_text(event.text)
+                if event.field == "thinking":
+                    return self.add_thinking(event.text)
+                self.size += len(event.text)
+            case _InputPiece():
+                self._take_input(event)
+            case _BlockStart() | _CallStart():
+                return self._start(event)
+            case _Status():
+                self._update(event)
+            case _End():
+                self.is_over = True
+            case None:
                 pass
         return ()
 
-    def take_document(self, data: str) -> Sequence[TextDelta]:
-        """What a whole message says."""
-        message = piece(data, self.account)
-        blocks = a_list(message.get("content"))
-        if message.get("type") != "message" or not blocks:
-            raise ModelRequestError(f"{self.account.model}: what came is no message")
-        deltas = [self._begun(number, an_object(block)) for number, block in enumerate(blocks)]
-        self._stop = a_text(message.get("stop_reason"))
-        self._count(an_object(message.get("usage")))
-        self._end()
-        return [delta for said in deltas for delta in said]
+    def feed_document(self, data: str) -> Sequence[TextDelta]:
+        """Decode a message that came as one document."""
+        message = parse_chunk(data, self.credentials)
+        blocks = objects_in(message, "content")
+        if text_in(message, "type") != "message" or not blocks:
+            raise ModelRequestError(f"{self.credentials.model}: what came is no message")
+        starts = (_decode_block(index, block) for index, block in enumerate(blocks))
+        deltas = [delta for start in starts for delta in self._start(start)]
+        tokens = _Tokens.of(object_in(message, "usage"))
+        self._update(_Status(tokens, text_in(message, "stop_reason")))
+        self.is_over = True
+        return deltas
 
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why it ended."""
-        return _STOPS.get(self._stop, "stop") if self._stop else None
+        """Why the reply ended; None until the server says so."""
+        return _STOP_REASONS.get(self._stop_reason, "stop") if self._stop_reason else None
 
     @property
     def echo(self) -> ReasoningReplay | None:
-        """The blocks, where thinking that was finished is among them."""
-        whole = [_with_input(block.whole) for block in self._blocks.values()]
-        blocks = [block for block in whole if _is_whole(block)]
-        thinks = any(a_text(block.get("type")) in THOUGHTS for block in blocks)
-        return ReasoningReplay(wire=WIRE, parts=tuple(blocks)) if thinks else None
+        """The blocks as they came, if complete thinking is among them."""
+        blocks = [_with_input(block.value) for block in self._blocks.values()]
+        blocks = [block for block in blocks if _is_complete(block)]
+        thinks = any(text_in(block, "type") in _THINKING_TYPES for block in blocks)
+        return ReasoningReplay(wire=FAMILY, parts=tuple(blocks)) if thinks else None
 
-    def _begun(self, index: Json, block: JsonObject) -> Sequence[TextDelta]:
-        said = {"name", "input"} if block.get("type") == "tool_use" else set[str]()
-        kept = {name: value for name, value in block.items() if name not in said}
-        self._blocks[a_count(index)] = PartialObject(kept)
-        match block.get("type"):
-            case "tool_use":
+    def _block(self, index: int) -> PartialObject:
+        block = self._blocks.get(index)
+        if block is None:
+            block = self._blocks[index] = PartialObject()
+        return block
+
+    def _start(self, start: _BlockStart | _CallStart) -> Sequence[TextDelta]:
+        self._blocks[start.number] = PartialObject(start.block)
+        match start:
+            case _CallStart():
                 self.calls.add(
-                    index=a_count(index),
-                    provider_id=a_text(block.get("id")),
-                    name=tool_name(a_text(block.get("name")), self.offered),
-                    arguments=an_object(block.get("input")) or None,
+                    index=start.number,
+                    provider_id=start.provider_id,
+                    name=offered_name(start.name, self.offered),
+                    arguments=start.input or None,
                 )
                 return ()
-            case "text":
-                return self.heard(a_text(block.get("text")))
-            case "thinking":
-                return self.heard(a_text(block.get("thinking")), is_thought=True)
-            case _:
-                return ()
+            case _BlockStart():
+                return self.add_text(start.text) or self.add_thinking(start.thinking)
 
-    def _added(self, index: Json, delta: JsonObject) -> Sequence[TextDelta]:
-        match delta.get("type"):
-            case "text_delta":
-                return self.heard(self._kept(index, "text", delta))
-            case "thinking_delta":
-                return self.heard(self._kept(index, "thinking", delta), is_thought=True)
-            case "signature_delta":
-                self._grow(len(self._kept(index, "signature", delta)))
-                return ()
-            case "input_json_delta":
-                self._take_input(a_count(index), a_text(delta.get("partial_json")))
-                return ()
-            case _:
-                return ()
-
-    def _take_input(self, index: int, written: str) -> None:
-        """The next piece of an input: of a call, or of one that the server makes itself."""
-        block = self._blocks.setdefault(index, PartialObject())
-        if a_text(block.fields.get("type")) in _SERVED:
-            block.add(_INPUT, written)
-            self._grow(len(written))
+    def _take_input(self, piece: _InputPiece) -> None:
+        block = self._block(piece.number)
+        if text_in(block.fields, "type") in _SERVER_CALLS:
+            block.add(_INPUT, piece.json)
+            self.size += len(piece.json)
         else:
-            self.calls.add(index=index, provider_id="", name="", arguments=written)
+            self.calls.add(index=piece.number, arguments=piece.json)
 
-    def _kept(self, index: Json, name: str, delta: JsonObject) -> str:
-        """A piece of a block, which goes on."""
-        said = a_text(delta.get(name))
-        self._blocks.setdefault(a_count(index), PartialObject()).add(name, said)
-        return said
-
-    def _count(self, said: JsonObject) -> None:
-        """What was used: later counts stand in for earlier ones, and the input is all of it."""
-        used = self.usage or Usage()
-        read = _counted(said, "cache_read_input_tokens", used.cache_read_tokens)
-        written = _counted(said, "cache_creation_input_tokens", used.cache_write_tokens)
-        fresh = used.input_tokens - used.cache_read_tokens - used.cache_write_tokens
-        details = an_object(said.get("output_tokens_details"))
-        if said:
-            self._use(
-                Usage(
-                    input_tokens=_counted(said, "input_tokens", fresh) + read + written,
-                    output_tokens=_counted(said, "output_tokens", used.output_tokens),
-                    cache_read_tokens=read,
-                    cache_write_tokens=written,
-                    reasoning_tokens=_counted(details, "thinking_tokens", used.reasoning_tokens),
-                )
-            )
+    def _update(self, status: _Status) -> None:
+        self._stop_reason = status.stop_reason or self._stop_reason
+        if status.tokens is not None:
+            self.usage = status.tokens.after(self.usage or Usage())
 
 
 def _with_input(block: JsonObject) -> JsonObject:
-    """The block with the input whose pieces came; one that is no object is that of no call."""
+    """Return a server's call with the input whose pieces came, without it if they are no object."""
     if _INPUT not in block:
         return block
-    given = parse_object(a_text(block[_INPUT]))
-    rest = {name: value for name, value in block.items() if name != _INPUT}
-    return rest if isinstance(given, BrokenJson) else {**rest, "input": given}
+    arguments = parse_object(text_in(block, _INPUT))
+    fields = {name: value for name, value in block.items() if name != _INPUT}
+    return fields if isinstance(arguments, BrokenJson) else {**fields, "input": arguments}
 
 
-def _is_whole(block: JsonObject) -> bool:
-    """Whether it can be sent again: thinking needs its signature, and text something in it."""
-    match block.get("type"):
-        case "thinking":
-            return bool(block.get("signature"))
-        case "text":
-            return bool(a_text(block.get("text")).strip())
-        case None:
-            return False
+def _is_complete(block: JsonObject) -> bool:
+    """Return whether a block can be sent again: thinking needs its signature, and text must not be blank."""
+    match block:
+        case {"type": "thinking"}:
+            return bool(text_in(block, "signature"))
+        case {"type": "text"}:
+            return bool(text_in(block, "text").strip())
         case _:
-            return True
-
-
-def _counted(said: JsonObject, name: str, before: int) -> int:
-    return a_count(said[name]) if said.get(name) is not None else before
+            return bool(text_in(block, "type"))

@@ -1,10 +1,10 @@
-"""What a vendor's server says when it does not answer, as one of our errors."""
+"""Errors that a provider's server reports, as errors of Loopline."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -34,13 +34,14 @@ from loopline.models import (
     wait_seconds,
 )
 
-_LONGEST = 600
+_decode: Callable[[str], Json] = json.JSONDecoder().decode
+_EXCERPT_CHARACTERS = 600
 _STATUS = re.compile(r"[45]\d\d", re.ASCII)
-_TELLING = 3
-"""More letters of a key than that are too many."""
-_TIMED_OUT = frozenset({408, 504})
+_HARMLESS_CHARACTERS = 3
+"""A longer beginning of a key is hidden too."""
+_TIMEOUT_STATUSES = frozenset({408, 504})
 _VAGUE = frozenset[ErrorMeaning]({"request", "missing", "busy", "server"})
-"""What may be meant by an error whose words speak of too long a prompt."""
+"""Errors with these meanings may be about too long a prompt: their words decide."""
 _ADVICE: Mapping[ErrorMeaning, str] = {
     "key": "check",
     "money": "nothing is left to spend with",
@@ -48,8 +49,16 @@ _ADVICE: Mapping[ErrorMeaning, str] = {
 }
 
 
+_ERROR_FIELDS: JsonObject = dict.fromkeys(
+    [
+        *("code", "type", "message", "detail", "param", "status", "status_code"),
+        *("metadata", "failed_generation"),
+    ]
+)
+
+
 class AnsweredError(ModelError):
-    """A server's error that ends a reply: `problem` is what is wrong with it, empty where it is a refusal."""
+    """A server's error that ends a reply: `problem` is what is wrong with it, empty if it is a refusal."""
 
     def __init__(self, message: str, problem: str = "") -> None:
         super().__init__(message)
@@ -58,160 +67,178 @@ class AnsweredError(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks: the model's name for people, what its key is set by, the key, and its server's wire.
+    """The key of a model at a provider, and what error texts name: the model and its settings.
 
-    `url_variable` is what the base URL is set by. The key is never shown, and neither are the `secrets` of that
-    URL.
+    `key_variable` sets the key, `url_variable` the base URL. Neither the key nor the `secrets` of that
+    URL are ever shown.
     """
 
     model: str
-    variable: str
+    key_variable: str
     key: str = field(repr=False)
-    wire: ApiVendor
+    api_vendor: ApiVendor
     secrets: tuple[str, ...] = field(default=(), repr=False)
     url_variable: str = "base_url"
 
-    def without_key(self, text: str) -> str:
-        """The text, in which no secret can be read: not as a URL has it, nor half of it at the end."""
+    def redact(self, text: str) -> str:
+        """Return the text without any secret: plain, as a URL has it, or cut off at the end of the text."""
         secrets = (self.key, *self.secrets)
-        for written in {*secrets, *(quote(one, safe="") for one in secrets)} - {""}:
-            text = re.sub(re.escape(written), "…", text, flags=re.IGNORECASE)
-            halves = (written[:size] for size in range(len(written) - 1, _TELLING, -1))
-            half = next((one for one in halves if text.lower().endswith(one.lower())), "")
+        for secret in {*secrets, *(quote(plain, safe="") for plain in secrets)} - {""}:
+            text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
+            beginnings = (
+                secret[:size] for size in range(len(secret) - 1, _HARMLESS_CHARACTERS, -1)
+            )
+            half = next((part for part in beginnings if text.lower().endswith(part.lower())), "")
             text = f"{text[: -len(half)]}…" if half else text
         return text
 
-    def told(self, text: str, longest: int = _LONGEST) -> str:
-        """The beginning of what a server said; the key is out of it before anything is cut off."""
-        return self.without_key(text)[:longest]
+    def excerpt(self, text: str, limit: int = _EXCERPT_CHARACTERS) -> str:
+        """Return the beginning of a server's text; secrets are taken out before it is cut."""
+        return self.redact(text)[:limit]
 
 
-def failure(status: int, headers: Mapping[str, str], body: str, account: Credentials) -> ModelError:
-    """What a response means that is none.
+def response_error(
+    status: int, headers: Mapping[str, str], body: str, credentials: Credentials
+) -> ModelError:
+    """Return the error that a response without a reply stands for.
 
-    `body` is what the server said, JSON or not; of long ones only the beginning is told.
+    `body` is the server's text, JSON or not; only its beginning is quoted.
     """
     document = extract_json(body)
-    said = _Said(words=" ".join(body.split())) if document is None else _said(document)
+    if document is None:
+        report = _ErrorReport(message=" ".join(body.split()))
+    else:
+        report = _ErrorReport.of(document)
     wait = wait_seconds(headers, datetime.now(UTC))
-    return _meant(said, status if status >= 400 else said.status, body, account, wait)
+    return _error(report, status if status >= 400 else report.status, body, credentials, wait)
 
 
-def no_events(
-    url: str, status: int, headers: Mapping[str, str], body: str, account: Credentials
+def not_a_stream_error(
+    url: str, status: int, headers: Mapping[str, str], body: str, credentials: Credentials
 ) -> ModelError:
-    """What a response means that is no stream of events."""
-    if status >= 400 or is_error(body):
-        return failure(status, headers, body, account)
-    place = f"{account.model}: {account.told(public_url(url))}"
+    """Return the error that a response stands for which is no stream of events."""
+    if status >= 400 or is_error_document(body):
+        return response_error(status, headers, body, credentials)
+    server = f"{credentials.model}: {credentials.excerpt(public_url(url))}"
     if status >= 300:
-        elsewhere = account.told(headers.get("location", "")) or "nowhere"
-        return ModelRequestError(f"{place} sends to {elsewhere}: change the base URL ({status})")
-    kind = account.told(headers.get("content-type", ""))
-    return ModelRequestError(f"{place} answers with {kind}, not with a stream of events ({status})")
+        target = credentials.excerpt(headers.get("location", "")) or "nowhere"
+        return ModelRequestError(f"{server} redirects to {target}: change the base URL ({status})")
+    content_type = credentials.excerpt(headers.get("content-type", ""))
+    return ModelRequestError(
+        f"{server} answers with {content_type}, not with a stream of events ({status})"
+    )
 
 
-def is_error(body: str) -> bool:
-    """Return whether a document speaks of an error, whatever its status was."""
-    document = extract_json(body)
-    return document is not None and bool(document.get("error"))
+def is_error_document(body: str) -> bool:
+    """Return whether a document reports an error, whatever its status was."""
+    match extract_json(body):
+        case {"error": error}:
+            return bool(error)
+        case _:
+            return False
 
 
-def failed_midway(event: JsonObject, account: Credentials) -> ModelError:
-    """What an error means that came where a piece of the reply was to come; `event` is all of it."""
-    said = _said(event)
-    return _meant(said, said.status, dumps(event.get("error") or event), account)
+def stream_error(event: JsonObject, credentials: Credentials) -> ModelError:
+    """Return the error that an event of a stream reports instead of a piece of the reply."""
+    report = _ErrorReport.of(event)
+    match event:
+        case {"error": error} if error:
+            body = dumps(error)
+        case _:
+            body = dumps(event)
+    return _error(report, report.status, body, credentials)
 
 
-def piece(data: str, account: Credentials) -> JsonObject:
-    """A piece of a reply, read.
+def parse_chunk(data: str, credentials: Credentials) -> JsonObject:
+    """Return the JSON object that one event of a reply holds.
 
     Raises:
         ModelStreamBroken: it is no JSON object, or one of more values than are read.
     """
-    if has_many_values(data):
+    if len(data) > MAX_VALUES and has_many_values(data):
         raise ModelStreamBroken(
-            f"{account.model}: a piece has more than {MAX_VALUES:,} values: ask for less at once"
+            f"{credentials.model}: a piece has more than {MAX_VALUES:,} values: ask for less at once"
         )
     try:
-        read: Json = json.loads(data)
+        chunk: Json = _decode(data)
     except (ValueError, RecursionError) as error:
-        raise ModelStreamBroken(f"{account.model}: a piece is no JSON: {error}") from error
-    if not isinstance(read, dict):
-        raise ModelStreamBroken(f"{account.model}: a piece is no object: {account.told(data, 80)}")
-    return read
+        raise ModelStreamBroken(f"{credentials.model}: a piece is no JSON: {error}") from error
+    if not isinstance(chunk, dict):
+        raise ModelStreamBroken(
+            f"{credentials.model}: a piece is no object: {credentials.excerpt(data, 80)}"
+        )
+    return chunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """What a server says of an error, as the vendors wrap it: words, names, and the part meant.
+class _ErrorReport:
+    """An error as a server reports it: its message, its code and type, and the parameter it is about.
 
-    A status is in it where the body names one, as OpenRouter, llama.cpp and Azure have it. The words of
-    OpenRouter end with those of the provider behind it; those of Groq, with what the model wrote.
+    `status` is the one that the body names, as OpenRouter, llama.cpp and Azure do. OpenRouter's message is
+    followed by that of the provider behind it; Groq's, by what the model wrote.
     """
 
-    words: str
+    message: str
     names: tuple[str, ...] = ()
-    part: str = ""
+    parameter: str = ""
     status: int | None = None
 
+    @classmethod
+    def of(cls, document: JsonObject) -> _ErrorReport:
+        """Decode a body, which has the error in a field of its own or is the error."""
+        error: Json = document.get("error", document)
+        if isinstance(error, str):
+            return cls(message=error)
+        fields = {**_ERROR_FIELDS, **(error if isinstance(error, dict) else document)}
+        match fields["metadata"]:
+            case {"raw": cause}:
+                pass
+            case dict():
+                cause = None
+            case _:
+                cause = fields["failed_generation"]
+        message = str(fields["message"] or fields["detail"] or dumps(document))
+        statuses = (str(fields[name] or "") for name in ("code", "status", "status_code"))
+        return cls(
+            message=f"{message}: {cause}" if cause else message,
+            names=(str(fields["code"] or ""), str(fields["type"] or "")),
+            parameter=str(fields["param"] or ""),
+            status=next((int(text) for text in statuses if _STATUS.fullmatch(text)), None),
+        )
 
-def _said(document: JsonObject) -> _Said:
-    error: Json = document.get("error", document)
-    if isinstance(error, str):
-        return _Said(words=error)
-    found = error if isinstance(error, dict) else document
-    names = tuple(str(found.get(name) or "") for name in ("code", "type"))
-    more = found.get("metadata")
-    behind = more.get("raw") if isinstance(more, dict) else found.get("failed_generation")
-    words = str(found.get("message") or found.get("detail") or dumps(document))
-    return _Said(
-        words=f"{words}: {behind}" if behind else words,
-        names=names,
-        part=str(found.get("param") or ""),
-        status=_status(found, "code", "status", "status_code"),
-    )
 
-
-def _status(error: JsonObject, *names: str) -> int | None:
-    """The status that an error names, under the first of these names that holds one."""
-    told = (str(error.get(name) or "") for name in names)
-    return next((int(one) for one in told if _STATUS.fullmatch(one)), None)
-
-
-def _meant(
-    said: _Said, status: int | None, text: str, account: Credentials, wait: float | None = None
+def _error(
+    report: _ErrorReport,
+    status: int | None,
+    body: str,
+    credentials: Credentials,
+    wait: float | None = None,
 ) -> ModelError:
-    """The error that it is; `text` is all that was said."""
-    words = _words(said, status, account)
-    refusal = find_documented_error(account.wire, status, *said.names)
-    meaning = refusal.meaning if refusal else _by_status(status)
-    too_long = find_overflow(status, text)
-    match "size" if too_long and meaning in _VAGUE else meaning:
+    """Return the error that a report means; `body` is all that the server wrote."""
+    said = credentials.excerpt(report.message) or "no reason given"
+    parameter = f" (in {credentials.excerpt(report.parameter)})" if report.parameter else ""
+    words = f"{credentials.model}: {said}{parameter}{f' ({status})' if status else ''}"
+    documented = find_documented_error(credentials.api_vendor, status, *report.names)
+    meaning = documented.meaning if documented else _meaning_of_status(status)
+    overflow = find_overflow(status, body)
+    match "size" if overflow and meaning in _VAGUE else meaning:
         case "key" | "money" | "rights":
-            return ModelAccessError(f"{words}: {_ADVICE[meaning]} {account.variable}")
+            return ModelAccessError(f"{words}: {_ADVICE[meaning]} {credentials.key_variable}")
         case "rate":
             return ModelRateLimited(words, retry_after=wait)
         case "size":
-            return ModelOverflow(words, window=too_long.window if too_long else None)
+            return ModelOverflow(words, window=overflow.window if overflow else None)
         case "request" | "missing":
             return ModelRequestError(words)
         case "busy" | "server":
-            late = (status or (refusal and refusal.status)) in _TIMED_OUT
+            late = (status or (documented and documented.status)) in _TIMEOUT_STATUSES
             return (ModelTimedOut if late else ModelOverloaded)(words, retry_after=wait)
         case "call":
-            told = account.told(said.words) or "no reason given"
-            return AnsweredError(words, f"The call cannot be read: {told}")
+            return AnsweredError(words, f"The call cannot be read: {said}")
         case "content":
             return AnsweredError(words)
 
 
-def _words(said: _Said, status: int | None, account: Credentials) -> str:
-    part = f" (in {account.told(said.part)})" if said.part else ""
-    number = f" ({status})" if status else ""
-    return f"{account.model}: {account.told(said.words) or 'no reason given'}{part}{number}"
-
-
-def _by_status(status: int | None) -> ErrorMeaning:
-    """What an undocumented error means; where nothing but a reply could come, it may pass."""
+def _meaning_of_status(status: int | None) -> ErrorMeaning:
+    """Return what an undocumented error means; an event without a status may pass on a second try."""
     return "request" if status and status < 500 else "server"

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import httpx2
 
-from loopline.adapters.providers.failures import Credentials, is_error, no_events
+from loopline.adapters.providers.failures import Credentials, is_error_document, not_a_stream_error
 from loopline.errors import ModelStreamBroken, ModelTimedOut, ModelUnreachable
 from loopline.models import Timeouts, public_url
 
@@ -24,7 +24,7 @@ EVENT_BYTES = 4 * 2**20
 REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
 """So much of a response that is no reply is read, and for so long."""
 
-MakeClient: TypeAlias = Callable[[], httpx2.AsyncClient]
+ClientFactory: TypeAlias = Callable[[], httpx2.AsyncClient]
 
 
 @runtime_checkable
@@ -87,7 +87,7 @@ class HttpTransport:
     It heeds the usual variables for proxies and certificates, and speaks HTTP/2 where that is offered.
     """
 
-    def __init__(self, make: MakeClient | None = None) -> None:
+    def __init__(self, make: ClientFactory | None = None) -> None:
         """`make` makes a client, in a thread; it is `pooled` unless another is given."""
         self._make = make or pooled
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
@@ -98,7 +98,7 @@ class HttpTransport:
         body: bytes,
         headers: Mapping[str, str],
         *,
-        account: Credentials,
+        credentials: Credentials,
         timeouts: Timeouts,
     ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
         """The events of a reply. Leaving the iteration closes the connection.
@@ -107,7 +107,7 @@ class HttpTransport:
             ModelError: there is no reply, or it breaks off.
         """
         asking = _Asking()
-        async with self._client(account, asking) as client:
+        async with self._client(credentials, asking) as client:
             late = _now() + timeouts.total
             request = client.build_request(
                 "POST",
@@ -117,7 +117,7 @@ class HttpTransport:
                 timeout=httpx2.Timeout(timeouts.read, connect=timeouts.connect),
                 extensions={"trace": asking},
             )
-            with _told(account, timeouts, url):
+            with _told(credentials, timeouts, url):
                 async with asyncio.timeout_at(late):
                     response = await client.send(request, stream=True)
             try:
@@ -125,12 +125,14 @@ class HttpTransport:
                     is_document = _is_document(response)
                     said = await _beginning(response, late, is_document=is_document)
                     asking.is_over = True
-                    if is_document and not is_error(said):
+                    if is_document and not is_error_document(said):
                         yield httpx2.ServerSentEvent(event=DOCUMENT, data=said)
                         return
-                    raise no_events(url, response.status_code, response.headers, said, account)
+                    raise not_a_stream_error(
+                        url, response.status_code, response.headers, said, credentials
+                    )
                 events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
-                with _told(account, timeouts, url):
+                with _told(credentials, timeouts, url):
                     while (event := await _next(events, late)) is not None:
                         if event.data:
                             yield event
@@ -224,7 +226,7 @@ async def _beginning(response: httpx2.Response, late: float, *, is_document: boo
 @contextmanager
 def _told(account: Credentials, timeouts: Timeouts, url: str) -> Generator[None, None, None]:
     """What goes wrong on the way, as one of our errors."""
-    place = f"{account.told(public_url(url))}, which {account.url_variable} sets"
+    place = f"{account.excerpt(public_url(url))}, which {account.url_variable} sets"
     try:
         yield
     except TimeoutError as error:
@@ -235,8 +237,8 @@ def _told(account: Credentials, timeouts: Timeouts, url: str) -> Generator[None,
     except httpx2.TimeoutException as error:
         raise ModelTimedOut(f"{account.model}: nothing came for too long") from error
     except (httpx2.ConnectError, httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
-        said = account.without_key(str(error))
+        said = account.redact(str(error))
         raise ModelUnreachable(f"{account.model}: no connection to {place}: {said}") from error
     except (httpx2.TransportError, httpx2.DecodingError, httpx2.StreamError) as error:
-        said = account.without_key(str(error)) or type(error).__name__
+        said = account.redact(str(error)) or type(error).__name__
         raise ModelStreamBroken(f"{account.model}: the reply broke off: {said}") from error

@@ -1,4 +1,4 @@
-"""What the wires have in common: a model at a server, and a reply on its way from it."""
+"""A model at a provider's server, which streams its replies over HTTP."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from loopline.models import (
 from loopline.timeline.tasks import compute
 
 DRAIN_SECONDS = 0.2
-"""How long the end of a reply that is over is waited for."""
+"""How long to wait for the end of a stream whose reply is over."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""How hard a model may be to think, from the least."""
+"""How hard a model may be asked to think, from the least."""
 
 
 class HttpModel(ABC):
     """A model at a server that streams its replies as server-sent events."""
 
     path: ClassVar[str]
-    """Where requests go, behind the base URL."""
+    """Where requests go, relative to the base URL."""
 
     def __init__(
         self,
@@ -44,20 +44,21 @@ class HttpModel(ABC):
         *,
         model: str,
         url: str,
-        account: Credentials,
+        credentials: Credentials,
         capabilities: Capabilities,
         http: HttpTransport,
         facts: ModelFacts | None = None,
         timeouts: Timeouts | None = None,
         reply_limits: ReplyLimits | None = None,
     ) -> None:
-        """`name` is what it is called here, `model` what its server calls it; `url` is the base."""
+        """`name` is the model string, `model` the server's name for it, `url` the base URL."""
         self.name = name
         self.capabilities = capabilities
         self.model = model
-        self.account = account
+        self.credentials = credentials
         self.facts: ModelFacts = facts or ModelFacts()
-        self.url: str = _behind(url, self.path)
+        base = urlsplit(url)
+        self.url: str = urlunsplit(base._replace(path=f"{base.path.rstrip('/')}{self.path}"))
         self._http = http
         self._timeouts = timeouts or Timeouts()
         self._limits = reply_limits or ReplyLimits()
@@ -69,84 +70,78 @@ class HttpModel(ABC):
     @property
     @abstractmethod
     def headers(self) -> Mapping[str, str]:
-        """What goes with each request; the key is among them."""
+        """The headers of each request; the key is among them."""
 
     @abstractmethod
     def body(self, prompt: Prompt) -> bytes:
-        """The request as it travels."""
+        """Return the body of a request."""
 
     @abstractmethod
-    def coming(self, offered: tuple[str, ...]) -> ReplyParser:
-        """What reads the next reply."""
+    def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
+        """Return a parser for the next reply."""
 
     @abstractmethod
-    def tool(self, spec: ToolSpec) -> bytes:
-        """A tool as it travels."""
+    def tool_json(self, spec: ToolSpec) -> bytes:
+        """Return a tool as the API takes it."""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Deltas while it writes, then the reply.
+        """Yield text while the model writes, then the reply.
 
         Raises:
-            ModelError: it could not be asked, or broke off.
+            ModelError: the model cannot be reached, or the reply breaks off.
         """
-        coming = self.coming(tuple(tool.name for tool in prompt.tools))
+        parser = self.new_parser(tuple(tool.name for tool in prompt.tools))
         events = self._http.events(
             self.url,
             self.body(prompt),
             self.headers,
-            account=self.account,
+            credentials=self.credentials,
             timeouts=self._timeouts,
         )
-        ended: AnsweredError | None = None
+        ending: AnsweredError | None = None
         try:
             async for event in events:
-                take = coming.take_document if event.event == DOCUMENT else coming.take
-                for delta in take(event.data):
+                feed = parser.feed_document if event.event == DOCUMENT else parser.feed
+                for delta in feed(event.data):
                     yield delta
-                coming.check(self._limits)
-                if coming.is_over:
-                    await _drained(events)
+                parser.check_limits(self._limits)
+                if parser.is_over:
+                    await _drain(events)
                     break
         except AnsweredError as error:
-            ended = error
+            ending = error
         finally:
             await events.aclose()
-        for delta in coming.rest():
+        for delta in parser.flush():
             yield delta
-        if ended is None:
-            yield await compute(coming.reply, characters=coming.calls.size)
+        if ending is None:
+            yield await compute(parser.reply, characters=parser.calls.size)
         else:
-            yield coming.ended_by(ended)
+            yield parser.reply_ended_by(ending)
 
     def effort(self, prompt: Prompt) -> str:
-        """How hard the model is to think, if it takes that; the nearest it takes, below what is asked."""
-        wanted, taken = prompt.options.reasoning_effort, self.facts.efforts
-        if not wanted or not taken:
+        """Return the hardest effort the model accepts up to the requested one, empty if it accepts none."""
+        requested, accepted = prompt.options.reasoning_effort, self.facts.efforts
+        if not requested or not accepted:
             return ""
-        order = EFFORTS[: EFFORTS.index(wanted) + 1] if wanted in EFFORTS else EFFORTS
-        below = [effort for effort in taken if effort in order]
-        return below[-1] if below else taken[0]
+        order = EFFORTS[: EFFORTS.index(requested) + 1] if requested in EFFORTS else EFFORTS
+        allowed = [effort for effort in accepted if effort in order]
+        return allowed[-1] if allowed else accepted[0]
 
     async def close(self, *, failed: bool) -> None:
-        """The harness closes."""
+        """Close the connections, when the harness closes."""
         del failed
         await self._http.close()
 
-    def tools(self, tools: tuple[ToolSpec, ...]) -> bytes:
-        """The tools as they travel, made once for each set."""
+    def tools_json(self, tools: tuple[ToolSpec, ...]) -> bytes:
+        """Return the tools as the API takes them, encoded once for each set."""
         if self._tools[0] is not tools:
-            self._tools = (tools, b"[%s]" % b",".join(map(self.tool, tools)))
+            self._tools = (tools, b"[%s]" % b",".join(map(self.tool_json, tools)))
         return self._tools[1]
 
 
-def _behind(url: str, path: str) -> str:
-    """The URL with that path behind its own; a query stays at the end."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}{path}"))
-
-
-async def _drained(events: AsyncIterator[object]) -> None:
-    """Read what ends a reply that is over, so that its connection serves again; not for long."""
+async def _drain(events: AsyncIterator[object]) -> None:
+    """Read the end of a stream for a moment, so that its connection can be used again."""
     with suppress(TimeoutError, ModelError):
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in events:

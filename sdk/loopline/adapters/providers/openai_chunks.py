@@ -1,284 +1,355 @@
-"""Chat completions as they come, from OpenAI and from the many that speak as it does."""
+"""Replies of OpenAI's Chat Completions API, as OpenAI and the many servers that imitate it stream them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from loopline.adapters.providers.failures import Credentials, failed_midway, piece
-from loopline.adapters.providers.reply_parser import ReplyParser
-from loopline.adapters.providers.request_bytes import (
-    PartialObject,
-    a_count,
-    a_list,
-    a_text,
-    an_object,
-    tool_name,
+from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
+from loopline.adapters.providers.json_fields import (
+    as_object,
+    count_in,
+    object_in,
+    objects_in,
+    text_in,
 )
+from loopline.adapters.providers.reply_parser import PartialObject, ReplyParser
+from loopline.adapters.providers.request_bytes import offered_name
 from loopline.errors import ModelOverloaded, ModelRequestError
 from loopline.models import Json, JsonObject, ReasoningReplay, Reply, StopReason, TextDelta, Usage
 
-WIRE = "openai"
+FAMILY = "openai"
+"""Plain thinking goes back to any model of this family."""
 DETAILS = "reasoning_details"
-"""Where OpenRouter, and who follows it, has thinking that is sealed or signed."""
+"""The field in which OpenRouter, and servers that follow it, send thinking that is sealed or signed."""
 EXTRA = "extra_content"
-"""Where Google has the signature of a call."""
+"""The field in which Google sends the signature of a call."""
+_DETAIL_TEXTS: tuple[str, ...] = ("text", "summary")
 _DONE = "[DONE]"
-
-
-class ChatReplyParser(ReplyParser):
-    """A reply on its way; `family` is whose sealed replies go back to the model."""
-
-    def __init__(
-        self, offered: tuple[str, ...], account: Credentials, thinking_field: str, family: str
-    ) -> None:
-        super().__init__(offered, account)
-        self._thinking_field = thinking_field
-        self._family = family
-        self._details = ReasoningDetails()
-        self._tags = ThinkTagParser()
-        self._finish = ""
-        self._refused = False
-
-    def take(self, data: str) -> Iterator[TextDelta]:
-        """What a chunk adds."""
-        if data.strip() == _DONE:
-            self._end()
-            return
-        yield from self._take_chunk(piece(data, self.account))
-
-    def take_document(self, data: str) -> Iterator[TextDelta]:
-        """What a whole completion says."""
-        document = piece(data, self.account)
-        if not a_list(document.get("choices")):
-            raise ModelRequestError(f"{self.account.model}: what came is no chat completion")
-        yield from self._take_chunk(document)
-        self._end()
-
-    def rest(self) -> Iterator[TextDelta]:
-        """What was held back for half a tag."""
-        yield from self._told(self._tags.close())
-
-    @property
-    def echo(self) -> ReasoningReplay | None:
-        """The thinking, where the server wants it back: sealed, signed, or plain in a field of its own."""
-        calls = [
-            {"id": provider_id, **extra}
-            for provider_id, extra in self.calls.by_provider_id.items()
-            if provider_id
-        ]
-        if self._details or any(EXTRA in call for call in calls):
-            details = self._details.parts
-            fields: JsonObject = {DETAILS: details} if details else self._plain
-            bound = any(an_object(detail).get("signature") for detail in details)
-            return ReasoningReplay(wire=self._family, parts=(fields, *calls), bound=bound)
-        return (
-            ReasoningReplay(wire=WIRE, parts=(self._plain,), bound=False) if self._plain else None
-        )
-
-    @property
-    def _plain(self) -> JsonObject:
-        """The thinking in the field in which the server takes it back."""
-        field = self._thinking_field
-        return {field: self.thoughts} if field and self.thoughts else {}
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Why it ended; a server that only says that it did has ended what is whole."""
-        if not self._finish:
-            is_whole = self.is_over and (bool(self.calls) or bool(self._text))
-            if not is_whole or not self.calls.are_whole:
-                return None
-        if self._refused or self._finish == "content_filter":
-            return "refusal"
-        if self._finish == "length":
-            return "length"
-        return "tool_use" if self.calls else "stop"
-
-    def reply(self) -> Reply:
-        """The reply, whole.
-
-        Raises:
-            ModelOverloaded: it ended for a fault of the server.
-            ModelStreamBroken: nothing said that it was over.
-        """
-        if self._finish == "error":
-            raise ModelOverloaded(f"{self.account.model}: the server gave the reply up")
-        return super().reply()
-
-    def _take_chunk(self, chunk: JsonObject) -> Iterator[TextDelta]:
-        if chunk.get("error"):
-            raise failed_midway(chunk, self.account)
-        usage = an_object(chunk.get("usage"))
-        if usage:
-            self._use(_usage(usage))
-        for choice in map(an_object, a_list(chunk.get("choices"))):
-            self._finish = a_text(choice.get("finish_reason")) or self._finish
-            delta = an_object(choice.get("delta")) or an_object(choice.get("message"))
-            for one in map(an_object, a_list(delta.get("tool_calls"))):
-                self._take_call(one)
-            yield from self._take_text(delta)
-
-    def _take_call(self, part_of: JsonObject) -> None:
-        function, index = an_object(part_of.get("function")), part_of.get("index")
-        name, extra = a_text(function.get("name")), part_of.get(EXTRA)
-        self.calls.add(
-            index=index if isinstance(index, int) else None,
-            provider_id=a_text(part_of.get("id")),
-            name=tool_name(name, self.offered) if name else "",
-            arguments=function.get("arguments"),
-            extra={EXTRA: extra} if extra else None,
-        )
-
-    def _take_text(self, delta: JsonObject) -> Iterator[TextDelta]:
-        refusal = a_text(delta.get("refusal"))
-        self._refused = self._refused or bool(refusal)
-        detailed = self._details.add(a_list(delta.get(DETAILS)))
-        self._grow(len(str(delta.get(DETAILS) or "")))
-        plain = a_text(delta.get("reasoning_content")) or a_text(delta.get("reasoning"))
-        yield from self.heard(plain or detailed, is_thought=True)
-        for text, is_thought in _texts(delta.get("content")):
-            if is_thought:
-                yield from self.heard(text, is_thought=True)
-            else:
-                yield from self._told(self._tags.feed(text))
-        yield from self.heard(refusal)
-
-    def _told(self, deltas: Iterable[TextDelta]) -> Iterator[TextDelta]:
-        for delta in deltas:
-            yield from self.heard(delta.text, is_thought=delta.channel == "thinking")
-
-
-def _texts(content: Json) -> Iterator[tuple[str, bool]]:
-    """The texts of a content, and which of them are thoughts; Mistral has a list of parts."""
-    if isinstance(content, str):
-        yield content, False
-    for part in map(an_object, a_list(content)):
-        match part.get("type"):
-            case "text":
-                yield a_text(part.get("text")), False
-            case "thinking":
-                thinking = part.get("thinking")
-                yield a_text(thinking) or "".join(text for text, _ in _texts(thinking)), True
-            case _:  # a reference, or what is newer than this
-                pass
-
-
-def _usage(said: JsonObject) -> Usage:
-    details = an_object(said.get("prompt_tokens_details"))
-    written = an_object(said.get("completion_tokens_details"))
-    cached = details.get("cached_tokens") or said.get("prompt_cache_hit_tokens")
-    return Usage(
-        input_tokens=a_count(said.get("prompt_tokens")),
-        output_tokens=a_count(said.get("completion_tokens")),
-        cache_read_tokens=a_count(cached),
-        cache_write_tokens=a_count(details.get("cache_write_tokens")),
-        reasoning_tokens=a_count(written.get("reasoning_tokens")),
-    )
-
-
-_OPEN, _CLOSE = "<think>", "</think>"
+_OPENING_TAG, _CLOSING_TAG = "<think>", "</think>"
 
 
 class ThinkTagParser:
-    """Tells thoughts from text: only a tag that begins the reply opens them, and they end once."""
+    """Separates thinking from text: only a `<think>` that begins the reply opens it, and it ends once."""
 
     def __init__(self) -> None:
         self._held = ""
         self._state = "before"
 
     def feed(self, text: str) -> list[TextDelta]:
-        """What the next piece adds to text and thoughts; what may be half a tag is held back."""
+        """Return what the next piece adds to text and thinking; what may be half a tag is held back."""
+        if self._state == "answer":
+            return [TextDelta(text=text)] if text else []
         self._held += text
         match self._state:
             case "before":
                 return self._begin()
             case "thinking":
                 return self._think()
-            case "thought":
-                return self._answer()
             case _:
-                return self._take(len(self._held), "answer")
+                return self._answer()
 
     def close(self) -> list[TextDelta]:
-        """What was held back, when nothing more comes."""
-        return self._take(len(self._held), "thinking" if self._state == "thinking" else "answer")
+        """Return what was held back, when nothing more comes."""
+        return self._release(len(self._held), is_thinking=self._state == "thinking")
 
     def _begin(self) -> list[TextDelta]:
         text = self._held.lstrip()
-        if text.startswith(_OPEN):
-            self._held, self._state = text[len(_OPEN) :], "thinking"
+        if text.startswith(_OPENING_TAG):
+            self._held, self._state = text[len(_OPENING_TAG) :], "thinking"
             return self._think()
-        if _OPEN.startswith(text):
+        if _OPENING_TAG.startswith(text):
             return []
         self._state = "answer"
-        return self._take(len(self._held), "answer")
+        return self._release(len(self._held))
 
     def _think(self) -> list[TextDelta]:
-        end = self._held.find(_CLOSE)
+        end = self._held.find(_CLOSING_TAG)
         if end < 0:
-            held = next(
-                n for n in range(len(_CLOSE) - 1, -1, -1) if self._held.endswith(_CLOSE[:n])
-            )
-            return self._take(len(self._held) - held, "thinking")
-        thought = self._take(end, "thinking")
-        self._held, self._state = self._held[len(_CLOSE) :], "thought"
-        return [*thought, *self._answer()]
+            sizes = range(len(_CLOSING_TAG) - 1, -1, -1)
+            half = next(size for size in sizes if self._held.endswith(_CLOSING_TAG[:size]))
+            return self._release(len(self._held) - half, is_thinking=True)
+        thinking = self._release(end, is_thinking=True)
+        self._held, self._state = self._held[len(_CLOSING_TAG) :], "after"
+        return [*thinking, *self._answer()]
 
     def _answer(self) -> list[TextDelta]:
-        """The text behind thoughts, without the line ends before it."""
+        """Return the text behind the thinking, without the line ends before it."""
         self._held = self._held.lstrip("\n")
-        self._state = "answer" if self._held else "thought"
-        return self._take(len(self._held), "answer")
+        self._state = "answer" if self._held else "after"
+        return self._release(len(self._held))
 
-    def _take(self, length: int, channel: str) -> list[TextDelta]:
+    def _release(self, length: int, *, is_thinking: bool = False) -> list[TextDelta]:
         text, self._held = self._held[:length], self._held[length:]
         if not text:
             return []
-        return [TextDelta(text=text, channel="thinking" if channel == "thinking" else "answer")]
+        return [TextDelta(text=text, channel="thinking" if is_thinking else "answer")]
 
 
-_TEXTS = ("text", "summary")
+class _DetailPiece(NamedTuple):
+    """A piece of a reasoning detail: the texts it adds, and its other fields."""
+
+    kind: tuple[Json, Json]
+    texts: dict[str, str]
+    fields: JsonObject
+    is_encrypted: bool
+
+    @classmethod
+    def of(cls, piece: JsonObject) -> _DetailPiece:
+        """Decode a piece."""
+        texts = {name: text_in(piece, name) for name in _DETAIL_TEXTS if name in piece}
+        fields: JsonObject = {
+            name: value
+            for name, value in piece.items()
+            if name not in _DETAIL_TEXTS and value is not None
+        }
+        kind: JsonObject = {"type": None, "index": None, **fields}
+        return cls(
+            kind=(kind["type"], kind["index"]),
+            texts=texts,
+            fields=fields,
+            is_encrypted=kind["type"] == "reasoning.encrypted",
+        )
 
 
-class ReasoningDetails:
-    """The details of one reply: pieces go in, and come out as they would in a reply of one piece.
+class _ReasoningDetails:
+    """The reasoning details of one reply, put together as OpenRouter wants them back.
 
     Form: "Reasoning tokens", openrouter.ai/docs. Neighbours of one type and index are pieces of one detail,
-    but for encrypted ones, each of which is whole.
+    but each encrypted one is complete.
     """
 
     def __init__(self) -> None:
         self._parts: list[PartialObject] = []
-
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return bool(self._parts)
+        self._kind: tuple[Json, Json] | None = None
 
     @property
-    def parts(self) -> list[Json]:
-        """The details, whole."""
-        return [part.whole for part in self._parts]
+    def parts(self) -> list[JsonObject]:
+        """The details."""
+        return [part.value for part in self._parts]
 
-    def add(self, pieces: list[Json]) -> str:
-        """Take the pieces of a chunk, and return what of them can be read."""
-        return "".join(self._add(an_object(piece)) for piece in pieces)
-
-    def _add(self, piece: JsonObject) -> str:
-        texts = {name: a_text(piece.get(name)) for name in _TEXTS}
-        rest: JsonObject = {
-            name: value for name, value in piece.items() if name not in texts and value is not None
-        }
-        last = self._parts[-1].fields if self._parts else {}
-        if not self._parts or not _goes_on(last, piece):
+    def add(self, piece: _DetailPiece) -> str:
+        """Add a piece, and return what of it can be read."""
+        if piece.kind != self._kind or piece.is_encrypted:
             self._parts.append(PartialObject())
+            self._kind = piece.kind
         part = self._parts[-1]
-        part.fields.update(rest)
-        for name, text in texts.items():
-            if name in piece:
-                part.add(name, text)
-        return "".join(texts.values())
+        part.fields.update(piece.fields)
+        for name, text in piece.texts.items():
+            part.add(name, text)
+        return "".join(piece.texts.values())
 
 
-def _goes_on(last: JsonObject, piece: JsonObject) -> bool:
-    kinds = (last.get("type"), last.get("index")), (piece.get("type"), piece.get("index"))
-    return kinds[0] == kinds[1] and piece.get("type") != "reasoning.encrypted"
+class _CallPiece(NamedTuple):
+    """A piece of a tool call; `extra` is what its server wants back with the call."""
+
+    number: int | None
+    provider_id: str
+    name: str
+    arguments: Json
+    extra: JsonObject | None
+
+    @classmethod
+    def of(cls, piece: JsonObject) -> _CallPiece:
+        """Decode a piece."""
+        function = object_in(piece, "function")
+        index, extra = piece.get("index"), piece.get(EXTRA)
+        return cls(
+            index if isinstance(index, int) else None,
+            text_in(piece, "id"),
+            text_in(function, "name"),
+            function.get("arguments"),
+            {EXTRA: extra} if extra else None,
+        )
+
+
+class _Choice(NamedTuple):
+    """What a chunk adds to the reply: texts, each of them thinking or not, calls, and why it ended."""
+
+    finish_reason: str
+    thinking: str
+    texts: Sequence[tuple[str, bool]]
+    refusal: str
+    calls: Sequence[_CallPiece]
+    details: Sequence[_DetailPiece]
+    details_size: int
+
+    @classmethod
+    def of(cls, choice: JsonObject) -> _Choice:
+        """Decode a choice of a chunk, or of a completion that came as one document."""
+        delta = object_in(choice, "delta") or object_in(choice, "message")
+        details = delta.get(DETAILS)
+        return cls(
+            text_in(choice, "finish_reason"),
+            text_in(delta, "reasoning_content") or text_in(delta, "reasoning"),
+            _texts(delta["content"]) if "content" in delta else (),
+            text_in(delta, "refusal"),
+            [_CallPiece.of(piece) for piece in objects_in(delta, "tool_calls")]
+            if "tool_calls" in delta
+            else (),
+            [_DetailPiece.of(piece) for piece in objects_in(delta, DETAILS)] if details else (),
+            len(str(details)) if details else 0,
+        )
+
+
+def _texts(content: Json) -> Sequence[tuple[str, bool]]:
+    """Return the texts of a content, and whether each is thinking; Mistral sends a list of parts."""
+    if isinstance(content, str):
+        return ((content, False),)
+    texts = list[tuple[str, bool]]()
+    for part in map(as_object, content if isinstance(content, list) else ()):
+        match part:
+            case {"type": "text"}:
+                texts.append((text_in(part, "text"), False))
+            case {"type": "thinking", "thinking": thinking}:
+                texts.append(("".join(text for text, _ in _texts(thinking)), True))
+            case _:  # a reference, or a type that is newer than this
+                pass
+    return texts
+
+
+def _usage(fields: JsonObject) -> Usage:
+    input_details = object_in(fields, "prompt_tokens_details")
+    output_details = object_in(fields, "completion_tokens_details")
+    cached = count_in(input_details, "cached_tokens") or count_in(fields, "prompt_cache_hit_tokens")
+    return Usage(
+        input_tokens=count_in(fields, "prompt_tokens"),
+        output_tokens=count_in(fields, "completion_tokens"),
+        cache_read_tokens=cached,
+        cache_write_tokens=count_in(input_details, "cache_write_tokens"),
+        reasoning_tokens=count_in(output_details, "reasoning_tokens"),
+    )
+
+
+class _Chunk(NamedTuple):
+    """A chunk of a completion; `usage` is None until the server reports it."""
+
+    choices: Sequence[_Choice]
+    usage: Usage | None
+
+    @classmethod
+    def of(cls, data: str, credentials: Credentials) -> _Chunk:
+        """Decode a chunk.
+
+        Raises:
+            ModelError: it is no JSON object, or reports an error.
+        """
+        chunk = parse_chunk(data, credentials)
+        if chunk.get("error"):
+            raise stream_error(chunk, credentials)
+        usage = object_in(chunk, "usage")
+        choices = [_Choice.of(choice) for choice in objects_in(chunk, "choices")]
+        return cls(choices, _usage(usage) if usage else None)
+
+
+class ChatReplyParser(ReplyParser):
+    """A completion that is still arriving; sealed replies of the `family` go back to the model."""
+
+    def __init__(
+        self, offered: tuple[str, ...], credentials: Credentials, thinking_field: str, family: str
+    ) -> None:
+        super().__init__(offered, credentials)
+        self._thinking_field = thinking_field
+        self._family = family
+        self._details = _ReasoningDetails()
+        self._tags = ThinkTagParser()
+        self._finish_reason = ""
+        self._refused = False
+
+    def feed(self, data: str) -> Sequence[TextDelta]:
+        """Decode a chunk and return the text it adds."""
+        if data.strip() == _DONE:
+            self.is_over = True
+            return ()
+        return self._take(_Chunk.of(data, self.credentials))
+
+    def feed_document(self, data: str) -> Sequence[TextDelta]:
+        """Decode a completion that came as one document."""
+        completion = _Chunk.of(data, self.credentials)
+        if not completion.choices:
+            raise ModelRequestError(f"{self.credentials.model}: what came is no chat completion")
+        self.is_over = True
+        return self._take(completion)
+
+    def flush(self) -> Sequence[TextDelta]:
+        """Return the text that was held back as half a tag."""
+        return self._add(self._tags.close())
+
+    @property
+    def echo(self) -> ReasoningReplay | None:
+        """The thinking, if the server wants it back: sealed, signed, or plain in a field of its own."""
+        calls: list[JsonObject] = [
+            {"id": provider_id, **extra}
+            for provider_id, extra in self.calls.extras.items()
+            if provider_id
+        ]
+        field = self._thinking_field
+        plain: JsonObject = {field: self.thinking} if field and self.thinking else {}
+        details = self._details.parts
+        if details or any(EXTRA in call for call in calls):
+            fields: JsonObject = {DETAILS: [*details]} if details else plain
+            bound = any(text_in(detail, "signature") for detail in details)
+            return ReasoningReplay(wire=self._family, parts=(fields, *calls), bound=bound)
+        return ReasoningReplay(wire=FAMILY, parts=(plain,), bound=False) if plain else None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Why the reply ended; without a reason, `[DONE]` ends one that is complete."""
+        if not self._finish_reason:
+            has_content = bool(self.calls) or bool(self._text)
+            if not (self.is_over and has_content and self.calls.are_complete):
+                return None
+        if self._refused or self._finish_reason == "content_filter":
+            return "refusal"
+        if self._finish_reason == "length":
+            return "length"
+        return "tool_use" if self.calls else "stop"
+
+    def reply(self) -> Reply:
+        """Return the complete reply.
+
+        Raises:
+            ModelOverloaded: it ended for a fault of the server.
+            ModelStreamBroken: the server never said that the reply is over.
+        """
+        if self._finish_reason == "error":
+            raise ModelOverloaded(f"{self.credentials.model}: the server gave the reply up")
+        return super().reply()
+
+    def _take(self, chunk: _Chunk) -> list[TextDelta]:
+        self.usage = chunk.usage or self.usage
+        deltas = list[TextDelta]()
+        for choice in chunk.choices:
+            self._finish_reason = choice.finish_reason or self._finish_reason
+            for call in choice.calls:
+                self.calls.add(
+                    index=call.number,
+                    provider_id=call.provider_id,
+                    name=offered_name(call.name, self.offered) if call.name else "",
+                    arguments=call.arguments,
+                    extra=call.extra,
+                )
+            thinking = choice.thinking
+            if choice.details:
+                self.size += choice.details_size
+                detailed = "".join([self._details.add(piece) for piece in choice.details])
+                thinking = thinking or detailed
+            if thinking:
+                deltas += self.add_thinking(thinking)
+            for text, is_thinking in choice.texts:
+                if is_thinking:
+                    deltas += self.add_thinking(text)
+                else:
+                    deltas += self._add(self._tags.feed(text))
+            if choice.refusal:
+                self._refused = True
+                deltas += self.add_text(choice.refusal)
+        return deltas
+
+    def _add(self, deltas: Sequence[TextDelta]) -> Sequence[TextDelta]:
+        for delta in deltas:
+            if delta.channel == "thinking":
+                self.add_thinking(delta.text)
+            else:
+                self.add_text(delta.text)
+        return deltas

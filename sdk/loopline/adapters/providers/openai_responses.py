@@ -1,28 +1,26 @@
-"""OpenAI's responses, for the models that want them."""
+"""OpenAI's Responses API: requests to `/responses`, and the replies it streams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple, TypeAlias
 
-from loopline.adapters.providers.failures import Credentials, failed_midway, piece
+from loopline.adapters.providers.failures import Credentials, parse_chunk, stream_error
 from loopline.adapters.providers.http_model import HttpModel
+from loopline.adapters.providers.json_fields import count_in, object_in, objects_in, text_in
 from loopline.adapters.providers.reply_parser import ReplyParser
 from loopline.adapters.providers.request_bytes import (
-    a_count,
-    a_list,
-    a_text,
-    an_object,
-    bearing,
+    bearer_headers,
     data_url,
     encoded,
-    given_back,
     is_image,
-    joined,
-    part,
-    schema_of,
-    tool_name,
-    wire_name,
+    joined_fields,
+    message_bytes,
+    offered_name,
+    openai_schema,
+    provider_name,
+    replayed_parts,
 )
 from loopline.errors import ModelRequestError
 from loopline.models import (
@@ -43,8 +41,11 @@ from loopline.models import (
 )
 from loopline.models.prompt import echo_for, sent_id
 
+FAMILY = "responses"
+"""Replies of this family go back as they came."""
+_THINKING_TYPES = frozenset({"reasoning"})
 REASONING = "reasoning.encrypted_content"
-"""What has to be asked for where nothing is stored, so that thinking can go back."""
+"""What a request must include so that thinking can go back although nothing is stored."""
 
 
 class OpenAiResponses(HttpModel):
@@ -54,20 +55,32 @@ class OpenAiResponses(HttpModel):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The key as a bearer's, if there is one."""
-        return bearing(self.account)
+        """The key as a bearer token, if there is one."""
+        return bearer_headers(self.credentials)
 
-    def coming(self, offered: tuple[str, ...]) -> ReplyParser:
-        """What reads the next reply."""
-        return ResponsesReplyParser(offered, self.account)
+    def new_parser(self, offered: tuple[str, ...]) -> ReplyParser:
+        """Return a parser for the next reply."""
+        return ResponsesReplyParser(offered, self.credentials)
 
-    def tool(self, spec: ToolSpec) -> bytes:
-        """A tool as it travels."""
-        return _tool(spec)
+    def tool_json(self, spec: ToolSpec) -> bytes:
+        """Return a tool as the API takes it."""
+        return encoded(
+            {
+                "type": "function",
+                "name": provider_name(spec.name),
+                "description": spec.description,
+                "parameters": spec.parameters,
+                "strict": False,
+            }
+        )
 
     def body(self, prompt: Prompt) -> bytes:
-        """The request as it travels."""
-        items = [items for items in (part(one, WIRE, _items) for one in prompt.messages) if items]
+        """Return the body of a request."""
+        items = [
+            items
+            for items in (message_bytes(one, FAMILY, _items) for one in prompt.messages)
+            if items
+        ]
         if prompt.tail:
             match prompt.messages[-1:]:
                 case [ToolMessage() as last] if prompt.tail_kind == "inside":
@@ -80,10 +93,10 @@ class OpenAiResponses(HttpModel):
         elif prompt.system:
             fields.append(("instructions", encoded(prompt.system)))
         if prompt.tools:
-            fields.append(("tools", self.tools(prompt.tools)))
+            fields.append(("tools", self.tools_json(prompt.tools)))
         fields.append(("input", b"[%s]" % b",".join(items)))
         fields += [(name, encoded(value)) for name, value in self._options(prompt)]
-        return joined(fields)
+        return joined_fields(fields)
 
     def _options(self, prompt: Prompt) -> Iterator[tuple[str, Json]]:
         options = prompt.options
@@ -94,11 +107,11 @@ class OpenAiResponses(HttpModel):
         if self.facts.cache_key and prompt.cache_key:
             yield "prompt_cache_key", prompt.cache_key
         if prompt.tools and options.force_tool:
-            yield "tool_choice", {"type": "function", "name": wire_name(options.force_tool)}
+            yield "tool_choice", {"type": "function", "name": provider_name(options.force_tool)}
         elif prompt.tools and not options.allow_calls:
             yield "tool_choice", "none"
         if options.json_form is not None:
-            yield "text", {"format": {"type": "json_schema", **schema_of(options.json_form)}}
+            yield "text", {"format": {"type": "json_schema", **openai_schema(options.json_form)}}
         elif _is_any_json(prompt):
             yield "text", {"format": {"type": "json_object"}}
         if options.output_limit is not None:
@@ -108,28 +121,16 @@ class OpenAiResponses(HttpModel):
 
 
 def _is_any_json(prompt: Prompt) -> bool:
-    """Whether it is held to some JSON object, which is refused where only instructions speak of JSON."""
+    """Return whether any JSON object will do, which is refused if only the instructions speak of JSON."""
     return prompt.options.json_object and prompt.options.json_form is None
 
 
-def _tool(spec: ToolSpec) -> bytes:
-    return encoded(
-        {
-            "type": "function",
-            "name": wire_name(spec.name),
-            "description": spec.description,
-            "parameters": spec.parameters,
-            "strict": False,
-        }
-    )
-
-
 def _items(message: Message) -> bytes:
-    """The items of a message, with commas between them."""
-    return b",".join(encoded(item) for item in _written(message))
+    """Return the items of a message, with commas between them."""
+    return b",".join(encoded(item) for item in _content(message))
 
 
-def _written(message: Message) -> Iterator[JsonObject]:
+def _content(message: Message) -> Iterator[JsonObject]:
     match message:
         case UserMessage(text=text, attachments=()):
             yield {"role": "user", "content": text}
@@ -140,8 +141,8 @@ def _written(message: Message) -> Iterator[JsonObject]:
             yield {"role": "user", "content": parts}
         case ToolMessage(text=text) as result:
             yield _output(result, text)
-        case AssistantMessage() if items := given_back(
-            echo_for(message, WIRE), THOUGHTS, partial(_call, message)
+        case AssistantMessage() if items := replayed_parts(
+            echo_for(message, FAMILY), _THINKING_TYPES, partial(_complete, message)
         ):
             yield from items
         case AssistantMessage(text=text, calls=calls):
@@ -150,32 +151,38 @@ def _written(message: Message) -> Iterator[JsonObject]:
             for call in calls:
                 yield {
                     "type": "function_call",
-                    "call_id": sent_id(call, WIRE),
-                    "name": wire_name(call.name),
+                    "call_id": sent_id(call, FAMILY),
+                    "name": provider_name(call.name),
                     "arguments": dumps(call.arguments),
                 }
 
 
-def _output(result: ToolMessage, said: Json) -> JsonObject:
-    return {"type": "function_call_output", "call_id": sent_id(result, WIRE), "output": said}
+def _output(result: ToolMessage, output: Json) -> JsonObject:
+    return {"type": "function_call_output", "call_id": sent_id(result, FAMILY), "output": output}
 
 
 def _with_tail(result: ToolMessage, tail: str) -> JsonObject:
-    """A result with the tail behind it."""
+    """Return a result with the tail behind it."""
     return _output(result, [{"type": "input_text", "text": text} for text in (result.text, tail)])
 
 
-def _call(message: AssistantMessage, item: JsonObject) -> JsonObject | None:
-    if item.get("type") != "function_call":
-        return item
-    for call in message.calls:
-        if call.provider_id == item.get("call_id"):
-            return {**item, "name": wire_name(call.name), "arguments": dumps(call.arguments)}
-    return None
+def _complete(message: AssistantMessage, item: JsonObject) -> JsonObject | None:
+    """Return an item as it goes back: a call with its name and arguments, None if it was never made."""
+    match item:
+        case {"type": "function_call", "call_id": str(provider_id)}:
+            for call in message.calls:
+                if call.provider_id == provider_id:
+                    arguments = dumps(call.arguments)
+                    return {**item, "name": provider_name(call.name), "arguments": arguments}
+            return None
+        case {"type": "function_call"}:
+            return None
+        case _:
+            return item
 
 
 def _attached(attached: Attached) -> Iterator[JsonObject]:
-    """The line of a file, and the file where it is given."""
+    """Yield the line that names a file, and the file if the model is given it."""
     yield {"type": "input_text", "text": attached.text}
     if attached.data and is_image(attached):
         yield {"type": "input_image", "image_url": data_url(attached), "detail": "high"}
@@ -187,71 +194,203 @@ def _attached(attached: Attached) -> Iterator[JsonObject]:
         }
 
 
-WIRE = "responses"
-THOUGHTS = frozenset({"reasoning"})
+class _TextPiece(NamedTuple):
+    """A piece of the answer, of a refusal, or of the thinking."""
+
+    text: str
+    is_thinking: bool = False
+    is_refusal: bool = False
+
+
+class _ArgumentsPiece(NamedTuple):
+    """A piece of a call's arguments, as JSON."""
+
+    number: int
+    json: str
+
+
+class _CallStart(NamedTuple):
+    """A tool call begins."""
+
+    number: int
+    provider_id: str
+    name: str
+    arguments: Json
+
+
+class _ItemEnd(NamedTuple):
+    """An item is complete; `item` is what goes back to the provider, None if it cannot be sent again."""
+
+    item: JsonObject | None
+    is_reasoning: bool
+    size: int
+
+    @classmethod
+    def of(cls, item: JsonObject, size: int = 0) -> _ItemEnd:
+        """Decode an item of so many characters; a call keeps what the call itself does not say."""
+        match item:
+            case {"type": "reasoning"}:
+                # Without encryption, only the server that stored it could read it again.
+                is_sealed = "encrypted_content" in item and bool(item["encrypted_content"])
+                return cls(item if is_sealed else None, True, size)
+            case {"type": "function_call"}:
+                said = ("name", "arguments")
+                call = {name: value for name, value in item.items() if name not in said}
+                return cls(call, False, size)
+            case _:
+                return cls(item, False, size)
+
+
+class _End(NamedTuple):
+    """The response is over: its status, the reason if it is incomplete, and the tokens it reports."""
+
+    status: str
+    reason: str
+    usage: Usage | None
+
+    @classmethod
+    def of(cls, response: JsonObject, credentials: Credentials) -> _End:
+        """Decode a response that is over.
+
+        Raises:
+            ModelError: it reports an error.
+        """
+        match response:
+            case {"error": error} if error:
+                raise stream_error(response, credentials)
+            case _:
+                usage = object_in(response, "usage")
+        return cls(
+            status=text_in(response, "status") or "completed",
+            reason=text_in(object_in(response, "incomplete_details"), "reason"),
+            usage=_usage(usage) if usage else None,
+        )
+
+
+def _usage(fields: JsonObject) -> Usage:
+    input_details = object_in(fields, "input_tokens_details")
+    output_details = object_in(fields, "output_tokens_details")
+    return Usage(
+        input_tokens=count_in(fields, "input_tokens"),
+        output_tokens=count_in(fields, "output_tokens"),
+        cache_read_tokens=count_in(input_details, "cached_tokens"),
+        cache_write_tokens=count_in(input_details, "cache_write_tokens"),
+        reasoning_tokens=count_in(output_details, "reasoning_tokens"),
+    )
+
+
+_Event: TypeAlias = _TextPiece | _ArgumentsPiece | _CallStart | _ItemEnd | _End
+
+
+def _decode(data: str, credentials: Credentials) -> _Event | None:
+    """Decode an event of the stream; None if it repeats earlier ones, or its type is newer than this.
+
+    Raises:
+        ModelError: it is no JSON object, or reports an error.
+    """
+    event = parse_chunk(data, credentials)
+    match text_in(event, "type"):
+        case "response.output_text.delta":
+            return _TextPiece(text_in(event, "delta"))
+        case "response.refusal.delta":
+            return _TextPiece(text_in(event, "delta"), False, True)
+        case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+            return _TextPiece(text_in(event, "delta"), True)
+        case "response.function_call_arguments.delta":
+            return _ArgumentsPiece(count_in(event, "output_index"), text_in(event, "delta"))
+        case "response.output_item.added":
+            return _decode_call(count_in(event, "output_index"), object_in(event, "item"))
+        case "response.output_item.done":
+            return _ItemEnd.of(object_in(event, "item"), len(data))
+        case "response.completed" | "response.incomplete" | "response.failed":
+            return _End.of(object_in(event, "response"), credentials)
+        case "error":
+            raise stream_error(event, credentials)
+        case _:
+            return None
+
+
+def _decode_call(index: int, item: JsonObject) -> _CallStart | None:
+    """Decode an item that begins; None if it is no call."""
+    match item:
+        case {"type": "function_call", **fields}:
+            arguments = {"arguments": None, **fields}["arguments"]
+            return _CallStart(index, text_in(fields, "call_id"), text_in(fields, "name"), arguments)
+        case _:
+            return None
+
+
+def _decode_texts(item: JsonObject) -> Iterator[_TextPiece]:
+    """Yield the texts of a complete item."""
+    for part in objects_in(item, "summary"):
+        yield _TextPiece(text_in(part, "text"), is_thinking=True)
+    is_reasoning = text_in(item, "type") == "reasoning"
+    for part in objects_in(item, "content"):
+        refusal = text_in(part, "refusal")
+        yield _TextPiece(
+            refusal or text_in(part, "text"), is_thinking=is_reasoning, is_refusal=bool(refusal)
+        )
 
 
 class ResponsesReplyParser(ReplyParser):
-    """A reply on its way."""
+    """A response that is still arriving."""
 
-    def __init__(self, offered: tuple[str, ...], account: Credentials) -> None:
-        super().__init__(offered, account)
-        self._status = self._why = ""
-        self._refused = False
+    def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
+        super().__init__(offered, credentials)
+        self._status = self._incomplete_reason = ""
+        self._refused = self._thinks = False
+        self._items: list[JsonObject] = []
 
-    def take(self, data: str) -> Sequence[TextDelta]:
-        """What an event adds."""
-        event = piece(data, self.account)
-        said = a_text(event.get("delta"))
-        match event.get("type"):
-            case "response.output_text.delta":
-                return self.heard(said)
-            case "response.refusal.delta":
-                self._refused = True
-                return self.heard(said)
-            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                return self.heard(said, is_thought=True)
-            case "response.output_item.added":
-                self._begun(event.get("output_index"), an_object(event.get("item")))
-            case "response.output_item.done":
-                self._grow(len(data))
-                self._ended(an_object(event.get("item")))
-            case "response.function_call_arguments.delta":
-                index = a_count(event.get("output_index"))
-                self.calls.add(index=index, provider_id="", name="", arguments=said)
-            case "response.completed" | "response.incomplete" | "response.failed":
-                self._take_end(an_object(event.get("response")))
-            case "error":
-                raise failed_midway(event, self.account)
-            case _:  # what a delta has said already, or what is newer than this
+    def feed(self, data: str) -> Sequence[TextDelta]:
+        """Decode an event of the stream and return the text it adds."""
+        return self._take(_decode(data, self.credentials))
+
+    def feed_document(self, data: str) -> Iterator[TextDelta]:
+        """Decode a response that came as one document."""
+        response = parse_chunk(data, self.credentials)
+        items = objects_in(response, "output")
+        if not items:
+            raise ModelRequestError(f"{self.credentials.model}: what came is no response")
+        for index, item in enumerate(items):
+            self._take(_decode_call(index, item))
+            for piece in _decode_texts(item):
+                yield from self._take(piece)
+            self._take(_ItemEnd.of(item))
+        self._take(_End.of(response, self.credentials))
+
+    def _take(self, event: _Event | None) -> Sequence[TextDelta]:
+        match event:
+            case _TextPiece():
+                self._refused = self._refused or event.is_refusal
+                return (self.add_thinking if event.is_thinking else self.add_text)(event.text)
+            case _ArgumentsPiece():
+                self.calls.add(index=event.number, arguments=event.json)
+            case _CallStart():
+                self.calls.add(
+                    index=event.number,
+                    provider_id=event.provider_id,
+                    name=offered_name(event.name, self.offered),
+                    arguments=event.arguments,
+                )
+            case _ItemEnd():
+                self.size += event.size
+                if event.item is not None:
+                    self._items.append(event.item)
+                    self._thinks = self._thinks or event.is_reasoning
+            case _End():
+                self.is_over = True
+                self._status, self._incomplete_reason = event.status, event.reason
+                self.usage = event.usage or self.usage
+            case None:
                 pass
         return ()
 
-    def take_document(self, data: str) -> Iterator[TextDelta]:
-        """What a whole response says."""
-        response = piece(data, self.account)
-        if not a_list(response.get("output")):
-            raise ModelRequestError(f"{self.account.model}: what came is no response")
-        for number, item in enumerate(map(an_object, a_list(response.get("output")))):
-            self._begun(number, item)
-            for piece_of in map(an_object, a_list(item.get("summary"))):
-                yield from self.heard(a_text(piece_of.get("text")), is_thought=True)
-            for piece_of in map(an_object, a_list(item.get("content"))):
-                refusal = a_text(piece_of.get("refusal"))
-                self._refused = self._refused or bool(refusal)
-                is_thought = item.get("type") == "reasoning"
-                yield from self.heard(
-                    refusal or a_text(piece_of.get("text")), is_thought=is_thought
-                )
-            self._ended(item)
-        self._take_end(response)
-
     @property
     def stop_reason(self) -> StopReason | None:
-        """Why it ended."""
+        """Why the reply ended; None until the server says so."""
         if not self._status:
             return None
-        if self._refused or self._why == "content_filter":
+        if self._refused or self._incomplete_reason == "content_filter":
             return "refusal"
         if self._status == "incomplete":
             return "length"
@@ -259,42 +398,5 @@ class ResponsesReplyParser(ReplyParser):
 
     @property
     def echo(self) -> ReasoningReplay | None:
-        """The items, where thinking is among them."""
-        thinks = any(one.get("type") == "reasoning" for one in self.parts)
-        return ReasoningReplay(wire=WIRE, parts=tuple(self.parts)) if thinks else None
-
-    def _begun(self, index: Json, item: JsonObject) -> None:
-        if item.get("type") == "function_call":
-            self.calls.add(
-                index=a_count(index),
-                provider_id=a_text(item.get("call_id")),
-                name=tool_name(a_text(item.get("name")), self.offered),
-                arguments=item.get("arguments"),
-            )
-
-    def _ended(self, item: JsonObject) -> None:
-        """Keep the item as it is, of a call what the call does not say itself."""
-        if item.get("type") == "reasoning" and not item.get("encrypted_content"):
-            return  # nobody but the server that stored it could read it again
-        left_out = {"name", "arguments"} if item.get("type") == "function_call" else set[str]()
-        self.parts.append({name: value for name, value in item.items() if name not in left_out})
-
-    def _take_end(self, response: JsonObject) -> None:
-        if response.get("error"):
-            raise failed_midway(response, self.account)
-        self._end()
-        self._status = a_text(response.get("status")) or "completed"
-        self._why = a_text(an_object(response.get("incomplete_details")).get("reason"))
-        said = an_object(response.get("usage"))
-        read = an_object(said.get("input_tokens_details"))
-        written = an_object(said.get("output_tokens_details"))
-        if said:
-            self._use(
-                Usage(
-                    input_tokens=a_count(said.get("input_tokens")),
-                    output_tokens=a_count(said.get("output_tokens")),
-                    cache_read_tokens=a_count(read.get("cached_tokens")),
-                    cache_write_tokens=a_count(read.get("cache_write_tokens")),
-                    reasoning_tokens=a_count(written.get("reasoning_tokens")),
-                )
-            )
+        """The items as they came, if thinking is among them."""
+        return ReasoningReplay(wire=FAMILY, parts=tuple(self._items)) if self._thinks else None

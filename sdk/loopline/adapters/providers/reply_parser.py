@@ -1,4 +1,4 @@
-"""Calls that come in pieces, from servers that number, name and cut them as they like."""
+"""Replies that arrive in pieces: their text, thinking, tool calls and usage."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from loopline.adapters.providers.failures import AnsweredError, Credentials
+from loopline.adapters.providers.json_fields import text_in
 from loopline.errors import ModelReplyTooLarge, ModelStreamBroken
 from loopline.models import (
     BrokenJson,
@@ -27,8 +28,27 @@ from loopline.models import (
 
 
 @dataclass(slots=True)
-class _Coming:
-    """A call on its way."""
+class PartialObject:
+    """A JSON object whose texts arrive in pieces."""
+
+    fields: JsonObject = field(default_factory=JsonObject)
+    _pieces: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def add(self, name: str, text: str) -> None:
+        """Append a piece to the text of a field."""
+        if name not in self._pieces:
+            self._pieces[name] = [text_in(self.fields, name)]
+        self._pieces[name].append(text)
+
+    @property
+    def value(self) -> JsonObject:
+        """The object as far as it has arrived."""
+        return {**self.fields, **{name: "".join(texts) for name, texts in self._pieces.items()}}
+
+
+@dataclass(slots=True)
+class _PartialCall:
+    """A tool call that is still arriving."""
 
     provider_id: str = ""
     name: str = ""
@@ -36,215 +56,204 @@ class _Coming:
     extra: JsonObject = field(default_factory=JsonObject)
 
     @property
-    def written(self) -> str:
+    def arguments(self) -> str:
         return "".join(self.pieces)
 
     @property
-    def is_whole(self) -> bool:
-        written = self.written
-        if has_many_values(written):
+    def is_complete(self) -> bool:
+        arguments = self.arguments
+        if has_many_values(arguments):
             return False
         try:
-            return isinstance(json.loads(written), dict)
+            return isinstance(json.loads(arguments), dict)
         except (ValueError, RecursionError):
             return False
 
+    def differs_from(self, provider_id: str, name: str) -> bool:
+        """Return whether a piece with this id and name begins another call."""
+        if provider_id and self.provider_id:
+            return provider_id != self.provider_id
+        return bool(name) and bool(self.name) and self.is_complete
+
 
 class ToolCallParser:
-    """The calls of one reply: pieces go in, and come out as calls once the reply is over."""
+    """Assembles the tool calls of one reply, however its server numbers, names and cuts them."""
 
     def __init__(self) -> None:
         self.size: int = 0
-        self._coming: list[_Coming] = []
-        self._last: dict[int | None, _Coming] = {}
+        self._calls: list[_PartialCall] = []
+        self._latest: dict[int | None, _PartialCall] = {}
 
     def __len__(self) -> int:
-        """How many have begun."""
-        return len(self._coming)
+        """Return how many calls have begun."""
+        return len(self._calls)
 
     @property
-    def are_whole(self) -> bool:
-        """Whether each has a name, and arguments that are an object."""
-        return all(one.name and (one.is_whole or not one.written.strip()) for one in self._coming)
+    def are_complete(self) -> bool:
+        """Whether each call has a name, and arguments that are an object."""
+        return all(
+            call.name and (call.is_complete or not call.arguments.strip()) for call in self._calls
+        )
 
     @property
-    def by_provider_id(self) -> dict[str, JsonObject]:
-        """What came with calls beside name and arguments, by the ids of those calls."""
-        return {one.provider_id: one.extra for one in self._coming}
+    def extras(self) -> dict[str, JsonObject]:
+        """What came with calls beside name and arguments, by the provider's ids."""
+        return {call.provider_id: call.extra for call in self._calls}
 
     def add(
         self,
         *,
         index: int | None,
-        provider_id: str,
-        name: str,
+        provider_id: str = "",
+        name: str = "",
         arguments: Json,
         extra: JsonObject | None = None,
     ) -> None:
-        """Take the next piece; `extra` is what its server wants back with the call.
+        """Add a piece of a call; `extra` is what its server wants back with the call.
 
-        It belongs to the call of its index, unless it says that another one has begun: by another id,
-        or by a name behind arguments that are whole.
+        The piece belongs to the latest call of its index, unless another id, or a name behind complete
+        arguments, shows that a new call has begun.
         """
-        call = self._of(index, provider_id, name)
+        call = self._latest.get(index)
+        if call is None or call.differs_from(provider_id, name):
+            call = self._latest[index] = _PartialCall()
+            self._calls.append(call)
         call.provider_id = call.provider_id or provider_id
         call.name = call.name or name
-        call.extra.update(extra or {})
+        if extra:
+            call.extra.update(extra)
         if arguments is not None:
-            written = arguments if isinstance(arguments, str) else dumps(arguments)
-            call.pieces.append(written)
-            self.size += len(written)
+            text = arguments if isinstance(arguments, str) else dumps(arguments)
+            call.pieces.append(text)
+            self.size += len(text)
 
-    def whole(self, *, cut: bool = False) -> tuple[tuple[ToolCall, ...], str]:
-        """The calls, and what is wrong with the first one that cannot be read.
+    def finish(self, *, cut: bool = False) -> tuple[tuple[ToolCall, ...], str]:
+        """Return the calls, and what is wrong with the first one that cannot be read.
 
-        In a reply that was `cut` off, a last call of which no argument came is not one yet.
+        In a reply that was `cut` off, a last call without arguments does not count.
         """
         calls, problem = list[ToolCall](), ""
-        came = self._coming
-        if cut and came and not came[-1].written.strip():
-            came = came[:-1]
-        for coming in came:
-            arguments = parse_object(coming.written)
-            if isinstance(arguments, BrokenJson) or not coming.name:
+        partial_calls = self._calls
+        if cut and partial_calls and not partial_calls[-1].arguments.strip():
+            partial_calls = partial_calls[:-1]
+        for partial in partial_calls:
+            arguments = parse_object(partial.arguments)
+            if isinstance(arguments, BrokenJson) or not partial.name:
                 fault = arguments.problem if isinstance(arguments, BrokenJson) else "it has no name"
-                problem = (
-                    problem or f"The call of {coming.name or 'a tool'} cannot be read: {fault}"
-                )
+                named = partial.name or "a tool"
+                problem = problem or f"The call of {named} cannot be read: {fault}"
             else:
-                call = ToolCall(
-                    name=coming.name, arguments=arguments, provider_id=coming.provider_id
+                calls.append(
+                    ToolCall(
+                        name=partial.name, arguments=arguments, provider_id=partial.provider_id
+                    )
                 )
-                calls.append(call)
         return tuple(calls), problem
-
-    def _of(self, index: int | None, provider_id: str, name: str) -> _Coming:
-        known = self._last.get(index)
-        if known is None or _is_another(known, provider_id, name):
-            known = self._last[index] = _Coming()
-            self._coming.append(known)
-        return known
-
-
-def _is_another(known: _Coming, provider_id: str, name: str) -> bool:
-    if provider_id and known.provider_id:
-        return provider_id != known.provider_id
-    return bool(name) and bool(known.name) and known.is_whole
 
 
 class ReplyParser(ABC):
-    """A reply on its way; `offered` are the names of the tools that it may call."""
+    """A reply that is still arriving; `offered` are the names of the tools that it may call."""
 
-    def __init__(self, offered: tuple[str, ...], account: Credentials) -> None:
+    def __init__(self, offered: tuple[str, ...], credentials: Credentials) -> None:
         self.offered = offered
-        self.account = account
+        self.credentials = credentials
         self.calls: ToolCallParser = ToolCallParser()
         self.usage: Usage | None = None
         self.is_over: bool = False
-        self.parts: list[JsonObject] = []
-        self.size: int = 0
+        self.size: int = 0  # in characters, without those of the calls
         self._text: list[str] = []
-        self._thoughts: list[str] = []
+        self._thinking: list[str] = []
 
     @abstractmethod
-    def take(self, data: str) -> Iterable[TextDelta]:
-        """What an event adds.
+    def feed(self, data: str) -> Iterable[TextDelta]:
+        """Decode an event of the stream and return the text it adds.
 
         Raises:
-            ModelError: it cannot be read, or says that something is wrong.
+            ModelError: it cannot be read, or reports an error.
         """
 
     @abstractmethod
-    def take_document(self, data: str) -> Iterable[TextDelta]:
-        """What a reply adds that came in one piece, though a stream was asked for.
+    def feed_document(self, data: str) -> Iterable[TextDelta]:
+        """Decode a reply that came as one document, though a stream was asked for.
 
         Raises:
-            ModelError: it cannot be read, or says that something is wrong.
+            ModelError: it cannot be read, or reports an error.
         """
-
-    def _end(self) -> None:
-        """Note that the reply is over."""
-        self.is_over = True
-
-    def _use(self, usage: Usage) -> None:
-        """Note what the request used."""
-        self.usage = usage
-
-    def _grow(self, characters: int) -> None:
-        """Count characters that no text and no call has."""
-        self.size += characters
 
     @property
     @abstractmethod
     def stop_reason(self) -> StopReason | None:
-        """Why it ended; None while nothing has said so."""
+        """Why the reply ended; None until the server says so."""
 
     @property
     def echo(self) -> ReasoningReplay | None:
-        """The reply as it is to go back, where its thinking does."""
+        """The reply as its provider wants it back, if it wants its thinking back."""
         return None
 
     @property
-    def thoughts(self) -> str:
-        """All of its thinking that can be read."""
-        return "".join(self._thoughts)
+    def thinking(self) -> str:
+        """All of the thinking that can be read."""
+        return "".join(self._thinking)
 
-    def rest(self) -> Iterable[TextDelta]:
-        """What was held back, when nothing more comes."""
+    def flush(self) -> Iterable[TextDelta]:
+        """Return the text that was held back, when nothing more comes."""
         return ()
 
-    def heard(self, text: str, *, is_thought: bool = False) -> Sequence[TextDelta]:
-        """Keep a piece, and tell it."""
+    def add_text(self, text: str) -> Sequence[TextDelta]:
+        """Append a piece of the answer, and return it as a delta."""
         if not text:
             return ()
         self.size += len(text)
-        (self._thoughts if is_thought else self._text).append(text)
-        return [TextDelta(text=text, channel="thinking" if is_thought else "answer")]
+        self._text.append(text)
+        return [TextDelta(text=text)]
 
-    def check(self, limits: ReplyLimits) -> None:
-        """Stop a reply that holds more than is read of one.
+    def add_thinking(self, text: str) -> Sequence[TextDelta]:
+        """Append a piece of the thinking, and return it as a delta."""
+        if not text:
+            return ()
+        self.size += len(text)
+        self._thinking.append(text)
+        return [TextDelta(text=text, channel="thinking")]
+
+    def check_limits(self, limits: ReplyLimits) -> None:
+        """Refuse a reply that holds more than is read of one.
 
         Raises:
             ModelReplyTooLarge: it does.
         """
-        calls, size = len(self.calls), self.size + self.calls.size
-        if calls > limits.calls or size > limits.bytes:
-            most = f"{limits.bytes:,} bytes and {limits.calls:,} calls of a reply are read"
+        if len(self.calls) > limits.calls or self.size + self.calls.size > limits.bytes:
+            maximum = f"{limits.bytes:,} bytes and {limits.calls:,} calls of a reply are read"
             raise ModelReplyTooLarge(
-                f"{self.account.model}: at most {most}: allow more by loopline.model(reply_limits=…)"
+                f"{self.credentials.model}: at most {maximum}: "
+                "allow more by loopline.model(reply_limits=…)"
             )
 
     def reply(self) -> Reply:
-        """The reply, whole; half a call that the output limit cut off is no problem of its own.
+        """Return the complete reply; a call that the output limit cut in half is no problem.
 
         Raises:
-            ModelStreamBroken: nothing said that it was over.
+            ModelStreamBroken: the server never said that the reply is over.
         """
         stop = self.stop_reason
         if stop is None:
-            raise ModelStreamBroken(f"{self.account.model}: the reply ended without a reason")
-        calls, problem = self.calls.whole(cut=stop == "length")
+            raise ModelStreamBroken(f"{self.credentials.model}: the reply ended without a reason")
+        calls, problem = self.calls.finish(cut=stop == "length")
         return Reply(
             text="".join(self._text),
             calls=calls,
-            thinking=self.thoughts,
+            thinking=self.thinking,
             echo=self.echo,
             problem="" if stop == "length" else problem,
             stop_reason=stop,
-            usage=self._used,
+            usage=self.usage or Usage(unreported=1),
         )
 
-    def ended_by(self, error: AnsweredError) -> Reply:
-        """The reply that such an error ended; no call of it counts."""
+    def reply_ended_by(self, error: AnsweredError) -> Reply:
+        """Return the reply that a server's error ended; none of its calls counts."""
         return Reply(
             text="".join(self._text),
-            thinking=self.thoughts,
+            thinking=self.thinking,
             problem=error.problem,
             stop_reason="stop" if error.problem else "refusal",
-            usage=self._used,
+            usage=self.usage or Usage(unreported=1),
         )
-
-    @property
-    def _used(self) -> Usage:
-        """What was used, as far as the server has said so."""
-        return Usage(unreported=1) if self.usage is None else self.usage

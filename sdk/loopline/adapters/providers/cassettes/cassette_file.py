@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from loopline.adapters.providers.request_bytes import an_object
+from loopline.adapters.providers.json_fields import as_object
 from loopline.errors import CassetteError
 from loopline.models import Json, JsonObject, dumps
 
@@ -198,7 +198,7 @@ def _line(document: Json) -> Line:
                 number=number,
                 url=url,
                 headers=_strings(headers),
-                content=_content(an_object(document)),
+                content=_content(as_object(document)),
                 times=_times(clock),
             )
         case {

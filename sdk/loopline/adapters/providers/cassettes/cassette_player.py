@@ -25,7 +25,7 @@ from loopline.adapters.providers.cassettes.cassette_file import (
     read,
 )
 from loopline.adapters.providers.cassettes.cassette_recorder import Secrets, asked, is_on_event_loop
-from loopline.adapters.providers.request_bytes import a_list, an_object
+from loopline.adapters.providers.json_fields import as_list, as_object
 from loopline.clock import Alarm, SystemClock
 from loopline.errors import CassetteError
 from loopline.models import Json, dumps
@@ -217,8 +217,8 @@ def _shared(one: AnyStr, other: AnyStr) -> int:
 
 
 def _messages(request: RecordedRequest) -> list[Json]:
-    body = an_object(request.body)
-    return a_list(body.get("messages", body.get("input")))
+    body = as_object(request.body)
+    return as_list(body.get("messages", body.get("input")))
 
 
 def _between(path: str, recorded: Json, now: Json) -> Difference | None:
