@@ -241,8 +241,8 @@ class HostedRef:
     def __str__(self) -> str:
         names = (self.stage, self.user_id, self.conversation, self.turn_id, self.role)
         first = ":".join(encode(name, also=":") for name in (self.tenant, self.project))
-        rest = ":".join(encode(name, also=":") for name in names)
-        return f"ef:{first}:chatbot:{rest}:{encode(self.path)}"
+        ids = ":".join(encode(name, also=":") for name in names)
+        return f"ef:{first}:chatbot:{ids}:{encode(self.path)}"
 
 
 Document = Literal[
@@ -305,10 +305,10 @@ def parse(text: str) -> Ref:
     Raises:
         RefError: it is not a ref; the message says which forms there are.
     """
-    namespace, colon, rest = text.strip().partition(":")
-    if not colon or namespace not in _PARSERS or not rest:
+    namespace, colon, body = text.strip().partition(":")
+    if not colon or namespace not in _PARSERS or not body:
         raise RefError(f"not a ref: {text!r}; refs look like {', '.join(FORMS)}")
-    ref = _PARSERS[namespace](rest)
+    ref = _PARSERS[namespace](body)
     if ref is None:
         forms = [form for form in FORMS if form.startswith(f"{namespace}:")]
         raise RefError(f"not a ref: {text!r}; {namespace}: refs look like {' or '.join(forms)}")
@@ -320,47 +320,47 @@ def with_span(ref: SpannedRef, span: Span | None) -> SpannedRef:
     return replace(ref, span=span)
 
 
-def _split_span(rest: str) -> tuple[str, Span | None]:
-    match = _SPAN.search(rest)
+def _split_span(text: str) -> tuple[str, Span | None]:
+    match = _SPAN.search(text)
     if match is None:
-        return rest, None
+        return text, None
     first = int(match[2])
     last = int(match[3]) if match[3] else first
     if last < first:
         raise RefError(f"{match[0]!r} ends before it begins: write the smaller number first")
     kind = Lines if match[1] == "L" else Characters
-    return rest[: match.start()], kind(first, last)
+    return text[: match.start()], kind(first, last)
 
 
-def _split_version(rest: str) -> tuple[str, int | None]:
-    match = _VERSION.search(rest)
-    return (rest, None) if match is None else (rest[: match.start()], int(match[1]))
+def _split_version(text: str) -> tuple[str, int | None]:
+    match = _VERSION.search(text)
+    return (text, None) if match is None else (text[: match.start()], int(match[1]))
 
 
 def _number(text: str | None) -> int | None:
     return int(text) if text else None
 
 
-def _parse_ar(rest: str) -> Ref | None:
-    if rest.startswith("plan.latest:") and len(rest) > len("plan.latest:"):
-        return PlanRef(plan_id=rest.removeprefix("plan.latest:"))
-    rest, span = _split_span(rest)
-    turn = _TURN.match(rest)
+def _parse_ar(text: str) -> Ref | None:
+    if text.startswith("plan.latest:") and len(text) > len("plan.latest:"):
+        return PlanRef(plan_id=text.removeprefix("plan.latest:"))
+    text, span = _split_span(text)
+    turn = _TURN.match(text)
     if turn is None:
         return None
     turn_id, name = turn[1], turn[2]
     if name.startswith("artifacts."):
-        kept, version = _split_version(name.removeprefix("artifacts."))
-        return ArtifactRef(turn_id=turn_id, name=decode(kept), version=version, span=span)
+        artifact, version = _split_version(name.removeprefix("artifacts."))
+        return ArtifactRef(turn_id=turn_id, name=decode(artifact), version=version, span=span)
     typed = _TYPE.match(name)
     if typed is None:
         return None
     return BlockRef(turn_id=turn_id, type=typed[1], n=_number(typed[2]), span=span)
 
 
-def _parse_tc(rest: str) -> Ref | None:
-    rest, span = _split_span(rest)
-    turn = _TURN.match(rest)
+def _parse_tc(text: str) -> Ref | None:
+    text, span = _split_span(text)
+    turn = _TURN.match(text)
     call = _CALL.match(turn[2]) if turn else None
     if turn is None or call is None:
         return None
@@ -368,10 +368,10 @@ def _parse_tc(rest: str) -> Ref | None:
     return CallRef(turn_id=turn[1], call_id=call[1], part=part, span=span)
 
 
-def _parse_fi(rest: str) -> Ref | None:
-    rest, span = _split_span(rest)
-    rest, version = _split_version(rest)
-    turn = _TURN.match(rest)
+def _parse_fi(text: str) -> Ref | None:
+    text, span = _split_span(text)
+    text, version = _split_version(text)
+    turn = _TURN.match(text)
     file = _FILE.match(turn[2]) if turn else None
     if turn is None or file is None:
         return None
@@ -380,52 +380,52 @@ def _parse_fi(rest: str) -> Ref | None:
     return FileRef(turn_id=turn[1], area=area, path=decode(file[2]), version=version, span=span)
 
 
-def _parse_so(rest: str) -> Ref | None:
-    rest, span = _split_span(rest)
-    if not (rest.startswith("sources_pool[") and rest.endswith("]")):
+def _parse_so(text: str) -> Ref | None:
+    text, span = _split_span(text)
+    if not (text.startswith("sources_pool[") and text.endswith("]")):
         return None
-    items = [_ITEM.match(item) for item in rest[len("sources_pool[") : -1].split(",")]
+    items = [_ITEM.match(item) for item in text[len("sources_pool[") : -1].split(",")]
     ranges = [(int(m[1]), int(m[2] or m[1])) for m in items if m is not None]
     if len(ranges) != len(items) or any(last < first for first, last in ranges):
         return None
     return SourcesRef(ranges=tuple(ranges), span=span)
 
 
-def _parse_su(rest: str) -> Ref | None:
-    rest, span = _split_span(rest)
-    turn = _TURN.match(rest)
+def _parse_su(text: str) -> Ref | None:
+    text, span = _split_span(text)
+    turn = _TURN.match(text)
     summary = _SUMMARY.match(turn[2]) if turn else None
     if turn is None or summary is None:
         return None
     return SummaryRef(turn_id=turn[1], n=_number(summary[1]), span=span)
 
 
-def _parse_sk(rest: str) -> Ref | None:
-    rest, span = _split_span(rest)
-    match = _SKILL.match(rest)
+def _parse_sk(text: str) -> Ref | None:
+    text, span = _split_span(text)
+    match = _SKILL.match(text)
     if match is None:
         return None
     return SkillRef(namespace=match[1], skill=match[2], digest=match[3], span=span)
 
 
-def _parse_ks(rest: str) -> Ref | None:
-    rest, span = _split_span(rest)
-    commit = _COMMIT.search(rest)
-    path = rest[: commit.start()] if commit else rest
+def _parse_ks(text: str) -> Ref | None:
+    text, span = _split_span(text)
+    commit = _COMMIT.search(text)
+    path = text[: commit.start()] if commit else text
     if not path:
         return None
     return KnowledgeRef(path=decode(path), commit=commit[1] if commit else None, span=span)
 
 
-def _parse_cv(rest: str) -> Ref | None:
-    conversation, slash, inner = rest.partition("/")
+def _parse_cv(text: str) -> Ref | None:
+    conversation, slash, inner = text.partition("/")
     if not slash or not conversation or inner.startswith("cv:"):
         return None
     return ConversationRef(conversation=decode(conversation), ref=parse(inner))
 
 
-def _parse_ef(rest: str) -> Ref | None:
-    parts = rest.split(":", 8)
+def _parse_ef(text: str) -> Ref | None:
+    parts = text.split(":", 8)
     if len(parts) != 9 or parts[2] != "chatbot" or not all(parts):
         return None
     tenant, project, _, stage, user_id, conversation, turn_id, role, path = map(decode, parts)
@@ -441,8 +441,8 @@ def _parse_ef(rest: str) -> Ref | None:
     )
 
 
-def _parse_artifact(rest: str) -> Ref | None:
-    name, span = _split_span(rest)
+def _parse_artifact(text: str) -> Ref | None:
+    name, span = _split_span(text)
     match name:
         case (
             "conv.timeline.v1" | "conv:sources_pool" | "conv:plans" | "conv:notes" | "conv:feedback"

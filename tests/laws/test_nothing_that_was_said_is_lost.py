@@ -95,7 +95,7 @@ def missing(lived: Lived, sent: Sent) -> list[str]:
     before = Timeline(lived.blocks[: sent.start.seq])
     prompt = sent.prompt
     text = "\n".join([*(repr(message) for message in prompt.messages), prompt.tail])
-    plans = [plan.plan_id for plan in before.plans.open[-4:]]
+    plans = [plan.plan_id for plan in before.plans.open_plans[-4:]]
     noted = memory_notes.fold(b for b in before.blocks if isinstance(b.body, Notes))
     notes = [note.text for note in noted.notes]
     cited = {

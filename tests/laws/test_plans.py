@@ -56,7 +56,7 @@ def played(script: Sequence[tuple[str, int]]) -> list[PlanSnapshot]:
 @given(operations)
 def test_at_most_one_open_plan_is_current(script: list[tuple[str, int]]) -> None:
     plans = plan.fold(played(script))
-    current = [one for one in plans.open if one.current]
+    current = [one for one in plans.open_plans if one.current]
     assert current == ([plans.current] if plans.current else [])
 
 
@@ -85,7 +85,7 @@ def test_the_history_tells_of_every_plan_but_the_current_one(script: list[tuple[
         for line in plan.history(plans).splitlines()
         if "snapshot_ref=" in line
     ]
-    newest_first = [*reversed(plans.open), *reversed(plans.ended)]
+    newest_first = [*reversed(plans.open_plans), *reversed(plans.closed_plans)]
     assert told == [PlanRef(plan_id=one.plan_id) for one in newest_first if one != plans.current]
 
 
@@ -95,7 +95,7 @@ def test_two_changes_in_one_moment_stand_in_the_order_of_the_log() -> None:
     assert plans.current is plans.latest["a"]
     plans = after(plans, plan.activate(plans, "b", NOON))
     assert plans.current is plans.latest["b"]
-    assert [one.plan_id for one in plans.open] == ["a", "b"]
+    assert [one.plan_id for one in plans.open_plans] == ["a", "b"]
 
 
 def test_a_plan_that_is_replaced_while_another_is_current_leaves_one_current() -> None:
@@ -106,7 +106,7 @@ def test_a_plan_that_is_replaced_while_another_is_current_leaves_one_current() -
         "superseded",
         "c",
     )
-    assert [(one.plan_id, one.current) for one in plans.open] == [("b", False), ("c", True)]
+    assert [(one.plan_id, one.current) for one in plans.open_plans] == [("b", False), ("c", True)]
 
 
 def test_a_closed_plan_cannot_be_activated() -> None:
@@ -120,7 +120,7 @@ def test_when_the_current_plan_ends_no_other_takes_its_place() -> None:
     plans = after(Plans(), plan.new(Plans(), "a", ["look"], NOON))
     plans = after(plans, plan.new(plans, "b", ["look"], NOON))
     plans = after(plans, plan.close(plans, "b", NOON))
-    assert (plans.current, [one.plan_id for one in plans.open]) == (None, ["a"])
+    assert (plans.current, [one.plan_id for one in plans.open_plans]) == (None, ["a"])
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,10 @@ def test_announced_plans_fit_their_room_and_show_the_step_that_comes_next(
     for snapshot in [ticked] if ticked else []:
         plans.take(snapshot)
     tail = announce(
-        iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=plans.open, room=room
+        iteration=1, limit=9, now=NOON.ts, turn_id="turn_9", plans=plans.open_plans, room=room
     )
     assert estimate(tail) <= room + 60
-    for shown in plans.open:
+    for shown in plans.open_plans:
         assert f"plan_id={shown.plan_id}" in tail
     assert f"□ [{min(done, steps - 1) + 1}] x" in tail.partition("(current)")[2]
 

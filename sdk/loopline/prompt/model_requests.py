@@ -313,7 +313,7 @@ def _tail_differs(past: Timeline, request: ModelRequest, tail: str) -> Divergenc
         limit=0,
         now=request.block.ts,
         turn_id="",
-        plans=past.plans.open,
+        plans=past.plans.open_plans,
         feedback=past.reactions.new_lines_since(request.feedback_until),
         waiting=past.prompts_after(request.block.turn),
         unseen=unseen_sources(past.pool.sources, request.marked),

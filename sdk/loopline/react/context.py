@@ -472,7 +472,7 @@ class Context:
             tokens=None if stays else self._tokens_left(),
             now=self._local_time(stays=stays),
             turn_id=f"turn_{self._recorder.number}{'' if stays else self._running()}",
-            plans=timeline.plans.open,
+            plans=timeline.plans.open_plans,
             feedback=timeline.reactions.new_lines_since(now.window.feedback),
             unseen=unseen_sources(timeline.pool.sources, now.named_sources),
             waiting=timeline.prompts_after(self._recorder.number),

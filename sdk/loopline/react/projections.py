@@ -314,7 +314,7 @@ class ProjectionPlanner:
             previous_ref=earlier.ref if earlier else "",
             later=[
                 *map(str, now.messages[cut.messages :]),
-                *(step for one in plans.open[-OPEN_PLANS_SHOWN:] for step in one.steps),
+                *(step for one in plans.open_plans[-OPEN_PLANS_SHOWN:] for step in one.steps),
             ],
             room=room,
             history=plan.history(plans, int(room * LEDGER_SHARE * HISTORY_SHARE)),

@@ -55,30 +55,32 @@ class MemoryBlobs:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._kept: dict[str, tuple[bytes, datetime]] = {}
+        self._blobs: dict[str, tuple[bytes, datetime]] = {}
 
     def put(self, data: bytes) -> str:
         """Keep the bytes and return their name."""
         name = sha256(data).hexdigest()
-        self._kept[name] = data, self._clock.now()
+        self._blobs[name] = data, self._clock.now()
         return name
 
     def get(self, name: str) -> bytes:
         """The bytes that were put."""
-        if name not in self._kept:
+        if name not in self._blobs:
             raise StoreError(f"blob {name} is missing: put a backup in its place")
-        return self._kept[name][0]
+        return self._blobs[name][0]
 
     def discard(self, names: Collection[str]) -> None:
         """Remove these."""
         for name in names:
-            self._kept.pop(name, None)
+            self._blobs.pop(name, None)
 
     def collect(self, referenced: Callable[[], Collection[str]], older_than: datetime) -> int:
         """Remove what is not referenced and was put last before that moment."""
-        kept = set(referenced())
+        referenced_names = set(referenced())
         unreferenced = [
-            name for name, (_, put) in self._kept.items() if put < older_than and name not in kept
+            name
+            for name, (_, put) in self._blobs.items()
+            if put < older_than and name not in referenced_names
         ]
         self.discard(unreferenced)
         return len(unreferenced)

@@ -40,9 +40,9 @@ def position_bytes(
     return f"{turn} {round_number} {n} {ts} {term} {version} ".encode() + kind
 
 
-def digest_after(before: bytes, body: bytes, seq: int, place: bytes) -> bytes:
+def digest_after(before: bytes, body: bytes, seq: int, position: bytes) -> bytes:
     """Return the digest of a block behind the digest `before`; `body` is the sha256 of its stored JSON."""
-    return sha256(before + body + f"{seq} ".encode() + place).digest()
+    return sha256(before + body + f"{seq} ".encode() + position).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +96,11 @@ def block_link(block: Block, digest: bytes = START) -> Link:
     """Return a block as the chain sees it, with the digest that it is said to have."""
     kind, version, stored = encode(block.body)
     ts = milliseconds_of(block.ts)
-    place = position_bytes(block.turn, block.round, block.n, ts, block.term, version, kind.encode())
+    position = position_bytes(
+        block.turn, block.round, block.n, ts, block.term, version, kind.encode()
+    )
     body = sha256(stored.encode()).digest()
-    return Link(seq=block.seq, position=place, body=body, digest=digest)
+    return Link(seq=block.seq, position=position, body=body, digest=digest)
 
 
 def digests(blocks: Iterable[Block]) -> Iterator[bytes]:
@@ -135,19 +137,19 @@ class _Search:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
-        self._left = {link.seq: link for link in links}
+        self._links_left = {link.seq: link for link in links}
         self._faults: list[Fault] = []
         self._before: bytes | None = START
-        self._place = 1
+        self._position = 1
         self._shift = 0
 
     def faults(self) -> list[Fault]:
         last = self._links[-1].seq if self._links else 0
-        while self._place + self._shift <= last and len(self._faults) < FAULT_LIMIT:
-            link = self._left.pop(self._place + self._shift, None)
+        while self._position + self._shift <= last and len(self._faults) < FAULT_LIMIT:
+            link = self._links_left.pop(self._position + self._shift, None)
             if link is None:
                 self._miss()
-            elif self._before is None or link.after(self._before, self._place) == link.digest:
+            elif self._before is None or link.after(self._before, self._position) == link.digest:
                 self._pass(link)
             else:
                 self._diagnose(link)
@@ -155,7 +157,7 @@ class _Search:
 
     def _pass(self, link: Link) -> None:
         self._before = link.digest
-        self._place += 1
+        self._position += 1
 
     def _tell(self, seq: int, kind: FaultKind, text: str) -> None:
         self._faults.append(Fault(seq=seq, kind=kind, text=text))
@@ -164,8 +166,8 @@ class _Search:
         """There is no block at the place, unless it stands elsewhere."""
         moved = self._find()
         if moved is None:
-            self._tell(self._place, "removed", f"block {self._place} is missing")
-            self._before, self._place = None, self._place + 1
+            self._tell(self._position, "removed", f"block {self._position} is missing")
+            self._before, self._position = None, self._position + 1
         else:
             self._move(moved)
 
@@ -173,40 +175,40 @@ class _Search:
         """The block that belongs at the place, wherever it stands."""
         if self._before is None:
             return None
-        for link in self._left.values():
-            if link.after(self._before, self._place) == link.digest:
+        for link in self._links_left.values():
+            if link.after(self._before, self._position) == link.digest:
                 return link
         return None
 
     def _move(self, link: Link) -> None:
-        text = f"block {self._place} stands at place {link.seq}"
-        self._tell(self._place, "moved", text)
-        del self._left[link.seq]
+        text = f"block {self._position} stands at place {link.seq}"
+        self._tell(self._position, "moved", text)
+        del self._links_left[link.seq]
         self._pass(link)
 
     def _diagnose(self, link: Link) -> None:
         """The block at the place is not the one that was written there."""
-        found = self._find()
-        after = self._left.get(link.seq + 1)
-        if found is None:
+        match = self._find()
+        after = self._links_left.get(link.seq + 1)
+        if match is None:
             self._replaced(link, after)
-        elif found is after and link.after(found.digest, self._place + 1) != link.digest:
+        elif match is after and link.after(match.digest, self._position + 1) != link.digest:
             self._tell(link.seq, "inserted", f"block {link.seq} was put in")
             self._shift += 1
         else:
-            self._left[link.seq] = link
-            self._move(found)
+            self._links_left[link.seq] = link
+            self._move(match)
 
     def _replaced(self, link: Link, after: Link | None) -> None:
         """Nothing here is what was written at the place: it was changed, or removed and the rest moved up."""
-        if after is not None and after.after(link.digest, self._place + 2) == after.digest:
+        if after is not None and after.after(link.digest, self._position + 2) == after.digest:
             self._tell(
-                self._place, "removed", f"block {self._place} is missing, later ones moved up"
+                self._position, "removed", f"block {self._position} is missing, later ones moved up"
             )
             self._shift -= 1
-            self._before, self._place = link.digest, self._place + 2
+            self._before, self._position = link.digest, self._position + 2
             return
-        self._tell(self._place, "changed", f"block {self._place} was changed or put in")
-        written = link.after(self._before or START, self._place)
-        own = after is not None and after.after(written, self._place + 1) == after.digest
-        self._before, self._place = (written if own else link.digest), self._place + 1
+        self._tell(self._position, "changed", f"block {self._position} was changed or put in")
+        written = link.after(self._before or START, self._position)
+        own = after is not None and after.after(written, self._position + 1) == after.digest
+        self._before, self._position = (written if own else link.digest), self._position + 1

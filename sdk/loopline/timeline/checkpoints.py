@@ -61,8 +61,8 @@ async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Time
     for block in await log.read(conversation, types=["conv.checkpoint"], last=1):
         base = block.body
         if isinstance(base, Checkpoint) and base.covers < block.seq and _is_known(base):
-            found = await log.read(conversation, after=base.covers, also=base.carries)
-            return Timeline(found, base)
+            blocks = await log.read(conversation, after=base.covers, also=base.carries)
+            return Timeline(blocks, base)
     return Timeline(await log.read(conversation))
 
 
@@ -78,8 +78,8 @@ async def reaching(
     log: TimelineLog, conversation: ConversationKey, timeline: Timeline, turn: int
 ) -> Timeline:
     """The timeline, if that turn is in it; the whole if it may have ended before its checkpoint."""
-    found = timeline.turns.get(turn)
-    if not timeline.base.covers or (found is not None and found.prompt is not None):
+    existing = timeline.turns.get(turn)
+    if not timeline.base.covers or (existing is not None and existing.prompt is not None):
         return timeline
     return Timeline(await log.read(conversation))
 
@@ -94,10 +94,10 @@ def checkpoint_seq(timeline: Timeline, start: int) -> int:
 
     It lies before the turn that `start` lies in has begun, so that this turn is there whole.
     """
-    known = timeline.checkpoint.covers
-    for block in reversed(timeline.between(known, start)):
+    covered = timeline.checkpoint.covers
+    for block in reversed(timeline.between(covered, start)):
         if block.n == 1 and isinstance(block.body, TurnHeader):
-            return block.seq - 1 if block.seq - 1 > known else 0
+            return block.seq - 1 if block.seq - 1 > covered else 0
     return 0
 
 
@@ -133,7 +133,7 @@ class _CarriedBlocks:
         self.plans: Plans = Plans()
         self._snapshots: dict[str, int] = {}
         self._judged: dict[int, int] = {}
-        self._kept: list[int] = []
+        self._always: list[int] = []
         self._feedback: list[int] = []
         self._knowledge: list[int] = []
         self._pending: dict[int, Block] = {}
@@ -145,7 +145,7 @@ class _CarriedBlocks:
 
     def seqs(self) -> set[int]:
         """Their places."""
-        latest = [self._feedback[-1:], self._knowledge[-1:], self._kept]
+        latest = [self._feedback[-1:], self._knowledge[-1:], self._always]
         alone = [*map(self._snapshots.__getitem__, self.plans.latest), *self._judged.values()]
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
 
@@ -158,9 +158,9 @@ class _CarriedBlocks:
                 self.plans.take(snapshot)
                 self._snapshots[snapshot.plan_id] = block.seq
             case SourceAdded() | TextKept() | ModelOverflowed() | Imported():
-                self._kept.append(block.seq)
+                self._always.append(block.seq)
             case ToolResult(shows=shows):
-                self._kept += [block.seq] if _has_two_names(shows) else []
+                self._always += [block.seq] if _has_two_names(shows) else []
             case Feedback(origin=origin):
                 self._feedback.append(block.seq)
                 if origin == "user":
@@ -182,21 +182,21 @@ class _CarriedBlocks:
 
     def _waiting(self) -> set[int]:
         """Input that waits, all that was said in the turns it begins, and what became of that."""
-        prompts = [one for one in self._pending.values() if isinstance(one.body, UserPrompt)]
+        prompts = [block for block in self._pending.values() if isinstance(block.body, UserPrompt)]
         turns = {block.turn for block in prompts}
-        said = {
+        seqs = {
             block.seq for block in self._blocks if block.turn in turns and _SAID.has(block.body)
         }
-        said |= self._pending.keys()
-        said |= {block.seq for block in self._blocks if input_seq_of(block) in self._pending}
-        return said | {block.seq for block in self._blocks if _settles(block, said)}
+        seqs |= self._pending.keys()
+        seqs |= {block.seq for block in self._blocks if input_seq_of(block) in self._pending}
+        return seqs | {block.seq for block in self._blocks if _settles(block, seqs)}
 
 
-def _settles(block: Block, said: set[int]) -> bool:
+def _settles(block: Block, seqs: set[int]) -> bool:
     body = block.body
     if isinstance(body, UserRecalled):
-        return body.said in said
-    return isinstance(body, RoundStart) and not said.isdisjoint(body.takes)
+        return body.said in seqs
+    return isinstance(body, RoundStart) and not seqs.isdisjoint(body.takes)
 
 
 def _has_two_names(shows: Sequence[tuple[str, str]]) -> bool:
@@ -206,10 +206,13 @@ def _has_two_names(shows: Sequence[tuple[str, str]]) -> bool:
 
 
 def _texts(block: Block) -> list[str]:
-    begun = block.body
-    if not isinstance(begun, RoundStart):
+    round_start = block.body
+    if not isinstance(round_start, RoundStart):
         return []
-    texts = ((begun.system, begun.system_sha256), (begun.tools, begun.tools_sha256))
+    texts = (
+        (round_start.system, round_start.system_sha256),
+        (round_start.tools, round_start.tools_sha256),
+    )
     return [digest for text, digest in texts if text]
 
 
@@ -231,7 +234,7 @@ def _goes_on(blocks: Iterable[Block]) -> bool:
 
 @dataclass(slots=True)
 class _Read:
-    whole: Timeline | None = None
+    full: Timeline | None = None
 
 
 class History:
@@ -248,15 +251,15 @@ class History:
 
     async def full(self) -> Timeline:
         """The conversation from its first block on."""
-        held, base = self._timeline, self._timeline.base
+        timeline, base = self._timeline, self._timeline.base
         if not base.covers:
-            return held
-        whole = self._read.whole
-        if whole is None:
-            found = await self._log.read(self._conversation, limit=base.covers)
-            whole = self._read.whole = Timeline(found)
-        whole.extend(held.after(whole.seq))
-        return whole
+            return timeline
+        full = self._read.full
+        if full is None:
+            blocks = await self._log.read(self._conversation, limit=base.covers)
+            full = self._read.full = Timeline(blocks)
+        full.extend(timeline.after(full.seq))
+        return full
 
     async def containing(self, ref: Ref) -> Timeline:
         """A timeline in which `find` finds what it finds in the whole."""
@@ -276,18 +279,18 @@ class History:
 
     async def of_type(self, kind: str) -> Sequence[Block]:
         """Return every block of a stored type, oldest first."""
-        held = self._timeline
-        if not held.base.covers:
-            return [block for block in held.blocks if block.type == kind]
-        found = await self._log.read(self._conversation, types=[kind])
-        return [block for block in found if block.seq <= held.seq]
+        timeline = self._timeline
+        if not timeline.base.covers:
+            return [block for block in timeline.blocks if block.type == kind]
+        blocks = await self._log.read(self._conversation, types=[kind])
+        return [block for block in blocks if block.seq <= timeline.seq]
 
     async def _with(self, turn: int) -> Timeline:
         """A timeline in which that turn is whole."""
-        held = self._timeline
-        if not held.base.covers or held.has_full_turn(turn):
-            return held
-        if self._read.whole is not None:
+        timeline = self._timeline
+        if not timeline.base.covers or timeline.has_full_turn(turn):
+            return timeline
+        if self._read.full is not None:
             return await self.full()
-        found = await self._log.read(self._conversation, turn=turn)
-        return Timeline(block for block in found if block.seq <= held.seq)
+        blocks = await self._log.read(self._conversation, turn=turn)
+        return Timeline(block for block in blocks if block.seq <= timeline.seq)

@@ -55,7 +55,9 @@ def find(text: str, *, newest: int) -> list[Citation]:
 
 def cited_sids(text: str, *, newest: int) -> tuple[int, ...]:
     """The sids that a text cites, each once, in the order of their first mention."""
-    return tuple(dict.fromkeys(sid for one in find(text, newest=newest) for sid in one.sids))
+    return tuple(
+        dict.fromkeys(sid for citation in find(text, newest=newest) for sid in citation.sids)
+    )
 
 
 class Marks:
@@ -65,7 +67,7 @@ class Marks:
     """
 
     def __init__(self, known: Container[int]) -> None:
-        self._known = known
+        self._known_sids = known
         self.numbers: dict[int, int] = {}
 
     def __call__(self, sids: tuple[int, ...]) -> str:
@@ -73,7 +75,7 @@ class Marks:
         return " ".join(self._mark(sid) for sid in sids)
 
     def _mark(self, sid: int) -> str:
-        if sid not in self._known:
+        if sid not in self._known_sids:
             return "[?]"
         return f"[{self.numbers.setdefault(sid, len(self.numbers) + 1)}]"
 
@@ -111,12 +113,12 @@ class Resolver:
     def __init__(self, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> None:
         self._mark = mark
         self._scanner = _Scanner(newest)
-        self._held: list[str] = []
+        self._pending: list[str] = []
         self._from = 0
 
     def feed(self, text: str) -> str:
         """The next piece of the text; what can be shown now."""
-        self._held.append(text)
+        self._pending.append(text)
         return self._release(self._scanner.feed(text))
 
     def close(self) -> str:
@@ -127,13 +129,13 @@ class Resolver:
         start, end = self._from, self._scanner.settled
         if start == end:
             return ""
-        held = "".join(self._held)
+        pending = "".join(self._pending)
         pieces, at = list[str](), start
         for citation in citations:
-            pieces += [held[at - start : citation.start - start], self._mark(citation.sids)]
+            pieces += [pending[at - start : citation.start - start], self._mark(citation.sids)]
             at = citation.end
-        self._held, self._from = [held[end - start :]], end
-        return "".join([*pieces, held[at - start : end - start]])
+        self._pending, self._from = [pending[end - start :]], end
+        return "".join([*pieces, pending[at - start : end - start]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class _Scanner:
         self._newest = newest
         self._sids_left = SID_LIMIT
         self._read = 0
-        self._rest = ""
+        self._unread = ""
         self._over = False
         self._decided: list[Citation] = []
         # Of the paragraph, from the first run that may open a code span.
@@ -193,14 +195,14 @@ class _Scanner:
 
     def feed(self, piece: str) -> list[Citation]:
         """Read on; the tokens that are certain now."""
-        text, at = self._rest + piece, 0
+        text, at = self._unread + piece, 0
         while at < len(text):
             after = self._step(text, at)
             if after is None:
                 break
             self._read += after - at
             at = after
-        self._rest = text[at:]
+        self._unread = text[at:]
         decided, self._decided = self._decided, []
         return decided
 
@@ -439,16 +441,16 @@ class _Scanner:
 
 
 def _spans(runs: Sequence[_Run]) -> list[tuple[int, int]]:
-    places = dict[int, list[int]]()
-    for place, run in enumerate(runs):
-        places.setdefault(run.length, []).append(place)
+    indexes = dict[int, list[int]]()
+    for index, run in enumerate(runs):
+        indexes.setdefault(run.length, []).append(index)
     spans, at = list[tuple[int, int]](), 0
     while at < len(runs):
-        same = places.get(runs[at].opens, [])
-        closer = bisect_right(same, at)
-        if closer < len(same):
-            spans.append((runs[at].start, runs[same[closer]].start))
-            at = same[closer]
+        candidates = indexes.get(runs[at].opens, [])
+        closer = bisect_right(candidates, at)
+        if closer < len(candidates):
+            spans.append((runs[at].start, runs[candidates[closer]].start))
+            at = candidates[closer]
         at += 1
     return spans
 

@@ -59,24 +59,24 @@ def decode(stored_type: str, version: int, stored: str) -> Body:
 @cache
 def body_types() -> dict[str, type[Body]]:
     """Every type this loopline knows, by its stored word."""
-    words = {kind: _word(kind) for kind in get_args(Body)}
-    return {word: kind for kind, word in words.items() if kind is not Unknown}
+    words = {kind: _type_name(kind) for kind in get_args(Body)}
+    return {name: kind for kind, name in words.items() if kind is not Unknown}
 
 
-def _word(kind: type[Body]) -> str:
+def _type_name(kind: type[Body]) -> str:
     return next(str(field.default) for field in fields(kind) if field.name == "type")
 
 
 @cache
 def _readers() -> dict[str, Callable[[str], Body]]:
-    return {word: adapter.validator.validate_json for word, adapter in _adapters().items()}
+    return {name: adapter.validator.validate_json for name, adapter in _adapters().items()}
 
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Body]]:
     from pydantic import TypeAdapter
 
-    return {word: TypeAdapter(kind) for word, kind in body_types().items()}
+    return {name: TypeAdapter(kind) for name, kind in body_types().items()}
 
 
 class UnsoundBody(LooplineError):
@@ -154,22 +154,24 @@ def iso_time(moment: datetime) -> str:
 
 def matches_types(kind: str, types: Sequence[str]) -> bool:
     """Whether a stored type is one of these or below one, as `react.tool.call` is below `react.tool`."""
-    return any(kind == one or kind.startswith(f"{one}.") for one in types)
+    return any(kind == prefix or kind.startswith(f"{prefix}.") for prefix in types)
 
 
 def is_known_type(kind: str) -> bool:
     """Whether this loopline has such a type, or types below it."""
-    return kind in _known()
+    return kind in _known_types()
 
 
 def nearest_type(kind: str) -> str:
     """The known type, or beginning of types, that is written most like this one."""
-    (found,) = get_close_matches(kind, _known(), n=1, cutoff=0)
-    return found
+    (nearest,) = get_close_matches(kind, _known_types(), n=1, cutoff=0)
+    return nearest
 
 
 @cache
-def _known() -> tuple[str, ...]:
+def _known_types() -> tuple[str, ...]:
     """Every type and every beginning of one, in alphabetical order."""
-    parts = [word.split(".") for word in body_types()]
-    return tuple(sorted({".".join(one[:end]) for one in parts for end in range(1, len(one) + 1)}))
+    parts = [name.split(".") for name in body_types()]
+    return tuple(
+        sorted({".".join(names[:end]) for names in parts for end in range(1, len(names) + 1)})
+    )

@@ -24,8 +24,8 @@ class FeedbackEntry:
 
     def line(self) -> str:
         """What it says, in one line."""
-        said = " ".join(self.feedback.text.split())
-        shown = said if len(said) <= TEXT_LIMIT else f"{said[:TEXT_LIMIT]}… ({self.block.ref})"
+        text = " ".join(self.feedback.text.split())
+        shown = text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({self.block.ref})"
         return f"{self.block.turn_id} {self._verdict} ({self._by}){': ' if shown else ''}{shown}"
 
     @property
@@ -66,7 +66,7 @@ class Reactions:
     additive: it replaces nothing, and nothing replaces it. `newest` is the seq of the last feedback.
     """
 
-    _given: list[FeedbackEntry] = field(default_factory=list[FeedbackEntry])
+    _entries: list[FeedbackEntry] = field(default_factory=list[FeedbackEntry])
     _users: dict[int, list[FeedbackEntry]] = field(default_factory=dict[int, list[FeedbackEntry]])
     _machines: dict[int, list[FeedbackEntry]] = field(
         default_factory=dict[int, list[FeedbackEntry]]
@@ -85,38 +85,40 @@ class Reactions:
         elif feedback.confidence is None or feedback.confidence >= MIN_CONFIDENCE:
             self._keep(self._machines, FeedbackEntry(block, feedback))
 
-    def _keep(self, by_turn: dict[int, list[FeedbackEntry]], given: FeedbackEntry) -> None:
-        by_turn.setdefault(given.block.turn, []).append(given)
-        self._given.append(given)
+    def _keep(self, by_turn: dict[int, list[FeedbackEntry]], entry: FeedbackEntry) -> None:
+        by_turn.setdefault(entry.block.turn, []).append(entry)
+        self._entries.append(entry)
 
     @property
     def user_reactions(self) -> dict[int, FeedbackEntry]:
         """The user's reactions in force, by turn."""
-        newest = {turn: given[-1] for turn, given in sorted(self._users.items())}
-        return {turn: one for turn, one in newest.items() if one.feedback.reaction is not None}
+        newest = {turn: entries[-1] for turn, entries in sorted(self._users.items())}
+        return {
+            turn: entry for turn, entry in newest.items() if entry.feedback.reaction is not None
+        }
 
     @property
     def machine_feedback(self) -> list[FeedbackEntry]:
         """The feedback of machines, in order."""
-        return [one for one in self._given if one.feedback.origin != "user"]
+        return [entry for entry in self._entries if entry.feedback.origin != "user"]
 
     def in_force_for(self, turn: int) -> list[FeedbackEntry]:
         """What is in force of one turn, in order."""
-        given = [*self._users.get(turn, ())[-1:], *self._machines.get(turn, ())]
-        return sorted(filter(self._counts, given), key=lambda one: one.block.seq)
+        entries = [*self._users.get(turn, ())[-1:], *self._machines.get(turn, ())]
+        return sorted(filter(self._counts, entries), key=lambda entry: entry.block.seq)
 
     def in_force_after(self, seq: int) -> list[FeedbackEntry]:
         """Return what is in force and was recorded after that place, by turn and in order."""
-        given = filter(self._counts, self._after(seq))
-        return sorted(given, key=lambda one: (one.block.turn, one.block.seq))
+        entries = filter(self._counts, self._after(seq))
+        return sorted(entries, key=lambda entry: (entry.block.turn, entry.block.seq))
 
-    def _counts(self, given: FeedbackEntry) -> bool:
-        if given.feedback.origin != "user":
+    def _counts(self, entry: FeedbackEntry) -> bool:
+        if entry.feedback.origin != "user":
             return True
-        return given.feedback.reaction is not None and given is self._users[given.block.turn][-1]
+        return entry.feedback.reaction is not None and entry is self._users[entry.block.turn][-1]
 
     def _after(self, seq: int) -> list[FeedbackEntry]:
-        return list(takewhile(lambda one: one.block.seq > seq, reversed(self._given)))
+        return list(takewhile(lambda entry: entry.block.seq > seq, reversed(self._entries)))
 
     @property
     def rate(self) -> float | None:
@@ -126,7 +128,7 @@ class Reactions:
     @property
     def satisfaction(self) -> Satisfaction:
         """How the user's reactions in force are spread."""
-        reactions = Counter(one.feedback.reaction for one in self.user_reactions.values())
+        reactions = Counter(entry.feedback.reaction for entry in self.user_reactions.values())
         return Satisfaction(
             ok=reactions["ok"], not_ok=reactions["not_ok"], neutral=reactions["neutral"]
         )
@@ -137,10 +139,10 @@ class Reactions:
         That the user took a reaction back is told only where it was recorded up to that place.
         """
         recent = self._after(seq)
-        turns = {one.block.turn for one in recent if one.feedback.origin == "user"}
-        changed = [one for turn in turns for one in _news(self._users[turn], seq)]
-        news = [*changed, *(one for one in recent if one.feedback.origin != "user")]
-        return [one.line() for one in sorted(news, key=lambda one: one.block.seq)]
+        turns = {entry.block.turn for entry in recent if entry.feedback.origin == "user"}
+        changed = [entry for turn in turns for entry in _news(self._users[turn], seq)]
+        news = [*changed, *(entry for entry in recent if entry.feedback.origin != "user")]
+        return [entry.line() for entry in sorted(news, key=lambda entry: entry.block.seq)]
 
 
 def fold(blocks: Iterable[Block]) -> Reactions:
@@ -151,15 +153,15 @@ def fold(blocks: Iterable[Block]) -> Reactions:
     return reactions
 
 
-def _news(given: Sequence[FeedbackEntry], seq: int) -> Iterator[FeedbackEntry]:
+def _news(entries: Sequence[FeedbackEntry], seq: int) -> Iterator[FeedbackEntry]:
     """The newest of what one user said of one turn, unless as much was known at that place."""
-    known = next((one for one in reversed(given) if one.block.seq <= seq), None)
-    newest = given[-1]
-    if newest.block.seq > seq and _in_force(newest) != _in_force(known):
+    before = next((entry for entry in reversed(entries) if entry.block.seq <= seq), None)
+    newest = entries[-1]
+    if newest.block.seq > seq and _in_force(newest) != _in_force(before):
         yield newest
 
 
-def _in_force(given: FeedbackEntry | None) -> tuple[Reaction, str] | None:
-    if given is None or given.feedback.reaction is None:
+def _in_force(entry: FeedbackEntry | None) -> tuple[Reaction, str] | None:
+    if entry is None or entry.feedback.reaction is None:
         return None
-    return given.feedback.reaction, given.feedback.text
+    return entry.feedback.reaction, entry.feedback.text

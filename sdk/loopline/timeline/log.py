@@ -393,8 +393,8 @@ def is_child_of(name: str, call_id: str) -> bool:
 
 def parent_name(name: str) -> str | None:
     """The conversation whose call began this one; None when it is no child run."""
-    found = _CHILD.fullmatch(name)
-    return None if found is None else found[1]
+    match = _CHILD.fullmatch(name)
+    return None if match is None else match[1]
 
 
 def child_depth(name: str) -> int:

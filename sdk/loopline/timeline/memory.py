@@ -59,7 +59,7 @@ class MemoryLog:
     ) -> None:
         self._clock = clock or SystemClock()
         self._limits = limits
-        self._kept: dict[ConversationKey, _StoredConversation] = {}
+        self._conversations: dict[ConversationKey, _StoredConversation] = {}
         self._running: dict[ConversationKey, asyncio.Lock] = {}
         self._terms: Counter[ConversationKey] = Counter()
         self._forgotten: dict[ConversationKey, datetime] = {}
@@ -79,37 +79,37 @@ class MemoryLog:
         sizes = [_size(entry.body) for entry in entries]
         check_append(entries, term=term, newest=self._terms[conversation])
         check_not_forgotten(conversation, self._forgotten.get(conversation))
-        if conversation not in self._kept:
-            self._kept[conversation] = _StoredConversation(
+        if conversation not in self._conversations:
+            self._conversations[conversation] = _StoredConversation(
                 uid=self._clock.new_id(), title=title_of(entries)
             )
-        kept = self._kept[conversation]
-        if not key or key not in kept.keys:
-            before = kept.size
+        stored = self._conversations[conversation]
+        if not key or key not in stored.keys:
+            before = stored.size
             check_room(conversation, entries, before, self._limits)
-            self._keep(kept, entries, sizes, term or 0)
-            kept.keys.add(key)
-            warn_if_nearly_full(conversation, before, kept.size, self._limits)
-        return kept.blocks[seen:]
+            self._keep(stored, entries, sizes, term or 0)
+            stored.keys.add(key)
+            warn_if_nearly_full(conversation, before, stored.size, self._limits)
+        return stored.blocks[seen:]
 
     def _keep(
-        self, kept: _StoredConversation, entries: Sequence[Entry], sizes: Sequence[int], term: int
+        self, stored: _StoredConversation, entries: Sequence[Entry], sizes: Sequence[int], term: int
     ) -> None:
-        kept.sizes += sizes
-        kept.bytes += sum(sizes)
+        stored.sizes += sizes
+        stored.bytes += sum(sizes)
         if any(entry.turn == NEW_TURN for entry in entries):
-            kept.turns += 1
+            stored.turns += 1
         now = self._clock.now()
         for entry in entries:
-            turn = entry.turn or kept.turns
+            turn = entry.turn or stored.turns
             kind = stored_type(entry.body)
-            kept.counts[turn, kind] += 1
-            kept.blocks.append(
+            stored.counts[turn, kind] += 1
+            stored.blocks.append(
                 Block(
-                    seq=len(kept.blocks) + 1,
+                    seq=len(stored.blocks) + 1,
                     turn=turn,
                     round=entry.round,
-                    n=kept.counts[turn, kind],
+                    n=stored.counts[turn, kind],
                     ts=now,
                     term=term,
                     body=entry.body,
@@ -128,16 +128,20 @@ class MemoryLog:
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
         """The blocks after `after`."""
-        kept = self._kept.get(conversation)
-        every = kept.blocks if kept else []
-        before = [every[seq - 1] for seq in sorted(set(also)) if 0 < seq <= min(after, len(every))]
-        found = every[after:]
+        stored = self._conversations.get(conversation)
+        all_blocks = stored.blocks if stored else []
+        before = [
+            all_blocks[seq - 1]
+            for seq in sorted(set(also))
+            if 0 < seq <= min(after, len(all_blocks))
+        ]
+        blocks = all_blocks[after:]
         if types:
-            found = [block for block in found if matches_types(block.type, types)]
+            blocks = [block for block in blocks if matches_types(block.type, types)]
         if turn is not None:
-            found = [block for block in found if block.turn == turn]
-        found = found[:limit]
-        return [*before, *(found if last is None else found[max(len(found) - last, 0) :])]
+            blocks = [block for block in blocks if block.turn == turn]
+        blocks = blocks[:limit]
+        return [*before, *(blocks if last is None else blocks[max(len(blocks) - last, 0) :])]
 
     @asynccontextmanager
     async def lease(
@@ -154,8 +158,8 @@ class MemoryLog:
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
         """What is known of the conversation."""
-        kept = self._kept.get(conversation)
-        return None if kept is None else _summary(conversation, kept)
+        stored = self._conversations.get(conversation)
+        return None if stored is None else _summary(conversation, stored)
 
     async def conversations(
         self,
@@ -168,29 +172,29 @@ class MemoryLog:
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
         """The conversations, the one active last first."""
-        found = [
-            _summary(c, kept)
-            for c, kept in self._kept.items()
+        summaries = [
+            _summary(c, stored)
+            for c, stored in self._conversations.items()
             if user in (None, c.user)
             and project in (None, c.project)
             and tenant in (None, c.tenant)
             and parent_name(c.name) is None
         ]
         if after is not None:
-            found = [summary for summary in found if summary.last_activity_at > after]
+            summaries = [summary for summary in summaries if summary.last_activity_at > after]
         if before is not None:
-            found = [summary for summary in found if summary.last_activity_at < before]
-        found.sort(key=lambda summary: summary.last_activity_at, reverse=True)
-        return found[:limit]
+            summaries = [summary for summary in summaries if summary.last_activity_at < before]
+        summaries.sort(key=lambda summary: summary.last_activity_at, reverse=True)
+        return summaries[:limit]
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
         """The conversations that may hold a turn which nobody ends."""
-        every = await self.conversations()
+        summaries = await self.conversations()
         return [
             summary
-            for summary in every
+            for summary in summaries
             if summary.conversation in self._running
-            and _last_ended(self._kept[summary.conversation]) < summary.turns
+            and _last_ended(self._conversations[summary.conversation]) < summary.turns
         ]
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
@@ -201,72 +205,76 @@ class MemoryLog:
         """Begin a conversation with blocks that were kept elsewhere."""
         sizes = [_size(block.body) for block in blocks]
         check_not_forgotten(conversation, self._forgotten.get(conversation))
-        if conversation in self._kept:
+        if conversation in self._conversations:
             raise ConflictError(
                 f"conversation {conversation.name!r} has begun already: take another name"
             )
         title = title_of([as_entry(block) for block in blocks])
-        kept = _StoredConversation(
+        stored = _StoredConversation(
             uid=self._clock.new_id(),
             title=title,
             blocks=list(blocks),
             sizes=sizes,
             bytes=sum(sizes),
         )
-        check_restored(conversation, kept.size, self._limits)
-        warn_if_nearly_full(conversation, ConversationSize(), kept.size, self._limits)
-        kept.turns = max(block.turn for block in blocks)
+        check_restored(conversation, stored.size, self._limits)
+        warn_if_nearly_full(conversation, ConversationSize(), stored.size, self._limits)
+        stored.turns = max(block.turn for block in blocks)
         for block in blocks:
-            kept.counts[block.turn, block.type] = block.n
-        self._kept[conversation] = kept
+            stored.counts[block.turn, block.type] = block.n
+        self._conversations[conversation] = stored
         newest = max(block.term for block in blocks)
         self._terms[conversation] = max(self._terms[conversation], newest)
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
         check_not_forgotten(conversation, self._forgotten.get(conversation))
-        kept = self._kept.get(conversation)
-        taken = fork in self._kept or fork in self._forgotten
-        check_fork(conversation, fork, seq=seq, head=len(kept.blocks) if kept else 0, taken=taken)
-        if kept is not None:
-            shown = kept.blocks[:seq]
-            self._kept[fork] = begun = _StoredConversation(
+        stored = self._conversations.get(conversation)
+        is_taken = fork in self._conversations or fork in self._forgotten
+        check_fork(
+            conversation, fork, seq=seq, head=len(stored.blocks) if stored else 0, taken=is_taken
+        )
+        if stored is not None:
+            shown = stored.blocks[:seq]
+            self._conversations[fork] = forked = _StoredConversation(
                 uid=self._clock.new_id(),
-                title=kept.title,
+                title=stored.title,
                 blocks=shown,
-                sizes=kept.sizes[:seq],
-                bytes=sum(kept.sizes[:seq]),
+                sizes=stored.sizes[:seq],
+                bytes=sum(stored.sizes[:seq]),
                 counts=Counter((block.turn, block.type) for block in shown),
                 turns=max(block.turn for block in shown),
-                shows=_shown(conversation, kept, seq),
+                shows=_shown(conversation, stored, seq),
             )
-            marks = [block.body for block in kept.blocks[seq:] if isinstance(block.body, Imported)]
-            entries = [Entry(body=mark, turn=begun.turns) for mark in marks]
-            self._keep(begun, entries, [_size(mark) for mark in marks], 0)
+            marks = [
+                block.body for block in stored.blocks[seq:] if isinstance(block.body, Imported)
+            ]
+            entries = [Entry(body=mark, turn=forked.turns) for mark in marks]
+            self._keep(forked, entries, [_size(mark) for mark in marks], 0)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good."""
-        if conversation not in self._kept:
+        if conversation not in self._conversations:
             return
         doomed, forks = self._doomed(conversation)
         check_forget(conversation, [] if cascade else [fork.name for fork in forks])
         now = self._clock.now()
-        for gone in doomed:
-            del self._kept[gone]
-            self._terms[gone] += 1
-            self._forgotten[gone] = now
+        for conversation_key in doomed:
+            del self._conversations[conversation_key]
+            self._terms[conversation_key] += 1
+            self._forgotten[conversation_key] = now
 
     def _doomed(
         self, conversation: ConversationKey
     ) -> tuple[list[ConversationKey], list[ConversationKey]]:
         """What goes with the conversation, itself included; and those of them that are forks."""
         doomed, forks = [conversation], list[ConversationKey]()
-        for gone in doomed:  # it grows on the way
-            for one, kept in self._kept.items():
-                is_child = replace(one, name=parent_name(one.name) or "") == gone
-                if one not in doomed and (is_child or gone in kept.shows):
-                    doomed.append(one)
-                    forks += [] if is_child else [one]
+        for origin in doomed:  # it grows on the way
+            for key, stored in self._conversations.items():
+                is_child = replace(key, name=parent_name(key.name) or "") == origin
+                if key not in doomed and (is_child or origin in stored.shows):
+                    doomed.append(key)
+                    forks += [] if is_child else [key]
         return doomed, forks
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
@@ -288,30 +296,30 @@ def _size(body: Body) -> int:
 
 
 def _shown(
-    conversation: ConversationKey, kept: _StoredConversation, seq: int
+    conversation: ConversationKey, stored: _StoredConversation, seq: int
 ) -> dict[ConversationKey, int]:
     """Of whom a fork shows blocks, up to which place; each begins where the one before ends."""
     shown = dict[ConversationKey, int]()
     before = 0
-    for owner, last in [*kept.shows.items(), (conversation, len(kept.blocks))]:
+    for owner, last in [*stored.shows.items(), (conversation, len(stored.blocks))]:
         if before < min(last, seq):
             shown[owner] = before = min(last, seq)
     return shown
 
 
-def _last_ended(kept: _StoredConversation) -> int:
+def _last_ended(stored: _StoredConversation) -> int:
     """The number of the turn that ended last, 0 when none has."""
-    ended = (block.turn for block in reversed(kept.blocks) if block.type == "react.exit")
-    return next(ended, 0)
+    turns = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
+    return next(turns, 0)
 
 
-def _summary(conversation: ConversationKey, kept: _StoredConversation) -> ConversationSummary:
+def _summary(conversation: ConversationKey, stored: _StoredConversation) -> ConversationSummary:
     return ConversationSummary(
         conversation=conversation,
-        uid=kept.uid,
-        head=len(kept.blocks),
-        turns=kept.turns,
-        title=kept.title,
-        started_at=kept.blocks[0].ts,
-        last_activity_at=kept.blocks[-1].ts,
+        uid=stored.uid,
+        head=len(stored.blocks),
+        turns=stored.turns,
+        title=stored.title,
+        started_at=stored.blocks[0].ts,
+        last_activity_at=stored.blocks[-1].ts,
     )

@@ -87,8 +87,8 @@ class PlanSnapshot:
     @property
     def is_new(self) -> bool:
         """Whether this is the plan as it was begun, before any change."""
-        begun = (self.created_ts, self.origin_turn_id) == (self.last_ts, self.last_turn_id)
-        return begun and not self.step_status and self.open
+        is_first = (self.created_ts, self.origin_turn_id) == (self.last_ts, self.last_turn_id)
+        return is_first and not self.step_status and self.open
 
     def line(self, number: int, width: int | None = None) -> str:
         """Return step `number` with its mark, in one line of its first `width` characters."""
@@ -144,7 +144,7 @@ class Plans:
 
     latest: dict[str, PlanSnapshot] = field(default_factory=dict[str, PlanSnapshot])
     started: int = 0
-    _ended: dict[str, None] = field(default_factory=dict[str, None])
+    _ended_ids: dict[str, None] = field(default_factory=dict[str, None])
 
     def take(self, snapshot: PlanSnapshot) -> None:
         """Fold one more snapshot in."""
@@ -152,33 +152,33 @@ class Plans:
         if self.latest.pop(plan_id, None) is None and snapshot.is_new:
             self.started += 1
         self.latest[plan_id] = snapshot
-        self._ended.pop(plan_id, None)
+        self._ended_ids.pop(plan_id, None)
         if not snapshot.open:
-            self._ended[plan_id] = None
+            self._ended_ids[plan_id] = None
         self._forget()
 
     def _forget(self) -> None:
         """Drop the open and the ended plan changed longest ago, where there are too many."""
-        if len(self._ended) > ENDED_LIMIT:
-            oldest = next(iter(self._ended))
-            del self._ended[oldest], self.latest[oldest]
-        if len(self.latest) - len(self._ended) > OPEN_LIMIT:
-            del self.latest[next(name for name in self.latest if name not in self._ended)]
+        if len(self._ended_ids) > ENDED_LIMIT:
+            oldest = next(iter(self._ended_ids))
+            del self._ended_ids[oldest], self.latest[oldest]
+        if len(self.latest) - len(self._ended_ids) > OPEN_LIMIT:
+            del self.latest[next(name for name in self.latest if name not in self._ended_ids)]
 
     @property
-    def open(self) -> list[PlanSnapshot]:
+    def open_plans(self) -> list[PlanSnapshot]:
         """The open plans, the one changed last at the end."""
-        return [plan for name, plan in self.latest.items() if name not in self._ended]
+        return [plan for name, plan in self.latest.items() if name not in self._ended_ids]
 
     @property
-    def ended(self) -> list[PlanSnapshot]:
+    def closed_plans(self) -> list[PlanSnapshot]:
         """The plans that ended, the one that ended last at the end."""
-        return [self.latest[name] for name in self._ended]
+        return [self.latest[name] for name in self._ended_ids]
 
     @property
     def current(self) -> PlanSnapshot | None:
         """The open plan that acknowledgements go to."""
-        return next((plan for plan in reversed(self.open) if plan.current), None)
+        return next((plan for plan in reversed(self.open_plans) if plan.current), None)
 
 
 def fold(snapshots: Iterable[PlanSnapshot]) -> Plans:
@@ -219,7 +219,7 @@ def replace_with(
     Raises:
         ToolError: no open plan has that id, or there are no steps.
     """
-    begun = _new_snapshot(new_id, steps, moment)
+    replacement = _new_snapshot(new_id, steps, moment)
     retired = replace(
         _open_plan(plans, plan_id),
         current=False,
@@ -229,8 +229,8 @@ def replace_with(
         superseded_turn_id=moment.turn_id,
         superseded_by_plan_id=new_id,
     )
-    others = [plan for plan in _demote(plans, moment) if plan.plan_id != plan_id]
-    return [retired, *others, begun]
+    demoted = [plan for plan in _demote(plans, moment) if plan.plan_id != plan_id]
+    return [retired, *demoted, replacement]
 
 
 def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
@@ -298,8 +298,8 @@ def split_marks(text: str, steps: int) -> tuple[str, str]:
 
 def may_lead(line: str) -> bool:
     """Whether the beginning of a line may become one that `split_marks` takes off."""
-    begun = line.strip()
-    return not begun or begun[0] in "".join(_STATUSES) or begun[0] in "-*•"
+    start = line.strip()
+    return not start or start[0] in "".join(_STATUSES) or start[0] in "-*•"
 
 
 def _leads(line: str, steps: int) -> bool:
@@ -314,14 +314,14 @@ def history(plans: Plans, limit: int | None = None) -> str:
     room for those of all. Plans that have no room are counted, with the ref that lists them.
     """
     current = plans.current
-    earlier = [plan for plan in reversed(plans.open) if plan is not current]
-    earlier += reversed(plans.ended)
+    earlier = [plan for plan in reversed(plans.open_plans) if plan is not current]
+    earlier += reversed(plans.closed_plans)
     entries = [_with_steps(plan) if plan.open else plan_line(plan) for plan in earlier]
     if fitting(entries, limit) != entries:
         entries = fitting([plan_line(plan) for plan in earlier], limit)
-    more = plans.started - len(entries) - (current is not None)
-    rest = [f"{more} more plans: {LISTED}"] if more > 0 else []
-    return "\n".join(["[EARLIER PLANS]", *entries, *rest]) if entries or rest else ""
+    remaining = plans.started - len(entries) - (current is not None)
+    footer = [f"{remaining} more plans: {LISTED}"] if remaining > 0 else []
+    return "\n".join(["[EARLIER PLANS]", *entries, *footer]) if entries or footer else ""
 
 
 def plan_line(plan: PlanSnapshot) -> str:
@@ -367,7 +367,7 @@ def _demote(plans: Plans, moment: Moment) -> list[PlanSnapshot]:
 def _open_plan(plans: Plans, plan_id: str) -> PlanSnapshot:
     plan = plans.latest.get(plan_id)
     if plan is None or not plan.open:
-        ids = [plan.plan_id for plan in plans.open[-NAMED_LIMIT:]]
+        ids = [plan.plan_id for plan in plans.open_plans[-NAMED_LIMIT:]]
         state = "there is no such plan" if plan is None else f"that plan is {plan.status}"
         raise ToolError(f"plan_id={plan_id!r}: {state}; open plans: {ids or 'none'}")
     return plan

@@ -121,15 +121,17 @@ class Recorder:
 
     async def newest_steer_after(self, seq: int) -> int:
         """The seq of the newest steer after that place which nobody has folded yet; else that place."""
-        after, wanted = max(self.timeline.seq, seq), ["user.steer", "user.stop"]
-        found = await self._log.read(self.conversation, after=after, types=wanted)
-        self._look_for_stop(found)
-        return found[-1].seq if found else seq
+        after, types = max(self.timeline.seq, seq), ["user.steer", "user.stop"]
+        blocks = await self._log.read(self.conversation, after=after, types=types)
+        self._look_for_stop(blocks)
+        return blocks[-1].seq if blocks else seq
 
     def _look_for_stop(self, blocks: Sequence[Block]) -> None:
         """End the turn, if the user wants that."""
         stops = [
-            one for one in blocks if isinstance(one.body, UserStop) and one.turn == self.number
+            block
+            for block in blocks
+            if isinstance(block.body, UserStop) and block.turn == self.number
         ]
         if stops and self.on_stop is not None:
             self.on_stop()
@@ -161,8 +163,8 @@ class Recorder:
         if self.turn.exit is not None:
             raise LooplineError(f"{turn_id(self.number)} is over: nothing more is recorded in it")
         bodies = make(self.timeline)
-        said = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
-        entries = [*self._heading(), *said]
+        new = [Entry(body=body, turn=self.number, round=self.round) for body in bodies]
+        entries = [*self._heading(), *new]
         if not entries:
             return []
         try:
@@ -173,13 +175,13 @@ class Recorder:
             await wait_until_done(asyncio.ensure_future(self._read_on()))
             raise
         self._take(blocks)
-        return blocks[len(blocks) - len(said) :]
+        return blocks[len(blocks) - len(new) :]
 
     def _heading(self) -> list[Entry]:
-        known = self.turn.header
-        if self.header is None or self.header == known:
+        recorded = self.turn.header
+        if self.header is None or self.header == recorded:
             return []
-        foreword = self.foreword if known is None else ()
+        foreword = self.foreword if recorded is None else ()
         return [Entry(body=body, turn=self.number) for body in (self.header, *foreword)]
 
     async def _read_on(self) -> None:

@@ -51,14 +51,14 @@ class CostSummary:
     @classmethod
     def of(cls, requests: Iterable[RequestCost]) -> CostSummary:
         """Their sum."""
-        every = list(requests)
-        costs = [one.cost for one in every if one.cost is not None]
+        request_list = list(requests)
+        costs = [one.cost for one in request_list if one.cost is not None]
         return cls(
-            requests=len(every),
-            usage=sum((one.usage for one in every), Usage()),
+            requests=len(request_list),
+            usage=sum((one.usage for one in request_list), Usage()),
             cost=sum(costs) if costs else None,
-            unknown=len(every) - len(costs),
-            estimated=sum(one.estimated for one in every),
+            unknown=len(request_list) - len(costs),
+            estimated=sum(one.estimated for one in request_list),
         )
 
 
@@ -80,8 +80,8 @@ def request_cost(block: Block) -> RequestCost | None:
         case ToolsSelected(model=model, usage=usage, cost=cost):
             return _priced(block, "selection", model, usage, cost)
         case RangeSummary(model=model, usage=usage, cost=cost):
-            asked = model or usage != Usage()
-            return _priced(block, "summary", model, usage, cost) if asked else None
+            requested = model or usage != Usage()
+            return _priced(block, "summary", model, usage, cost) if requested else None
         case RunChild(usage=usage, cost=cost):
             return RequestCost(block=block, purpose="child", model="", usage=usage, cost=cost)
 

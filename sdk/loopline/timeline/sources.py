@@ -154,7 +154,7 @@ def _tracks(name: str) -> bool:
 
 def _escaped(text: str) -> str:
     """The text in printable ASCII, its escapes in upper case and only where they are needed."""
-    ascii_only = _UNPRINTED.sub(lambda found: _percent(found[0]), text)
+    ascii_only = _UNPRINTED.sub(lambda match: _percent(match[0]), text)
     return _ESCAPE.sub(_unescaped, ascii_only)
 
 
@@ -171,10 +171,10 @@ def _walked(path: str) -> str:
     """The path without `.` and `..`, as RFC 3986 (5.2.4) removes them."""
     if "/." not in path:
         return path
-    kept = list[str]()
+    segments = list[str]()
     for segment in path.split("/")[1:]:
         if segment == "..":
-            kept[-1:] = []
+            segments[-1:] = []
         elif segment != ".":
-            kept.append(segment)
-    return "".join(f"/{segment}" for segment in kept)
+            segments.append(segment)
+    return "".join(f"/{segment}" for segment in segments)

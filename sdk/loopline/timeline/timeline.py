@@ -75,11 +75,11 @@ class _Names:
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
     newest: dict[tuple[str, str], Block] = field(default_factory=dict[tuple[str, str], Block])
     plans: dict[str, Block] = field(default_factory=dict[str, Block])
-    taken: int = 0
+    block_count: int = 0
 
     def extend(self, blocks: Sequence[Block]) -> None:
         """Take in those of a timeline's blocks that came since."""
-        for block in blocks[self.taken :]:
+        for block in blocks[self.block_count :]:
             turn_id, kind = block.turn_id, block.type
             self.blocks[f"ar:{turn_id}.{kind}.{block.n}"] = block
             self.newest[turn_id, kind] = block
@@ -93,7 +93,7 @@ class _Names:
                     self.blocks.setdefault(block.ref, block)  # the first of a name keeps it
                 case Plan(snapshot=snapshot):
                     self.plans[snapshot.plan_id] = block
-        self.taken = len(blocks)
+        self.block_count = len(blocks)
 
 
 class Timeline:
@@ -128,11 +128,11 @@ class Timeline:
         self._started: dict[int, Turn] = {}
         self._folds: dict[str, object] = {}
         self._names = _Names()
-        given = list(blocks)
-        for block in given[: _count(given, self.base.covers)]:
+        block_list = list(blocks)
+        for block in block_list[: _count(block_list, self.base.covers)]:
             self._restore(block)
         self.plans.started = started_plans(self.base.plans, self.blocks)
-        self.extend(given)
+        self.extend(block_list)
 
     @property
     def seq(self) -> int:
@@ -166,8 +166,8 @@ class Timeline:
 
         Whoever asks extends it; like everything here it could be made again.
         """
-        found = self._folds.get(name)
-        fold = found if isinstance(found, kind) else make()
+        existing = self._folds.get(name)
+        fold = existing if isinstance(existing, kind) else make()
         self._folds[name] = fold
         return fold
 
@@ -190,14 +190,14 @@ class Timeline:
     @property
     def queued(self) -> list[Turn]:
         """The turns that a user asked for and no runner has begun, oldest first."""
-        prompts = [one for one in self.pending.values() if isinstance(one.body, UserPrompt)]
+        prompts = [block for block in self.pending.values() if isinstance(block.body, UserPrompt)]
         turns = [self.turn(prompt.turn) for prompt in prompts]
         return [turn for turn in turns if not turn.header and not turn.exit]
 
     def prompts_after(self, turn: int) -> list[str]:
         """The refs of prompts that wait for turns of their own after that turn, oldest first."""
-        later = [one for one in self.queued if one.number > turn]
-        return [one.prompt.ref for one in later if one.prompt is not None]
+        later = [turn_state for turn_state in self.queued if turn_state.number > turn]
+        return [turn_state.prompt.ref for turn_state in later if turn_state.prompt is not None]
 
     def has_full_turn(self, number: int) -> bool:
         """Whether every block of that turn is here, save some that a user may have said before it began."""
@@ -238,8 +238,8 @@ class Timeline:
             case CallRef(turn_id=turn_id, call_id=call_id, part=part):
                 return names.blocks.get(f"tc:{turn_id}.{call_id}.{part}")
             case ArtifactRef(turn_id=turn_id, name=name, version=version):
-                kept = version or self.artifacts.get((turn_number(turn_id), name), 0)
-                named = ArtifactRef(turn_id=turn_id, name=name, version=kept)
+                newest = version or self.artifacts.get((turn_number(turn_id), name), 0)
+                named = ArtifactRef(turn_id=turn_id, name=name, version=newest)
                 return names.blocks.get(str(named))
             case FileRef(turn_id=turn_id, area=area, path=path, version=None):
                 return names.blocks.get(str(FileRef(turn_id=turn_id, area=area, path=path)))
@@ -290,7 +290,9 @@ class Timeline:
             if turn.inert and turn.header is None and turn.prompt is not None:
                 self.recalled.add(turn.prompt.seq)
                 self.pending.pop(turn.prompt.seq, None)
-        trusted = [one for one in self.knowledge if repository_action(one.repository) in confirmed]
+        trusted = [
+            commit for commit in self.knowledge if repository_action(commit.repository) in confirmed
+        ]
         self.knowledge[:] = trusted
 
     def _fold_input(self, block: Block, body: TakenBody) -> None:
@@ -299,24 +301,24 @@ class Timeline:
                 if self.pending.pop(said, None) is not None:
                     self.recalled.add(said)
             case RoundStart() as begun:
-                taken = [self.pending.pop(seq, None) for seq in begun.takes]
-                if any(one is not None and isinstance(one.body, UserSteer) for one in taken):
+                inputs = [self.pending.pop(seq, None) for seq in begun.takes]
+                if any(taken is not None and isinstance(taken.body, UserSteer) for taken in inputs):
                     self.turn(block.turn).steered_at_round = self.turn(block.turn).rounds
                 if begun.model:
                     self._fold_round(block, begun)
             case UserPrompt() | UserFollowup() | UserSteer():
                 self.pending[block.seq] = block
 
-    def _fold_round(self, block: Block, begun: RoundStart) -> None:
+    def _fold_round(self, block: Block, start: RoundStart) -> None:
         self.last_request = block
-        if begun.shows == "context":
-            self.last_round = begun
-        if begun.system:
-            self.known_texts.add(begun.system_sha256)
-            self.system_texts[begun.system_sha256] = begun.system
-        if begun.tools:
-            self.known_texts.add(begun.tools_sha256)
-            self.tool_texts[begun.tools_sha256] = begun.tools
+        if start.shows == "context":
+            self.last_round = start
+        if start.system:
+            self.known_texts.add(start.system_sha256)
+            self.system_texts[start.system_sha256] = start.system
+        if start.tools:
+            self.known_texts.add(start.tools_sha256)
+            self.tool_texts[start.tools_sha256] = start.tools
 
     def _keep(self, block: Block, body: SourceAdded | TextKept | ArtifactKept) -> None:
         match body:

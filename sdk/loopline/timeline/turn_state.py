@@ -201,8 +201,12 @@ class Turn:
             case ToolStarted(call_id=call_id):
                 self.started[call_id] = body
             case ToolPending(call_id=call_id):
-                asked = {**self.pending, call_id: body}
-                self.pending = {one: asked[one] for one in self.open_calls if one in asked}
+                pending = {**self.pending, call_id: body}
+                self.pending = {
+                    pending_id: pending[pending_id]
+                    for pending_id in self.open_calls
+                    if pending_id in pending
+                }
                 self.answers.pop(call_id, None)  # given to what it asked before
             case UserAnswer(call_id=call_id):
                 self.answers.setdefault(call_id, body)
@@ -240,7 +244,14 @@ class Turn:
         if self.open_calls or not self.batches:
             return None
         calls = [call.call_id for call in self.batches[-1].calls]
-        return next((self.tool_answers[one] for one in calls if one in self.tool_answers), None)
+        return next(
+            (
+                self.tool_answers[answered_id]
+                for answered_id in calls
+                if answered_id in self.tool_answers
+            ),
+            None,
+        )
 
     @property
     def rounds(self) -> int:
@@ -254,8 +265,8 @@ class Turn:
 
 def _digest(call: ToolCalled) -> str:
     """Digest the tool and the arguments of a call, in whatever order these are named."""
-    said = dumps([call.tool, call.arguments], sort_keys=True)
-    return sha256(said.encode()).hexdigest()
+    text = dumps([call.tool, call.arguments], sort_keys=True)
+    return sha256(text.encode()).hexdigest()
 
 
 T_co = TypeVar("T_co", covariant=True, default=None)

@@ -71,10 +71,15 @@ class Verification:
     @property
     def counts(self) -> dict[Support, int]:
         """How many of the cited sentences have each kind of support."""
-        found: dict[Support, int] = {"supported": 0, "weak": 0, "unsupported": 0, "no text kept": 0}
+        counts: dict[Support, int] = {
+            "supported": 0,
+            "weak": 0,
+            "unsupported": 0,
+            "no text kept": 0,
+        }
         for sentence in self.cited:
-            found[sentence.together.support] += 1
-        return found
+            counts[sentence.together.support] += 1
+        return counts
 
 
 def verify(answer: str, sources: Mapping[int, Source]) -> Verification:
@@ -92,10 +97,14 @@ def verify(answer: str, sources: Mapping[int, Source]) -> Verification:
     sentences = [*_sentences(answer, newest)]
     named = dict.fromkeys(sid for sentence in sentences for sid in sentence.sids)
     texts = {sid: _Text.of(sources[sid].text) for sid in named if sid in sources}
-    compared = [(one, _compare(one, texts)) for one in sentences]
+    compared = [(sentence, _compare(sentence, texts)) for sentence in sentences]
     return Verification(
         cited=tuple(result for _, result in compared if result.sids),
-        uncited=tuple(one.text for one, result in compared if not result.sids and not one.heading),
+        uncited=tuple(
+            sentence.text
+            for sentence, result in compared
+            if not result.sids and not sentence.heading
+        ),
         unknown=tuple(sid for sid in named if sid not in sources),
     )
 
@@ -159,14 +168,14 @@ def _counts(bare: str, dot: int) -> bool:
 
 def _owner(token: Citation, spans: Sequence[tuple[int, int]], bare: str) -> int:
     """The sentence in whose span the token is; at its beginning and on its line, the one before."""
-    place = bisect_right(spans, (token.start, len(bare))) - 1
-    if place < 0:
+    index = bisect_right(spans, (token.start, len(bare))) - 1
+    if index < 0:
         return 0
-    start, end = spans[place]
+    start, end = spans[index]
     led = bare[start : token.start]
-    if place > 0 and token.start < end and not led.strip() and "\n" not in led:
-        return place - 1
-    return place
+    if index > 0 and token.start < end and not led.strip() and "\n" not in led:
+        return index - 1
+    return index
 
 
 def _compare(sentence: _Sentence, texts: Mapping[int, _Text]) -> CitedSentence:
@@ -181,13 +190,13 @@ def _compare(sentence: _Sentence, texts: Mapping[int, _Text]) -> CitedSentence:
 
 
 def _overlap(sentence: _Text, texts: Sequence[_Text]) -> Overlap:
-    content = {_stem(word) for word in sentence.words if _is_content(word)}
-    there = {_stem(word) for text in texts for word in text.words}
-    share = len(content & there) / len(content) if content else 0.0
+    content = {_stem(term) for term in sentence.words if _is_content(term)}
+    terms = {_stem(term) for text in texts for term in text.words}
+    share = len(content & terms) / len(content) if content else 0.0
     run = max((_longest_run(sentence.words, text.words) for text in texts), default=0)
     numbers = frozenset[str]().union(*(text.numbers for text in texts))
     missing = tuple(sorted(sentence.numbers - numbers))
-    support = _support(share, run, missing) if there else "no text kept"
+    support = _support(share, run, missing) if terms else "no text kept"
     return Overlap(share=share, run=run, missing_numbers=missing, support=support)
 
 
@@ -198,14 +207,16 @@ def _support(share: float, run: int, missing: Sequence[str]) -> Support:
 
 
 def _longest_run(sentence: Sequence[str], text: Iterable[str]) -> int:
-    places = dict[str, list[int]]()
-    for place, word in enumerate(sentence):
-        places.setdefault(word, []).append(place)
+    positions = dict[str, list[int]]()
+    for position, term in enumerate(sentence):
+        positions.setdefault(term, []).append(position)
     longest, before = 0, dict[int, int]()
-    for word in text:
-        here = {place: before.get(place - 1, 0) + 1 for place in places.get(word, [])}
-        longest = max(longest, max(here.values(), default=0))
-        before = here
+    for term in text:
+        lengths = {
+            position: before.get(position - 1, 0) + 1 for position in positions.get(term, [])
+        }
+        longest = max(longest, max(lengths.values(), default=0))
+        before = lengths
     return longest
 
 
@@ -220,11 +231,11 @@ def _numbers(text: str) -> Iterator[str]:
         yield match[0].replace(",", "")
 
 
-def _is_content(word: str) -> bool:
-    has_digit = any(char.isdigit() for char in word)
-    return has_digit or (len(word) >= 3 and not _COMMON.fullmatch(word))
+def _is_content(term: str) -> bool:
+    has_digit = any(char.isdigit() for char in term)
+    return has_digit or (len(term) >= 3 and not _COMMON.fullmatch(term))
 
 
-def _stem(word: str) -> str:
-    bare = word.removesuffix("'s")
+def _stem(term: str) -> str:
+    bare = term.removesuffix("'s")
     return bare[:-1] if len(bare) > 3 and bare.endswith("s") and not bare.endswith("ss") else bare
