@@ -23,7 +23,7 @@ from loopline.timeline import Block, Projection, UserAttachment, attachments
 
 _PATCH = 28
 _PATCH_TOKENS = 2
-_LEAST, _MOST = 300, 4_800
+_MIN_TOKENS, _MAX_TOKENS = 300, 4_800
 _PAGE_TOKENS = 3_000
 """The least that a page is estimated at, for its text may not be known."""
 
@@ -56,7 +56,7 @@ def tokens_of(file: UserAttachment, allowed: AttachmentSupport) -> int:
     """Return what an image or a PDF costs a model that gets it, in tokens."""
     if attachments.is_image(file):
         patches = -(-file.width // _PATCH) * -(-file.height // _PATCH)
-        return min(max(patches * _PATCH_TOKENS, _LEAST), _MOST)
+        return min(max(patches * _PATCH_TOKENS, _MIN_TOKENS), _MAX_TOKENS)
     by_text = estimate(file.text) + file.pages * allowed.page_tokens
     return max(by_text, file.pages * _PAGE_TOKENS)
 
@@ -73,7 +73,7 @@ def show_file(
         name=file.name,
         mime=file.mime,
         sha256=file.sha256,
-        text="\n".join([line, *_notes(block, file, window, reason)]),
+        text="\n".join([line, *_explanation(block, file, window, reason)]),
         tokens=tokens_of(file, window.carrying) if is_given else 0,
         data=file.data if is_given else "",
     )
@@ -87,22 +87,24 @@ def is_shown_in_full(file: UserAttachment, attached: Attached) -> bool:
     )
 
 
-def _notes(block: Block, file: UserAttachment, window: Projection, why: str) -> Iterator[str]:
+def _explanation(
+    block: Block, file: UserAttachment, window: Projection, reason: str
+) -> Iterator[str]:
     """Yield why the model does not get the file, and its text."""
     if not is_image_or_pdf(file):
         named = "Not shown: files of this type are only named."
-        yield _clipped(block, file.text, window) if file.text else named
+        yield _text(block, file.text, window) if file.text else named
     elif _is_old(block, file, window):
         again = "react.read gives its text." if file.text else "It can be attached again."
-        yield f"Not shown any more: {why}. {again}"
-    elif why and file.text:
-        yield f"Not shown itself: {why}. Its text:"
-        yield _clipped(block, file.text, window)
-    elif why:
-        yield f"Not shown: {why}."
+        yield f"Not shown any more: {reason}. {again}"
+    elif reason and file.text:
+        yield f"Not shown itself: {reason}. Its text:"
+        yield _text(block, file.text, window)
+    elif reason:
+        yield f"Not shown: {reason}."
 
 
-def _clipped(block: Block, text: str, window: Projection) -> str:
+def _text(block: Block, text: str, window: Projection) -> str:
     limit = min(window.result_limit, window.text_limit or window.result_limit)
     if block.turn < window.old_before:
         return escape_frame(truncation.old_text(text, block.ref, min(limit, truncation.TEXT_LIMIT)))
@@ -121,56 +123,37 @@ def _why_not(block: Block, file: UserAttachment, window: Projection, load: FileL
         return "it came some turns ago, or room was needed"
     if not is_image_or_pdf(file):
         return ""
-    allowed = window.carrying
-    against = _against_image if attachments.is_image(file) else _against_pdf
-    objections = [*against(file, allowed, load), *_against_any(file, allowed, load)]
-    return next((words for holds, words in objections if holds), "")
+    objections = _objections(file, window.carrying, load)
+    return next((reason for holds, reason in objections if holds), "")
 
 
-_Against = list[tuple[bool, str]]
-"""What may speak against giving a file, and whether it does."""
-
-
-def _against_image(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> _Against:
-    with_it = load.plus(file)
-    side = allowed.crowd_pixels if with_it.images > allowed.crowd else allowed.pixels
-    return [
+def _objections(
+    file: UserAttachment, allowed: AttachmentSupport, load: FileLoad
+) -> list[tuple[bool, str]]:
+    """Return what may speak against giving the file, each with whether it does."""
+    after, tokens = load.plus(file), tokens_of(file, allowed)
+    side = allowed.crowd_pixels if after.images > allowed.crowd else allowed.pixels
+    crowded = f"with so many images each has at most {side} pixels a side"
+    too_large = crowded if side < allowed.pixels else f"an image has at most {side} pixels a side"
+    image = [
         (not allowed.images, "this model is given no images"),
         (file.mime not in allowed.image_types, f"this model takes no {one_line(file.mime)}"),
         (file.moves and not allowed.moving, "this model takes only images that do not move"),
-        (with_it.images > allowed.images, f"a request has at most {allowed.images} images"),
-        (
-            with_it.pixels > side,
-            f"with so many images each has at most {side} pixels a side"
-            if side < allowed.pixels
-            else f"an image has at most {side} pixels a side",
-        ),
+        (after.images > allowed.images, f"a request has at most {allowed.images} images"),
+        (after.pixels > side, too_large),
         (len(file.data) > allowed.image_bytes, _too_large("an image", allowed.image_bytes)),
     ]
-
-
-def _against_pdf(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> _Against:
-    return [
+    pdf = [
         (not allowed.pages, "this model is given no PDFs"),
-        (
-            load.plus(file).pages > allowed.pages,
-            f"the PDFs of a request have at most {allowed.pages} pages",
-        ),
+        (after.pages > allowed.pages, f"the PDFs of a request have at most {allowed.pages} pages"),
         (len(file.data) > allowed.pdf_bytes, _too_large("a PDF", allowed.pdf_bytes)),
     ]
-
-
-def _against_any(file: UserAttachment, allowed: AttachmentSupport, load: FileLoad) -> _Against:
-    tokens = tokens_of(file, allowed)
+    too_many = _too_large("all files of a request", allowed.request_bytes)
+    no_room = f"it would cost about {tokens} tokens, and there is room for {allowed.tokens}"
     return [
-        (
-            load.plus(file).size > allowed.request_bytes,
-            _too_large("all files of a request", allowed.request_bytes),
-        ),
-        (
-            tokens > allowed.tokens,
-            f"it would cost about {tokens} tokens, and there is room for {allowed.tokens}",
-        ),
+        *(image if attachments.is_image(file) else pdf),
+        (after.size > allowed.request_bytes, too_many),
+        (tokens > allowed.tokens, no_room),
     ]
 
 

@@ -72,40 +72,23 @@ class ModelRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
-    """A rendering as it stood before a round took its input."""
-
-    stable: int
-    sha256: str
-    marked: frozenset[int]
-
-
 def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
     """Yield the request of every round that asked a model, in order."""
     views: dict[str, View] = {}
     for index, block in enumerate(timeline.blocks):
-        match block.body:
-            case RoundStart(model=model) as begun if model:
-                if begun.protocol not in views:
-                    views[begun.protocol] = View(protocol_named(begun.protocol))
-                view = views[begun.protocol]
-                view.extend(timeline.blocks[_at(timeline, view.seq) : index])
-                stable = (
-                    view.under(begun.window)
-                    if opens_epoch(block) and begun.window
-                    else view.rendering
-                )
-                before = _Before(
-                    len(stable.messages), stable.sha256, frozenset(stable.named_sources)
-                )
-                view.extend([block])
-                if begun.shows == "trace":
-                    yield _traced(timeline, block, begun, index)
-                else:
-                    yield _request(timeline, block, begun, view, before)
-            case _:
-                pass
+        start = block.body
+        if not isinstance(start, RoundStart) or not start.model:
+            continue
+        if start.protocol not in views:
+            views[start.protocol] = View(protocol_named(start.protocol))
+        view = views[start.protocol]
+        seen = len(timeline.blocks) - len(timeline.after(view.seq))
+        view.extend(timeline.blocks[seen:index])
+        if start.shows == "trace":
+            before = [other for other in timeline.blocks[:index] if other.turn == block.turn]
+            yield _traced(timeline, block, start, before)
+        else:
+            yield _request(timeline, block, start, view)
 
 
 def request_of_round(timeline: Timeline, turn: int, number: int | None) -> ModelRequest:
@@ -139,13 +122,12 @@ def tools_text(specs: Sequence[ToolSpec]) -> str:
     )
 
 
-def _at(timeline: Timeline, seq: int) -> int:
-    return len(timeline.blocks) - len(timeline.after(seq))
-
-
-def _request(
-    timeline: Timeline, block: Block, start: RoundStart, view: View, before: _Before
-) -> ModelRequest:
+def _request(timeline: Timeline, block: Block, start: RoundStart, view: View) -> ModelRequest:
+    """Return the request of a round, and take the round's block into the view."""
+    stable = view.under(start.window) if opens_epoch(block) and start.window else view.rendering
+    # The view may go on with this very rendering, so what was stable is read off it first.
+    count, digest, marked = len(stable.messages), stable.sha256, frozenset(stable.named_sources)
+    view.extend([block])
     system = timeline.system_texts.get(start.system_sha256)
     tools = timeline.tool_texts.get(start.tools_sha256)
     return ModelRequest(
@@ -155,19 +137,18 @@ def _request(
         tools=(tools or "") if start.protocol == NATIVE else "",
         messages=tuple(view.messages),
         refs=tuple(view.rendering.refs),
-        stable=before.stable,
-        stable_sha256=before.sha256,
-        marked=before.marked,
+        stable=count,
+        stable_sha256=digest,
+        marked=marked,
         feedback_until=view.window.feedback,
-        inexact=_inexact(start, before.sha256, has_texts=system is not None and tools is not None),
+        inexact=_inexact(start, digest, has_texts=system is not None and tools is not None),
     )
 
 
-def _traced(timeline: Timeline, block: Block, start: RoundStart, index: int) -> ModelRequest:
+def _traced(
+    timeline: Timeline, block: Block, start: RoundStart, before: Sequence[Block]
+) -> ModelRequest:
     """Return the request for an answer that was written from the trace of its turn."""
-    before = [
-        block_before for block_before in timeline.blocks[:index] if block_before.turn == block.turn
-    ]
     window = start.window or Projection(result_limit=TRACE_LIMIT)
     messages = tuple(trace(before, window))
     system = timeline.system_texts.get(start.system_sha256)
@@ -221,7 +202,7 @@ def _part(kind: PartKind, text: str, ref: str = "") -> Part:
 
 
 OWN_LINES = 2
-"""Of a tail the lines that are its round's own: number and time."""
+"""The first lines of a tail, its round's number and time, which are not compared."""
 
 ReplayedPart: TypeAlias = Literal["renderer", "system", "tools", "messages", "tail"]
 

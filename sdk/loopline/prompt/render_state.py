@@ -45,7 +45,7 @@ class RenderState:
         self.taken_at: dict[int, int] = {}
         self.taken_by: dict[int, list[int]] = {}
         self.started: set[str] = set()
-        self.hides: dict[str, list[Block]] = {}
+        self._hides: dict[str, list[tuple[int, Hide]]] = {}
         self.last_hide: int = 0
         self.summaries: dict[int, Block] = {}
         self.histories: dict[int, Block] = {}
@@ -89,8 +89,8 @@ class RenderState:
 
     def _take_view(self, block: Block) -> None:
         match block.body:
-            case Hide(path=path):
-                self.hides.setdefault(path, []).append(block)
+            case Hide() as hide:
+                self._hides.setdefault(hide.path, []).append((block.seq, hide))
                 self.last_hide = block.seq
                 before_tail = [
                     point.messages for point in self._cache_points if point.name == "pre_tail"
@@ -112,10 +112,9 @@ class RenderState:
 
     def hidden(self, ref: str, until: int) -> Hide | None:
         """Return the newest hide of that block up to a seq, or None."""
-        for block in reversed(self.hides.get(ref, ())):
-            if block.seq <= until and isinstance(block.body, Hide):
-                return block.body
-        return None
+        return next(
+            (hide for seq, hide in reversed(self._hides.get(ref, ())) if seq <= until), None
+        )
 
     def unchanged_messages(self, turn: int) -> int:
         """Return how many messages this turn left unchanged when it hid something, 0 if it has hidden nothing."""

@@ -44,7 +44,29 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
 
     The window says how many characters of a result are shown, and which files the model gets.
     """
-    return list(_messages(blocks, window))
+    calls: dict[str, ToolCalled] = {}
+    messages, load = list[Message](), attached_files.FileLoad()
+    for block in blocks:
+        match block.body:
+            case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
+                messages.append(UserMessage(text=f"[THE USER SAID] {text}"))
+            case UserAttachment() as file:
+                attached, load = attached_files.show_file(block, file, window, load)
+                messages.append(UserMessage(text="[THE USER ATTACHED]", attachments=(attached,)))
+            case ToolCalled(call_id=call_id) as call:
+                calls[call_id] = call
+            case ToolResult() as result:
+                text = _result(block, result, calls.get(result.call_id), window.result_limit)
+                messages.append(UserMessage(text=text))
+            case Notes(text=text):
+                messages.append(UserMessage(text=f"[NOTES] {escape_frame(text)}"))
+            case Draft(text=text):
+                messages.append(UserMessage(text=f"[DRAFT] {escape_frame(text)}"))
+            case Notice(text=text):
+                messages.append(UserMessage(text=f"[NOTICE] {escape_frame(text)}"))
+            case _:
+                pass
+    return messages
 
 
 def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport) -> Projection:
@@ -59,32 +81,6 @@ def trace_window(blocks: Sequence[Block], room: int, carrying: AttachmentSupport
 
 def _exceeds(blocks: Sequence[Block], window: Projection, room: int) -> bool:
     return sum(map(cost, trace(blocks, window))) > room
-
-
-def _messages(blocks: Iterable[Block], window: Projection) -> Iterable[Message]:
-    calls: dict[str, ToolCalled] = {}
-    load = attached_files.FileLoad()
-    for block in blocks:
-        match block.body:
-            case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
-                yield UserMessage(text=f"[THE USER SAID] {text}")
-            case UserAttachment() as file:
-                attached, load = attached_files.show_file(block, file, window, load)
-                yield UserMessage(text="[THE USER ATTACHED]", attachments=(attached,))
-            case ToolCalled(call_id=call_id) as call:
-                calls[call_id] = call
-            case ToolResult() as result:
-                yield UserMessage(
-                    text=_result(block, result, calls.get(result.call_id), window.result_limit)
-                )
-            case Notes(text=text):
-                yield UserMessage(text=f"[NOTES] {escape_frame(text)}")
-            case Draft(text=text):
-                yield UserMessage(text=f"[DRAFT] {escape_frame(text)}")
-            case Notice(text=text):
-                yield UserMessage(text=f"[NOTICE] {escape_frame(text)}")
-            case _:
-                pass
 
 
 def _result(block: Block, result: ToolResult, call: ToolCalled | None, limit: int) -> str:

@@ -90,11 +90,14 @@ class View:
 
     def unused_summary(self, window: Projection) -> Projection | None:
         """Return the window with a summary newer than its own, or None if there is none."""
-        match self.state.newest_summary:
-            case Block(body=RangeSummary(covers=covers), seq=seq) if seq > window.summary:
-                return replace(window, summary=seq, start=covers)
-            case _:
-                return None
+        newest = self.state.newest_summary
+        if (
+            newest is None
+            or newest.seq <= window.summary
+            or not isinstance(newest.body, RangeSummary)
+        ):
+            return None
+        return replace(window, summary=newest.seq, start=newest.body.covers)
 
     def rendered_blocks(self, window: Projection, until: int) -> Sequence[Block]:
         """Return the blocks that are rendered under a window, up to a seq, without input that waits there."""
@@ -120,23 +123,19 @@ class View:
 
     def _reopen(self, opener: Block, between: Sequence[Block]) -> None:
         """Render the blocks as the round asks; `between` came after the windows that were tried."""
-        match opener.body:
-            case RoundStart(window=Projection() as window):
-                self._blocks = [block for block in self._blocks if block.seq > window.start]
-                if self._candidate is None or self._candidate.window != window:
-                    self.rendering = self._rendered(window)
-                    return
-                self.rendering = self._candidate
-                for block in between:
-                    self.rendering.take(block)
-            case _:
-                pass
+        window = opener.body.window if isinstance(opener.body, RoundStart) else None
+        if window is None:
+            return
+        self._blocks = [block for block in self._blocks if block.seq > window.start]
+        if self._candidate is None or self._candidate.window != window:
+            self.rendering = self._rendered(window)
+            return
+        self.rendering = self._candidate
+        for block in between:
+            self.rendering.take(block)
 
 
 def opens_epoch(block: Block) -> bool:
     """Return whether the block begins a round that renders what was before it anew."""
-    match block.body:
-        case RoundStart(window=Projection(), shows="context"):
-            return True
-        case _:
-            return False
+    start = block.body
+    return isinstance(start, RoundStart) and start.window is not None and start.shows == "context"

@@ -196,11 +196,10 @@ async def _with_named_plan(arguments: JsonObject, call: ToolInvocation) -> Plans
     plans, plan_id = call.timeline.plans, _plan_id(arguments)
     if not plan_id or plan_id in plans.latest:
         return plans
-    match await call.reader.find(PlanRef(plan_id=plan_id)):
-        case Block(body=Plan(snapshot=snapshot)):
-            return plan.fold([*plans.latest.values(), snapshot])
-        case _:
-            return plans
+    block = await call.reader.find(PlanRef(plan_id=plan_id))
+    if block is None or not isinstance(block.body, Plan):
+        return plans
+    return plan.fold([*plans.latest.values(), block.body.snapshot])
 
 
 def _changed(arguments: JsonObject, plans: Plans, call: ToolInvocation) -> list[PlanSnapshot]:

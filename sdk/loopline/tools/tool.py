@@ -251,11 +251,10 @@ class BoundTool:
         check = self.function.reconcile
         if check is None:
             return None
-        values = self._values(self._validated(arguments))
-        values |= dict.fromkeys(self.function.parameters.contexts, call.context)
+        values = self._values(arguments, call)
         names = inspect.signature(check).parameters
-        check_values = {name: values[name] for name in names if name in values}
-        returned = await _call(self.name, check, check_values, call)
+        accepted = {name: values[name] for name in names if name in values}
+        returned = await _call(self.name, check, accepted, call)
         try:
             return None if returned is None else self._outcome(returned)
         except ToolError as error:
@@ -263,8 +262,7 @@ class BoundTool:
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Call the function, in a thread unless it is async, and convert its value."""
-        values = self._values(self._validated(arguments))
-        values |= dict.fromkeys(self.function.parameters.contexts, call.context)
+        values = self._values(arguments, call)
         try:
             returned = await _call(self.name, self.function.function, values, call)
         except ToolError:
@@ -286,14 +284,15 @@ class BoundTool:
         except Exception as error:
             raise self._failure(error) from error
 
-    def _values(self, validated: BaseModel) -> dict[str, Any]:
-        """Return the arguments by parameter, without those left to the function's defaults."""
-        parameters = self.function.parameters
-        return {
+    def _values(self, arguments: JsonObject, call: ToolInvocation) -> dict[str, Any]:
+        """Return the values by parameter, without those left to the function's defaults."""
+        parameters, validated = self.function.parameters, self._validated(arguments)
+        values = {
             name: getattr(validated, field)
             for name, field in parameters.fields.items()
             if field in validated.model_fields_set or name not in parameters.optional
         }
+        return values | dict.fromkeys(parameters.contexts, call.context)
 
     def _failure(self, error: BaseException) -> ToolError:
         """Return the error for the model, with a note that names its file and line."""
@@ -309,10 +308,9 @@ class BoundTool:
         try:
             return _outcome(returned)
         except Exception as error:
-            location = self.function.location
             raise ToolError(
-                f"{self.name} returned what it may not, which its author must change at {location}: "
-                f"{type(error).__name__}: {error}"
+                f"{self.name} returned what it may not, which its author must change at "
+                f"{self.function.location}: {type(error).__name__}: {error}"
             ) from error
 
 
@@ -327,8 +325,7 @@ def check_deps(tools: Iterable[Tool], deps: object) -> None:
             continue
         for expected in bound.function.parameters.deps:
             if wrong := deps_problem(deps, expected):
-                location = bound.function.location
-                raise BundleError(f"{location}: tool {bound.name!r} {wrong}")
+                raise BundleError(f"{bound.function.location}: tool {bound.name!r} {wrong}")
 
 
 def _source_function(function: Callable[..., Any]) -> FunctionType:

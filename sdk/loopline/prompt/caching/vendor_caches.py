@@ -35,6 +35,7 @@ reference of `prompt_cache_options`, as stored and quoted up to September 2026, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Literal, Self
@@ -79,7 +80,25 @@ def minimum_tokens(model: str) -> int:
 
 
 @dataclass(slots=True, kw_only=True)
-class AnthropicCache:
+class _VendorCache(ABC):
+    """A cache by one vendor's rules, of which some limits may be lifted."""
+
+    lifted: frozenset[CacheLimit] = frozenset()
+    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._entries = CachedPrefixes(None if "expired" in self.lifted else self._lifetime())
+
+    @abstractmethod
+    def _lifetime(self) -> timedelta: ...
+
+    def without(self, *limits: CacheLimit) -> Self:
+        """Return the same rules without these limits, and with an empty cache."""
+        return replace(self, lifted=frozenset(limits))
+
+
+@dataclass(slots=True, kw_only=True)
+class AnthropicCache(_VendorCache):
     """Anthropic's cache: prefixes that end at a marker.
 
     `minimum` is in tokens, `look_back` in parts, `read_price` in input tokens.
@@ -90,20 +109,14 @@ class AnthropicCache:
     markers: int = 4
     look_back: int = 20
     read_price: float = 0.1
-    lifted: frozenset[CacheLimit] = frozenset()
-    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self._entries = CachedPrefixes(None if "expired" in self.lifted else _TTL[self.ttl])
+    def _lifetime(self) -> timedelta:
+        return _TTL[self.ttl]
 
     @property
     def write_price(self) -> float:
-        """What a token written costs, in input tokens."""
+        """Return what writing a token costs, in input tokens."""
         return _WRITE_PRICE[self.ttl]
-
-    def without(self, *limits: CacheLimit) -> Self:
-        """The same rules less these limits, with nothing sent yet."""
-        return replace(self, lifted=frozenset(limits))
 
     def send(self, sent: SentRequest) -> CacheOutcome:
         """Take the next request.
@@ -128,7 +141,7 @@ class AnthropicCache:
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenAICache:
+class OpenAICache(_VendorCache):
     """The cache of models before GPT-5.6: whatever a request has in common with an earlier one.
 
     `minimum` and `step` are in tokens; of the documented lifetimes the shortest is the default.
@@ -140,20 +153,14 @@ class OpenAICache:
     step: int = 128
     ttl: timedelta = timedelta(minutes=5)
     read_price: float = 0.1
-    lifted: frozenset[CacheLimit] = frozenset()
-    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self._entries = CachedPrefixes(None if "expired" in self.lifted else self.ttl)
+    def _lifetime(self) -> timedelta:
+        return self.ttl
 
     @property
     def write_price(self) -> float:
-        """What a token written costs, in input tokens."""
+        """Return what writing a token costs, in input tokens."""
         return 1.0
-
-    def without(self, *limits: CacheLimit) -> Self:
-        """The same rules less these limits, with nothing sent yet."""
-        return replace(self, lifted=frozenset(limits))
 
     def send(self, sent: SentRequest) -> CacheOutcome:
         """Take the next request."""
@@ -175,7 +182,7 @@ class OpenAICache:
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenAIBreakpointCache:
+class OpenAIBreakpointCache(_VendorCache):
     """The cache of GPT-5.6 and later: prefixes that end at a breakpoint.
 
     `explicit` takes the cache points alone, as the mode of that name does. `minimum` is in tokens,
@@ -189,15 +196,9 @@ class OpenAIBreakpointCache:
     ttl: timedelta = timedelta(minutes=30)
     read_price: float = 0.1
     write_price: float = 1.25
-    lifted: frozenset[CacheLimit] = frozenset()
-    _entries: CachedPrefixes = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        self._entries = CachedPrefixes(None if "expired" in self.lifted else self.ttl)
-
-    def without(self, *limits: CacheLimit) -> Self:
-        """The same rules less these limits, with nothing sent yet."""
-        return replace(self, lifted=frozenset(limits))
+    def _lifetime(self) -> timedelta:
+        return self.ttl
 
     def send(self, sent: SentRequest) -> CacheOutcome:
         """Take the next request."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from loopline.errors import LooplineError, ToolError
 from loopline.models import JsonObject, ToolSpec, one_line, well_formed
@@ -24,6 +24,8 @@ PAGE_LIMIT = 20_000
 """Characters of a page that a fetch shows."""
 TITLE_LIMIT = 200
 LONGEST_URL = 2_000
+
+T = TypeVar("T")
 
 _WORD = re.compile(r"\w+")
 _URL = re.compile(r"https?://[^\s/?#\x00-\x20]++[^\s\x00-\x20]*+", re.IGNORECASE)
@@ -81,7 +83,10 @@ class MemoryWeb:
     async def search(self, query: str, limit: int) -> Sequence[WebHit]:
         """Return the pages that contain words of the query, those with most of them first."""
         terms = set(query.lower().split())
-        counted = [(len(terms & _words(page)), page) for page in self._pages.values()]
+        counted = [
+            (len(terms.intersection(_WORD.findall(f"{page.title} {page.text}".lower()))), page)
+            for page in self._pages.values()
+        ]
         best = sorted((match for match in counted if match[0]), key=lambda match: -match[0])
         return [
             WebHit(
@@ -149,16 +154,15 @@ class WebSearchTool(RerunnableTool):
         query = text_argument(arguments, "query")
         limit = integer_argument(arguments, "limit", DEFAULT_HITS, MOST_HITS)
         try:
-            checked = [_checked(hit) for hit in await self._web.search(query, limit)]
+            checked = [_checked(hit, WebHit) for hit in await self._web.search(query, limit)]
         except LooplineError:
             raise
         except Exception as error:
             raise ToolError(f"the search failed: {type(error).__name__}: {error}") from error
         hits = [hit for hit in checked if _is_web(hit.url)][:limit]
+        sections = tuple(_section(hit, hit.snippet, SNIPPET_LIMIT) for hit in hits)
         counted = f"{len(hits)} hit{'' if len(hits) == 1 else 's'}" if hits else "no hit"
-        return Outcome(
-            text=f'{counted} for "{query}"', sections=tuple(map(_hit, hits)), match_count=len(hits)
-        )
+        return Outcome(text=f'{counted} for "{query}"', sections=sections, match_count=len(hits))
 
 
 class WebFetchTool(RerunnableTool):
@@ -194,14 +198,14 @@ class WebFetchTool(RerunnableTool):
         del call
         url = _address(arguments)
         try:
-            page = _fetched(await self._web.fetch(url))
+            page = _checked(await self._web.fetch(url), WebPage)
         except LooplineError:
             raise
         except Exception as error:
             raise ToolError(f"{url} failed: {type(error).__name__}: {error}") from error
         if not _is_web(page.url):
             raise ToolError(f"{url} led to {page.url[:LONGEST_URL]!r}, which is not of the web")
-        section = _page(page)
+        section = _section(page, page.text, PAGE_LIMIT)
         return Outcome(text=f"{len(page.text)} characters", sections=(section,))
 
 
@@ -216,28 +220,15 @@ def _is_web(url: str) -> bool:
     return len(url) <= LONGEST_URL and url == well_formed(url) and bool(_URL.fullmatch(url))
 
 
-def _checked(hit: object) -> WebHit:
-    if not isinstance(hit, WebHit):
-        raise TypeError(f"it gave {hit!r}, not a WebHit")
-    return hit
-
-
-def _fetched(page: object) -> WebPage:
-    if not isinstance(page, WebPage):
-        raise TypeError(f"it gave {page!r}, not a WebPage")
-    return page
-
-
-def _hit(hit: WebHit) -> ResultSection:
-    return _section(hit, well_formed(hit.snippet), SNIPPET_LIMIT)
-
-
-def _page(page: WebPage) -> ResultSection:
-    return _section(page, well_formed(page.text), PAGE_LIMIT)
+def _checked(value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"it gave {value!r}, not a {kind.__name__}")
+    return value
 
 
 def _section(hit: WebHit | WebPage, text: str, limit: int) -> ResultSection:
-    title = one_line(hit.title, TITLE_LIMIT)
+    text, title = well_formed(text), one_line(hit.title, TITLE_LIMIT)
+    shown = f"{text[:limit]}\n… cut: {len(text) - limit} characters" if len(text) > limit else text
     time = _time(hit.published_time_iso)
     heading = " — ".join(part for part in (title, hit.url, time) if part)
     source = Source(
@@ -248,11 +239,7 @@ def _section(hit: WebHit | WebPage, text: str, limit: int) -> ResultSection:
         published_time_iso=time,
         favicon_url=hit.favicon_url if _is_web(hit.favicon_url) else "",
     )
-    return ResultSection(heading=heading, text=_cut(text, limit), source=source)
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}\n… cut: {len(text) - limit} characters"
+    return ResultSection(heading=heading, text=shown, source=source)
 
 
 def _time(written: str) -> str:
@@ -262,7 +249,3 @@ def _time(written: str) -> str:
     except ValueError:
         return ""
     return written
-
-
-def _words(page: WebPage) -> set[str]:
-    return set(_WORD.findall(f"{page.title} {page.text}".lower()))
