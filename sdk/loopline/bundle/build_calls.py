@@ -25,23 +25,23 @@ def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
     Only names that are written out are found, `f"{__package__}.tools_descriptor"` among them.
     """
     usual = f"{kind}_descriptor"
-    found = dict.fromkeys(_module_names(bundle, f"{kind}_module"))
-    if not found and bundle.holds(usual):
+    modules = dict.fromkeys(_module_names(bundle, f"{kind}_module"))
+    if not modules and bundle.holds(usual):
         return [f"{bundle.name}.{usual}"]
-    return list(found)
+    return list(modules)
 
 
 def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
     """Yield what is wrong with the limits and presets that calls of `build_react` write out, with file and line."""
     for file, call in _calls(bundle):
-        for given in call.keywords:
+        for argument in call.keywords:
             try:
-                _check(given)
+                _check(argument)
             except LooplineError as error:
-                yield f"{file}:{given.value.lineno}: {error}"
+                yield f"{file}:{argument.value.lineno}: {error}"
 
 
-def _check(given: ast.keyword) -> None:
+def _check(argument: ast.keyword) -> None:
     """Check an argument of `build_react` as far as it is written out.
 
     Raises:
@@ -49,13 +49,13 @@ def _check(given: ast.keyword) -> None:
     """
     import ast
 
-    name, own = given.arg, _keywords_beside_limits()
-    if name is None or (name in own and name != "preset"):
+    name, other_keywords = argument.arg, _keywords_beside_limits()
+    if name is None or (name in other_keywords and name != "preset"):
         return
     try:
-        value: object = ast.literal_eval(given.value)
+        value: object = ast.literal_eval(argument.value)
     except ValueError:  # it is known only when it runs
-        if name not in own and name not in Limits.__annotations__:
+        if name not in other_keywords and name not in Limits.__annotations__:
             check_limits(cast("Limits", {name: None}))
         return
     if name != "preset":
@@ -68,12 +68,18 @@ def _check(given: ast.keyword) -> None:
 def _keywords_beside_limits() -> frozenset[str]:
     """Return the names of what `build_react` takes beside limits."""
     parameters = inspect.signature(BaseWorkflow.build_react).parameters.values()
-    return frozenset(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+    return frozenset(
+        parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
+    )
 
 
 def _module_names(bundle: LoadedBundle, keyword: str) -> Iterator[str]:
     for _, call in _calls(bundle):
-        names = (_literal_text(one.value, bundle) for one in call.keywords if one.arg == keyword)
+        names = (
+            _literal_text(argument.value, bundle)
+            for argument in call.keywords
+            if argument.arg == keyword
+        )
         yield from (name for name in names if name)
 
 
@@ -104,9 +110,9 @@ def _literal_text(node: ast.expr, bundle: LoadedBundle) -> str:
         case ast.JoinedStr(
             values=[
                 ast.FormattedValue(value=ast.Name(id="__package__")),
-                ast.Constant(value=str(rest)),
+                ast.Constant(value=str(suffix)),
             ]
         ):
-            return f"{bundle.name}{rest}"
+            return f"{bundle.name}{suffix}"
         case _:
             return ""

@@ -48,12 +48,12 @@ class Bundle(Generic[T_co]):
     def defaults(self) -> Mapping[str, Json]:
         """Return the configuration with the knowledge section of the workflow class and of the bundle."""
         sections = (self.workflow.knowledge_config, self.knowledge)
-        given = [section for section in sections if section is not None]
-        if not given:
+        written = [section for section in sections if section is not None]
+        if not written:
             return self.configuration
         configured = self.configuration.get("knowledge")
         merged: JsonObject = dict(configured) if isinstance(configured, dict) else {}
-        for section in given:
+        for section in written:
             merged |= section
         return {**self.configuration, "knowledge": merged}
 

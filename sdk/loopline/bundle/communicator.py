@@ -60,9 +60,9 @@ class ChatCommunicator:
     ) -> Awaitable[None]:
         """Tell a piece of a text on its way, the `index`-th from 0 of its marker."""
         status = "completed" if completed else "running"
-        said = _envelope(agent, marker, status, "", "")
+        envelope = _envelope(agent, marker, status, "", "")
         delta = {"text": text, "marker": marker, "index": index, "completed": completed}
-        sent = {"event": said, "data": {}, "delta": delta, "route": "chat_delta"}
+        sent = {"event": envelope, "data": {}, "delta": delta, "route": "chat_delta"}
         return self._emitter.emit("chat.delta", sent)
 
     def event(
@@ -78,8 +78,8 @@ class ChatCommunicator:
         route: str = "chat_step",
     ) -> Awaitable[None]:
         """Tell of anything, by its type."""
-        said = _envelope(agent, step, status, title, markdown)
-        sent = {"event": said, "data": dict(data or {}), "delta": None, "route": route}
+        envelope = _envelope(agent, step, status, title, markdown)
+        sent = {"event": envelope, "data": dict(data or {}), "delta": None, "route": route}
         return self._emitter.emit(type, sent, durable=self._durable)
 
     def service_event(
@@ -105,8 +105,8 @@ class ChatCommunicator:
 
     def start(self, *, message: str, data: Mapping[str, Json] | None = None) -> Awaitable[None]:
         """Tell that work has begun on a message."""
-        told = {"message": message, **(data or {})}
-        return self.event(type="chat.start", step="turn", status="started", data=told)
+        fields = {"message": message, **(data or {})}
+        return self.event(type="chat.start", step="turn", status="started", data=fields)
 
     def complete(self, *, data: Mapping[str, Json]) -> Awaitable[None]:
         """Tell that work is done."""
@@ -116,8 +116,8 @@ class ChatCommunicator:
         self, *, message: str, title: str = "", data: Mapping[str, Json] | None = None
     ) -> Awaitable[None]:
         """Tell what went wrong; the turn goes on."""
-        told = {"error": message, **(data or {})}
-        return self.event(type="chat.error", step="turn", status="error", title=title, data=told)
+        fields = {"error": message, **(data or {})}
+        return self.event(type="chat.error", step="turn", status="error", title=title, data=fields)
 
     def emit(self, event: str, data: Mapping[str, Json]) -> Awaitable[None]:
         """Send data under a name, in no envelope but that of the dialect."""

@@ -62,13 +62,13 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
     Raises:
         BundleError: the descriptor or a tool is wrong; the message names file and line.
     """
-    declared = list(_listed_tools(bundle.bundle))
+    listed = list(_listed_tools(bundle.bundle))
     if not module:
-        _check_listed(bundle.bundle, declared)
-        return ToolSet(declared)
+        _check_listed(bundle.bundle, listed)
+        return ToolSet(listed)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(TOOL_NAMES)
-    bound = [*declared, *_bound_tools(descriptor, bundle)]
+    bound = [*listed, *_bound_tools(descriptor, bundle)]
     _check_different(descriptor, bound)
     if descriptor.value("MCP_TOOL_SPECS", []):
         raise descriptor.wrong(
@@ -86,14 +86,14 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
         BundleError: the descriptor or a skill is wrong; the message names file and line.
     """
     default = bundle.folder / SKILLS_FOLDER if bundle.folder else None
-    declared = _listed_skills(bundle)
+    listed = _listed_skills(bundle)
     if not module:
-        found = Skills.load(default) if default and default.is_dir() else Skills()
-        return _joined(declared, found, bundle).enabled({}, consumer)
+        in_folder = Skills.load(default) if default and default.is_dir() else Skills()
+        return _joined(listed, in_folder, bundle).enabled({}, consumer)
     descriptor = _Descriptor(bundle.resolve_module(module))
     descriptor.check_spelling(SKILL_NAMES)
     root = _skills_root(descriptor, bundle, default)
-    skills = _joined(declared, Skills() if root is None else Skills.load(root), bundle)
+    skills = _joined(listed, Skills() if root is None else Skills.load(root), bundle)
     config = _agents(descriptor, skills)
     strange = tuple(
         f"{descriptor.place('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"
@@ -112,13 +112,13 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
 def _listed_tools(bundle: Bundle[Any]) -> Iterator[Tool]:
     """Yield the tools that the bundle and its workflow class list as functions."""
     for function in (*bundle.tools, *bundle.workflow.tools):
-        made = _as_tool(function)
+        function_tool = _as_tool(function)
         if not _is_alias(bundle.id):
             raise BundleError(
-                f"{made.location}: {made.name!r} would be called {bundle.id}.{made.name}, and {bundle.id!r} "
+                f"{function_tool.location}: {function_tool.name!r} would be called {bundle.id}.{function_tool.name}, and {bundle.id!r} "
                 f"cannot be an alias: {_ALIAS_RULE}; rename the bundle, or list the tool in a descriptor"
             )
-        yield made.bind(bundle.id)
+        yield function_tool.bind(bundle.id)
 
 
 def _as_tool(function: Callable[..., Any]) -> ToolFunction[..., Any]:
@@ -134,34 +134,34 @@ def _check_listed(bundle: Bundle[Any], tools: Sequence[Tool]) -> None:
 
 def _listed_skills(bundle: LoadedBundle) -> Skills:
     """Return the skills in the folders that the bundle and its workflow class list."""
-    found = list[Skills]()
-    for given in (*bundle.bundle.skills, *bundle.bundle.workflow.skills):
-        folder = (bundle.folder or Path()) / given
+    listed = list[Skills]()
+    for path in (*bundle.bundle.skills, *bundle.bundle.workflow.skills):
+        folder = (bundle.folder or Path()) / path
         alone = (folder / SKILL_FILE).is_file()
-        found.append(
+        listed.append(
             Skills((read_skill(folder / SKILL_FILE, DEFAULT_NAMESPACE),))
             if alone
             else Skills.load(folder)
         )
-    warnings = (warning for skills in found for warning in skills.warnings)
-    return Skills(tuple(skill for skills in found for skill in skills), tuple(warnings))
+    warnings = (warning for skills in listed for warning in skills.warnings)
+    return Skills(tuple(skill for skills in listed for skill in skills), tuple(warnings))
 
 
-def _joined(declared: Skills, found: Skills, bundle: LoadedBundle) -> Skills:
+def _joined(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
     """Return the skills of both; a folder that is listed and found is one.
 
     Raises:
         BundleError: two files are skills of one name.
     """
     skills = dict[str, Skill]()
-    for skill in (*declared, *found):
-        other = skills.setdefault(skill.full_id, skill)
-        if other.path.resolve() != skill.path.resolve():
+    for skill in (*listed, *in_folder):
+        existing = skills.setdefault(skill.full_id, skill)
+        if existing.path.resolve() != skill.path.resolve():
             raise BundleError(
-                f"{skill.path}:1: {skill.full_id!r} is also at {other.path}: rename one of them, or take "
+                f"{skill.path}:1: {skill.full_id!r} is also at {existing.path}: rename one of them, or take "
                 f"it out of the bundle {bundle.bundle.id!r}"
             )
-    return Skills(tuple(skills.values()), (*declared.warnings, *found.warnings))
+    return Skills(tuple(skills.values()), (*listed.warnings, *in_folder.warnings))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ class _Descriptor:
     module: ModuleType
 
     def value(self, name: str, default: object) -> object:
-        found: object = vars(self.module).get(name, default)
-        return found
+        value: object = vars(self.module).get(name, default)
+        return value
 
     def wrong(self, name: str, problem: str, item: int | str | None = None) -> BundleError:
         return BundleError(f"{self.place(name, item)}: {problem}")
@@ -198,18 +198,18 @@ def _assignments(file: Path) -> dict[str, ast.expr]:
     """What is assigned to each name at the top level of a file."""
     import ast
 
-    found = dict[str, ast.expr]()
+    assignments = dict[str, ast.expr]()
     if file.suffix != ".py" or not file.is_file():
-        return found
+        return assignments
     for node in ast.parse(file.read_bytes()).body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                found[name] = value
+                assignments[name] = value
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                found[name] = value
+                assignments[name] = value
             case _:
                 pass
-    return found
+    return assignments
 
 
 def _line(written: ast.expr, item: int | str | None) -> int:
@@ -230,8 +230,8 @@ def _bound_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool
     if not isinstance(specs, list | tuple):
         problem = 'TOOLS_SPECS must be a list such as [{"ref": "tools.py", "alias": "shop"}]'
         raise descriptor.wrong("TOOLS_SPECS", problem)
-    for index, given in enumerate(cast("Sequence[object]", specs)):
-        spec = _mapping(descriptor, index, given)
+    for index, item in enumerate(cast("Sequence[object]", specs)):
+        spec = _mapping(descriptor, index, item)
         if "builtin" in spec:
             yield _builtin(descriptor, index, spec)
             continue
@@ -239,8 +239,8 @@ def _bound_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool
         try:
             module = bundle.resolve_file(name) if source == "ref" else bundle.resolve_module(name)
         except BundleError as error:
-            place = descriptor.place("TOOLS_SPECS", index)
-            raise BundleError(f"{error} (asked for at {place})") from error
+            location = descriptor.place("TOOLS_SPECS", index)
+            raise BundleError(f"{error} (asked for at {location})") from error
         functions = _functions(module)
         if not functions:
             problem = f"no function in {name!r} is decorated with @tool"
@@ -255,11 +255,11 @@ def _mapping(descriptor: _Descriptor, index: int, spec: object) -> Mapping[objec
 
 
 def _check_keys(
-    descriptor: _Descriptor, index: int, spec: Mapping[object, object], known: Sequence[str]
+    descriptor: _Descriptor, index: int, spec: Mapping[object, object], allowed: Sequence[str]
 ) -> None:
     for key in spec:
-        if key not in known:
-            problem = f"the key {key!r} means nothing, {_nearest(str(key), known)}"
+        if key not in allowed:
+            problem = f"the key {key!r} means nothing, {_nearest(str(key), allowed)}"
             raise descriptor.wrong("TOOLS_SPECS", problem, index)
 
 
@@ -312,11 +312,11 @@ def _check_different(descriptor: _Descriptor, tools: Iterable[Tool]) -> None:
 
 def _duplicate_name(tools: Iterable[Tool]) -> str:
     """Return the first name that two of the tools have, or nothing."""
-    seen = set[str]()
+    names = set[str]()
     for bound in tools:
-        if bound.spec.name in seen:
+        if bound.spec.name in names:
             return bound.spec.name
-        seen.add(bound.spec.name)
+        names.add(bound.spec.name)
     return ""
 
 
@@ -351,11 +351,11 @@ def _skills_root(
         return None
     if not isinstance(root, str | Path):
         raise descriptor.wrong("CUSTOM_SKILLS_ROOT", f"{root!r} must be a path or None")
-    found = (bundle.folder or Path()) / root
-    if not found.is_dir():
-        problem = f"there is no folder {found}: create it, or set CUSTOM_SKILLS_ROOT to None"
+    folder = (bundle.folder or Path()) / root
+    if not folder.is_dir():
+        problem = f"there is no folder {folder}: create it, or set CUSTOM_SKILLS_ROOT to None"
         raise descriptor.wrong("CUSTOM_SKILLS_ROOT", problem)
-    return found
+    return folder
 
 
 def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection]:
@@ -366,14 +366,14 @@ def _agents(descriptor: _Descriptor, skills: Skills) -> dict[str, SkillSelection
     names = [(skill.namespace, skill.id) for skill in skills]
     for consumer, selection in config.items():
         for pattern in selection.unmatched(names):
-            known = _nearest(pattern, [skill.full_id for skill in skills])
-            problem = f"no skill is called {pattern!r}, {known}"
+            nearest = _nearest(pattern, [skill.full_id for skill in skills])
+            problem = f"no skill is called {pattern!r}, {nearest}"
             raise descriptor.wrong("AGENTS_CONFIG", problem, consumer)
     return config
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), 1, 0.0)
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), 1, 0.0)
     return f"nearest is {near[0]!r}" if near else "there are none"
 
 
@@ -408,9 +408,9 @@ def _web_fetch(port: object) -> Tool:
 
 def _knowledge_search(port: object) -> Tool:
     none: Mapping[object, object] = {}
-    given = cast("Mapping[object, object]", port) if isinstance(port, Mapping) else none
-    spaces = {name: search for name, search in given.items() if isinstance(name, str) and name}
-    if not spaces or len(spaces) != len(given) or not all(map(callable, spaces.values())):
+    searches = cast("Mapping[object, object]", port) if isinstance(port, Mapping) else none
+    spaces = {name: search for name, search in searches.items() if isinstance(name, str) and name}
+    if not spaces or len(spaces) != len(searches) or not all(map(callable, spaces.values())):
         problem = 'as its port a dict such as {"docs": search_docs} of search functions'
         raise BundleError(f"knowledge_search needs {problem}, not {port!r}")
     return KnowledgeSearchTool(

@@ -81,10 +81,10 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
     """
     if isinstance(error, BundleError):
         return error
-    place = _error_place(error, folder)
+    location = _error_place(error, folder)
     # A syntax error says its place too, and less well.
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    message = f"{place}: {type(error).__name__}: {_OWN.sub('', text)}"
+    message = f"{location}: {type(error).__name__}: {_OWN.sub('', text)}"
     return BundleError(message.removesuffix(": "))
 
 
@@ -148,8 +148,8 @@ class _BundleLoader(SourceFileLoader):
 
     def exec_module(self, module: ModuleType) -> None:
         package = module.__name__.partition(".")[0]
-        own = {**vars(builtins), "__import__": _import_of(package)}
-        vars(module)["__builtins__"] = own
+        own_builtins = {**vars(builtins), "__import__": _import_of(package)}
+        vars(module)["__builtins__"] = own_builtins
         super().exec_module(module)
 
 
@@ -176,23 +176,25 @@ def _import_of(package: str) -> Callable[..., ModuleType]:
     hidden = public in sys.stdlib_module_names or public == "loopline"
 
     def find(name: str, *where: Any, **named: Any) -> ModuleType:
-        first, dot, rest = name.partition(".")
+        first, dot, submodule = name.partition(".")
         level = named.get("level", where[_LEVEL] if len(where) > _LEVEL else 0)
-        own = first == public and not level and not hidden
-        known = f"{package}{dot}{rest}" if own else name
-        return builtins.__import__(known, *where, **named)
+        is_own = first == public and not level and not hidden
+        full_name = f"{package}{dot}{submodule}" if is_own else name
+        return builtins.__import__(full_name, *where, **named)
 
     return find
 
 
 def _error_place(error: BaseException, folder: Path | None) -> str:
-    places = [
+    locations = [
         (frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)
     ]
     if isinstance(error, SyntaxError) and error.filename:
-        places.append((error.filename, error.lineno or 0))
-    written = [(name, line) for name, line in places if not name.startswith("<")]
-    inside = [place for place in written if folder is not None and _is_inside(place[0], folder)]
+        locations.append((error.filename, error.lineno or 0))
+    written = [(name, line) for name, line in locations if not name.startswith("<")]
+    inside = [
+        location for location in written if folder is not None and _is_inside(location[0], folder)
+    ]
     if not inside and not written:
         return str(folder)
     return "{}:{}".format(*(inside or written)[-1])

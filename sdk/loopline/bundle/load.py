@@ -66,8 +66,8 @@ class LoadedBundle:
         Raises:
             BundleError: there is none, or its code fails; the message names file and line.
         """
-        first, dot, rest = name.partition(".")
-        full = f"{self.package}{dot}{rest}" if first == self.name else name
+        first, dot, submodule = name.partition(".")
+        full = f"{self.package}{dot}{submodule}" if first == self.name else name
         module = import_name(full, self.folder)
         if module is None:
             raise BundleError(
@@ -89,11 +89,11 @@ class LoadedBundle:
             raise BundleError(f"{ref!r} must be the path of a .py file inside {root}")
         if not file.is_file():
             raise BundleError(f"no file {ref!r} in {root}: {_nearest(ref, _files(root))}")
-        own = sys.modules.get(self.package)
-        if own is not None and str(file) == getattr(own, "__file__", None):
-            return own
+        package = sys.modules.get(self.package)
+        if package is not None and str(file) == getattr(package, "__file__", None):
+            return package
         parts = file.relative_to(root).with_suffix("").parts
-        inside = str(root) in getattr(own, "__path__", ())
+        inside = str(root) in getattr(package, "__path__", ())
         full = ".".join((self.package, *parts)).removesuffix(".__init__")
         module = import_name(full, root) if inside else import_file(file)
         return import_file(file) if module is None else module
@@ -107,10 +107,10 @@ class LoadedBundle:
     def _modules(self, name: str) -> str:
         files = _files(self.folder) if self.folder else []
         stems = [file.removesuffix(".py").replace("/", ".") for file in files]
-        own = [f"{self.name}.{stem}" for stem in stems if not stem.endswith("__init__")]
-        if not own or not hasattr(sys.modules.get(self.package), "__path__"):
+        modules = [f"{self.name}.{stem}" for stem in stems if not stem.endswith("__init__")]
+        if not modules or not hasattr(sys.modules.get(self.package), "__path__"):
             return "it cannot be imported, and the bundle is a single module"
-        return _nearest(public_name(name), own)
+        return _nearest(public_name(name), modules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,20 +153,20 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
         return _from_entry_point(name, installed)
     if (Path(BUNDLES_FOLDER) / name).is_dir():
         return _from_site(_site(Path(BUNDLES_FOLDER) / name))
-    known = [found.name for found in available()]
+    names = [bundle.name for bundle in available()]
     raise BundleError(
         f"no bundle {name!r}: no such folder here or in {BUNDLES_FOLDER}/ is one, and no installed package "
-        f"has an entry point of that name in the group {GROUP!r}; {_nearest(name, known)}"
+        f"has an entry point of that name in the group {GROUP!r}; {_nearest(name, names)}"
     )
 
 
 def available(folder: Path | None = None) -> list[Available]:
     """What can be opened by name, found without importing it: installed ones, then `./bundles`."""
     installed = [Available(name=e.name, place=e.value) for e in _entry_points()]
-    beside = (Path() if folder is None else folder) / BUNDLES_FOLDER
-    inside = sorted(beside.iterdir()) if beside.is_dir() else []
+    bundles_folder = (Path() if folder is None else folder) / BUNDLES_FOLDER
+    inside = sorted(bundles_folder.iterdir()) if bundles_folder.is_dir() else []
     sites = [Available(name=path.name, place=str(path)) for path in inside if _is_site(path)]
-    return [*sorted(installed, key=lambda found: found.name), *sites]
+    return [*sorted(installed, key=lambda bundle: bundle.name), *sites]
 
 
 def _entry_points() -> list[EntryPoint]:
@@ -198,17 +198,17 @@ def _site(path: Path) -> _Site:
     if path.is_file() and path.suffix == ".py":
         return _Site(path.parent if path.name == "__init__.py" else path)
     if not path.is_dir():
-        what = "no such file" if path.suffix == ".py" else "no such folder"
+        problem = "no such file" if path.suffix == ".py" else "no such folder"
         if path.exists():
-            what = "not a folder or a .py file"
-        known = [inner.name for inner in (*_folders(path.parent), *path.parent.glob("*.py"))]
-        raise BundleError(f"{path}: {what}; {_nearest(path.name, known)}")
+            problem = "not a folder or a .py file"
+        names = [inner.name for inner in (*_folders(path.parent), *path.parent.glob("*.py"))]
+        raise BundleError(f"{path}: {problem}; {_nearest(path.name, names)}")
     if (path / "__init__.py").is_file():
         return _Site(path)
     sites = [_project_site(path, value) for value in _entries(path).values()]
     if len(sites) == 1:
         return sites[0]
-    inner = [str(site.path) for site in sites] or [str(found) for found in _folders(path)]
+    inner = [str(site.path) for site in sites] or [str(folder) for folder in _folders(path)]
     looked = f"no __init__.py, and no pyproject.toml with an entry point in the group {GROUP!r}"
     raise BundleError(
         f"{path}: several bundles: open one of {inner}"
@@ -266,11 +266,11 @@ def _from_site(site: _Site) -> LoadedBundle:
     )
 
 
-def _from_entry_point(name: str, found: list[EntryPoint]) -> LoadedBundle:
-    if len({point.value for point in found}) > 1:
-        values = sorted(point.value for point in found)
+def _from_entry_point(name: str, points: list[EntryPoint]) -> LoadedBundle:
+    if len({point.value for point in points}) > 1:
+        values = sorted(point.value for point in points)
         raise BundleError(f"several installed bundles are called {name!r}: open {values} by path")
-    point = found[0]
+    point = points[0]
     module = import_name(point.module, None)
     if module is None:
         raise BundleError(
@@ -293,8 +293,10 @@ def _bundle_in(module: ModuleType, attribute: str) -> Bundle[Any]:
     file = module.__file__
     if value is not None:
         raise BundleError(f"{file}: {attribute!r} is not a Bundle(…) but {value!r}")
-    others = [name for name, other in vars(module).items() if isinstance(other, Bundle)]
-    hint = f"call one of {others} that" if others else "write `bundle = Bundle(id=…, …)`"
+    bundle_names = [name for name, member in vars(module).items() if isinstance(member, Bundle)]
+    hint = (
+        f"call one of {bundle_names} that" if bundle_names else "write `bundle = Bundle(id=…, …)`"
+    )
     raise BundleError(f"{file}: no {attribute!r} in it: {hint}")
 
 
@@ -341,12 +343,12 @@ def _package_files(folder: Path) -> Iterator[Path]:
 
 def _files(root: Path) -> list[str]:
     """The Python files in a folder, those of hidden folders and tests left out."""
-    found = (
+    files = (
         file.relative_to(root) for pattern in ("*.py", "*/*.py") for file in root.glob(pattern)
     )
-    return sorted(file.as_posix() for file in found if not file.parts[0].startswith((".", "__")))
+    return sorted(file.as_posix() for file in files if not file.parts[0].startswith((".", "__")))
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), 3, 0.0)
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), 3, 0.0)
     return f"nearest are {near}" if near else "there is none to take in its place"

@@ -93,11 +93,11 @@ class PreparedRun:
         output: OutputType[Any] | None = None,
     ) -> TurnHeader:
         """Return what the turn says of the loop that runs it."""
-        first, *others = models
+        first, *fallbacks = models
         return TurnHeader(
             bundle=self.services.bundle_id,
             model=first.name,
-            then=tuple(model.name for model in others),
+            then=tuple(model.name for model in fallbacks),
             protocol=choose_protocol(options, first).name,
             preset=preset,
             limits=options.differences(LoopOptions()),
@@ -107,12 +107,12 @@ class PreparedRun:
             output=output.schema if output else None,
         )
 
-    def output_of(self, own: OutputType[Any] | None) -> OutputType[Any] | None:
+    def output_of(self, of_loop: OutputType[Any] | None) -> OutputType[Any] | None:
         """Return the type of the answer: what the turn was asked for, else `own`, else the bundle's.
 
         A turn that is carried on where none of them is at hand goes on with what it was begun with.
         """
-        default, requested = own or self.services.output, self.recorder.output
+        default, requested = of_loop or self.services.output, self.recorder.output
         if requested is not None:
             is_same = default is not None and default.sha256 == requested.sha256
             return default if is_same and not requested.is_typed else requested

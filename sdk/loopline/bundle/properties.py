@@ -91,20 +91,20 @@ def merged(
     """
     defaults = _section(cast("Mapping[object, object]", configuration), "configuration")
     shape: JsonObject = {**defaults, **LOOP, "knowledge": dict(KNOWLEDGE)}
-    own = _Merge(shape, lambda _: "configuration: ")
-    tree = own.into({"knowledge": dict(KNOWLEDGE)}, defaults)
-    given = set(defaults)
+    merge = _Merge(shape, lambda _: "configuration: ")
+    tree = merge.into({"knowledge": dict(KNOWLEDGE)}, defaults)
+    written = set(defaults)
     if folder is not None and (folder / FILE).is_file():
         file = folder / FILE
         document = _document(file)
         content = _content(file, document)
         tree = _Merge(shape, lambda path: f"{file}:{document.line(*path)}: ").into(tree, content)
-        given |= content.keys()
+        written |= content.keys()
     for name, value in (overrides or {}).items():
         nested = _nested(shape, name, value)
         tree = _Merge(shape, lambda _: "").into(tree, nested)
-        given |= nested.keys()
-    return Properties(tree, frozenset(given))
+        written |= nested.keys()
+    return Properties(tree, frozenset(written))
 
 
 def parse_setting(setting: str) -> tuple[str, TypedValue]:
@@ -129,40 +129,40 @@ class _Merge:
     shape: JsonObject
     place: Callable[[_Path], str]
 
-    def into(self, current: JsonObject, given: JsonObject) -> JsonObject:
-        return self._section(self.shape, current, given, ())
+    def into(self, current: JsonObject, values: JsonObject) -> JsonObject:
+        return self._section(self.shape, current, values, ())
 
     def _section(
-        self, shape: JsonObject | None, current: JsonObject, given: JsonObject, path: _Path
+        self, shape: JsonObject | None, current: JsonObject, values: JsonObject, path: _Path
     ) -> JsonObject:
         """The section with what is given in it; without a shape it is open."""
-        found = dict(current)
-        for key, value in given.items():
+        section = dict(current)
+        for key, value in values.items():
             inner = (*path, key)
             if "." in key:
-                place = self.place(inner)
-                raise PropertyError(f"{place}{key!r} has a dot: write a section in a section")
+                location = self.place(inner)
+                raise PropertyError(f"{location}{key!r} has a dot: write a section in a section")
             if shape is not None and key not in shape:
                 raise self._unknown(inner)
             expected = None if shape is None else shape[key]
-            found[key] = self._value(expected, current.get(key), value, inner)
-        return found
+            section[key] = self._value(expected, current.get(key), value, inner)
+        return section
 
-    def _value(self, expected: Json, current: Json, given: Json, path: _Path) -> Json:
-        if isinstance(given, dict) and isinstance(expected, dict | None):
+    def _value(self, expected: Json, current: Json, value: Json, path: _Path) -> Json:
+        if isinstance(value, dict) and isinstance(expected, dict | None):
             before = current if isinstance(current, dict) else {}
-            return self._section(expected or None, before, given, path)
-        if expected is not None and not _fits(expected, given):
+            return self._section(expected or None, before, value, path)
+        if expected is not None and not _fits(expected, value):
             name = ".".join(path)
             raise PropertyError(
-                f"{self.place(path)}{name} must be {_kind(expected)}, not {given!r}"
+                f"{self.place(path)}{name} must be {_kind(expected)}, not {value!r}"
             )
-        return given
+        return value
 
     def _unknown(self, path: _Path) -> PropertyError:
         name = ".".join(path)
-        known = [".".join(inner) for inner in _names(self.shape)]
-        nearest = get_close_matches(name, known, 1, 0.0)[0]
+        names = [".".join(inner) for inner in _names(self.shape)]
+        nearest = get_close_matches(name, names, 1, 0.0)[0]
         return PropertyError(f"{self.place(path)}no property {name!r}, nearest is {nearest!r}")
 
 
@@ -199,10 +199,10 @@ def _kind(expected: Json) -> str:
             return "nothing"
 
 
-def _fits(expected: Json, given: Json) -> bool:
+def _fits(expected: Json, value: Json) -> bool:
     """Whether a value is of its default's type; a whole number is a number too."""
-    return _kind(given) == _kind(expected) or (
-        isinstance(expected, float) and _kind(given) == "a whole number"
+    return _kind(value) == _kind(expected) or (
+        isinstance(expected, float) and _kind(value) == "a whole number"
     )
 
 
@@ -221,13 +221,13 @@ def _nested(shape: JsonObject, name: str, value: Setting) -> JsonObject:
 def _read(shape: JsonObject, name: str, value: TypedValue) -> Json:
     is_text = isinstance(Properties(shape).at(name), str)
     try:
-        found = read_yaml(value.text).value
+        value_at_key = read_yaml(value.text).value
     except YamlError as error:
         if is_text:
             return value.text
         raise PropertyError(f"{name}: {error.problem}") from error
     # A commit such as 12e4567 is a number to YAML.
-    return value.text if is_text and not isinstance(found, str) else found
+    return value.text if is_text and not isinstance(value_at_key, str) else value_at_key
 
 
 def _plain(value: object, name: str) -> Json:
@@ -245,13 +245,13 @@ def _plain(value: object, name: str) -> Json:
             raise PropertyError(f"{name}: {value!r} is no JSON value")
 
 
-def _section(given: Mapping[object, object], name: str) -> JsonObject:
-    found: JsonObject = {}
-    for key, value in given.items():
+def _section(values: Mapping[object, object], name: str) -> JsonObject:
+    section: JsonObject = {}
+    for key, value in values.items():
         if not isinstance(key, str) or not key:
             raise PropertyError(f"{name}: the key {key!r} must be a text")
-        found[key] = _plain(value, key if name == "configuration" else f"{name}.{key}")
-    return found
+        section[key] = _plain(value, key if name == "configuration" else f"{name}.{key}")
+    return section
 
 
 def _document(file: Path) -> YamlDocument:
@@ -291,8 +291,8 @@ def loop_settings(properties: Properties) -> LoopSettings:
     Raises:
         PropertyError: one of them has a value that it does not take.
     """
-    own, nadoo = properties.section("react"), properties.section("react_config")
-    preset, tools = own.pop("preset", None), nadoo.pop("tools", None)
+    react, nadoo = properties.section("react"), properties.section("react_config")
+    preset, tools = react.pop("preset", None), nadoo.pop("tools", None)
     mode = properties.at("agent_mode", "")
     try:
         check_mode(str(mode))
@@ -300,7 +300,7 @@ def loop_settings(properties: Properties) -> LoopSettings:
             named_preset(str(preset))
     except LooplineError as error:
         raise PropertyError(str(error)) from error
-    limits: Limits = {**_limits("react_config", nadoo), **_limits("react", own)}
+    limits: Limits = {**_limits("react_config", nadoo), **_limits("react", react)}
     return LoopSettings(preset=str(preset or ""), limits=limits, tools=_patterns(tools))
 
 
@@ -316,7 +316,7 @@ def _patterns(tools: Json) -> tuple[str, ...] | None:
     match tools:
         case None | []:
             return None
-        case list() if all(isinstance(one, str) for one in tools):
-            return tuple(str(one) for one in tools)
+        case list() if all(isinstance(tool_id, str) for tool_id in tools):
+            return tuple(str(tool_id) for tool_id in tools)
         case _:
             raise PropertyError(f"react_config.tools must be a list of tool ids, not {tools!r}")

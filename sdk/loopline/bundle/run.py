@@ -47,15 +47,15 @@ async def make_deps(loaded: LoadedBundle, stack: AsyncExitStack) -> object:
     if loaded.bundle.deps is None:
         return None
     try:
-        made = loaded.bundle.deps()
-        if inspect.isawaitable(made):
-            made = cast("object", await made)
-        if isinstance(made, AbstractAsyncContextManager):
-            manager = cast("AbstractAsyncContextManager[object]", made)
-            made = await stack.enter_async_context(manager)
+        deps = loaded.bundle.deps()
+        if inspect.isawaitable(deps):
+            deps = cast("object", await deps)
+        if isinstance(deps, AbstractAsyncContextManager):
+            manager = cast("AbstractAsyncContextManager[object]", deps)
+            deps = await stack.enter_async_context(manager)
     except (Exception, SystemExit) as error:
         raise blame(error, loaded.folder) from error
-    return made
+    return deps
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ def _check_deps(loaded: LoadedBundle, deps: object) -> None:
     for base in (
         base for kind in workflow.__mro__ for base in vars(kind).get("__orig_bases__", ())
     ):
-        for wanted in get_args(base) if get_origin(base) is BaseWorkflow else ():
-            if wrong := deps_problem(deps, wanted):
+        for deps_type in get_args(base) if get_origin(base) is BaseWorkflow else ():
+            if wrong := deps_problem(deps, deps_type):
                 raise BundleError(f"{loaded.folder}: the workflow {workflow.__name__} {wrong}")
 
 

@@ -71,8 +71,8 @@ def _possible(name: str) -> str:
     plain = _FOREIGN.sub("_", letters).strip("_").lower()
     if not plain or plain[0].isdigit():
         plain = f"bundle_{plain}".strip("_")
-    taken = keyword.iskeyword(plain) or plain in sys.stdlib_module_names or plain in _TAKEN
-    return f"{plain}_bundle" if taken else plain
+    is_taken = keyword.iskeyword(plain) or plain in sys.stdlib_module_names or plain in _TAKEN
+    return f"{plain}_bundle" if is_taken else plain
 
 
 def _class_name(name: str) -> str:
@@ -135,8 +135,10 @@ def installation_of(version: str, record: str | None) -> Installation:
             path = _url_path(url)
             return _installed_from(version, ("-e", path), f"path = {_toml(path)}, editable = true")
         case {"url": str(url), "vcs_info": {"vcs": "git", "commit_id": str(commit)}}:
-            place = f"loopline @ git+{url}@{commit}"
-            return _installed_from(version, (place,), f"git = {_toml(url)}, rev = {_toml(commit)}")
+            requirement = f"loopline @ git+{url}@{commit}"
+            return _installed_from(
+                version, (requirement,), f"git = {_toml(url)}, rev = {_toml(commit)}"
+            )
         case {"url": str(url)} if url.startswith("file:"):
             path = _url_path(url)
             return _installed_from(version, (path,), f"path = {_toml(path)}")

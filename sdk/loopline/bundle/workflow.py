@@ -170,7 +170,9 @@ class BaseWorkflow(Generic[Deps]):
             read=knowledge_read_fn,
             instructions=self._instructions if instructions is None else instructions,
             models=self._run.models.chain(model),
-            allowed=tuple(tuple(one) for one in (tools, configured.tools) if one is not None),
+            allowed=tuple(
+                tuple(patterns) for patterns in (tools, configured.tools) if patterns is not None
+            ),
             preset=named_preset(configured.preset) if configured.preset else own_preset,
             limits={**limits, **configured.limits},
             output=self._run.output_of(output_type_of(output_type)),
@@ -178,8 +180,8 @@ class BaseWorkflow(Generic[Deps]):
         extensions = Extensions(
             round_hooks=tuple(self.round_hooks), middleware=tuple(self.middleware)
         )
-        own = self.scratchpad if scratchpad is None else scratchpad
-        return await self._react(self._run, loop, own, extensions)
+        loop_scratchpad = self.scratchpad if scratchpad is None else scratchpad
+        return await self._react(self._run, loop, loop_scratchpad, extensions)
 
     async def _react(
         self,
@@ -246,20 +248,20 @@ class BaseWorkflow(Generic[Deps]):
         search: KnowledgeSearch | None,
         conversation: ConversationKey,
     ) -> ToolSet:
-        own = await asyncio.to_thread(self._run.services.toolset, loop.tools_module)
+        bundle_tools = await asyncio.to_thread(self._run.services.toolset, loop.tools_module)
         for patterns in loop.allowed:
-            own = own.allow(patterns)
+            bundle_tools = bundle_tools.allow(patterns)
         if loop.child_tools is not None:
-            own = own.allow(loop.child_tools)
-        check_deps(own.values(), self._run.services.deps)
+            bundle_tools = bundle_tools.allow(loop.child_tools)
+        check_deps(bundle_tools.values(), self._run.services.deps)
         below = child_depth(conversation.name)
         if 0 < below >= options.max_depth:
-            own = ToolSet(tool for tool in own.values() if tool.effect != "meta")
+            bundle_tools = ToolSet(tool for tool in bundle_tools.values() if tool.effect != "meta")
         editable = HideTool(options.editable_tail_size_in_tokens)
         built_in: list[Tool] = [PlanTool(), ReadTool(), editable]
         if search is not None:
             built_in.append(SearchTool(search))
-        return ToolSet([*built_in, *own.values()])
+        return ToolSet([*built_in, *bundle_tools.values()])
 
     async def answer(self, text: str) -> TurnResult[Any]:
         """End the turn with this answer, without a model; it takes the place of one given before.
@@ -272,7 +274,7 @@ class BaseWorkflow(Generic[Deps]):
             return result(recorder.timeline, recorder.number, "complete", output=output)
         recorder.round = recorder.turn.rounds + 1
         last = recorder.timeline.last_round
-        begun = RoundStart(
+        start = RoundStart(
             saw=recorder.timeline.seq,
             takes=tuple(block.seq for block in recorder.timeline.inputs_for(recorder.number)),
             epoch=last.epoch if last else 1,
@@ -285,9 +287,9 @@ class BaseWorkflow(Generic[Deps]):
             stable_sha256="",
             purpose="answer",
         )
-        await recorder.record(begun)
-        said = await make_completion(recorder.timeline, well_formed(text), output=output)
-        await recorder.record(Decision(model="", stop_reason="stop"), said)
+        await recorder.record(start)
+        completed = await make_completion(recorder.timeline, well_formed(text), output=output)
+        await recorder.record(Decision(model="", stop_reason="stop"), completed)
         recorder.round = 0
         return result(recorder.timeline, recorder.number, "complete", output=output)
 
@@ -297,11 +299,11 @@ class BaseWorkflow(Generic[Deps]):
         sound = well_formed_json(value)
         text, mime = (sound, "text/plain") if isinstance(sound, str) else (dumps(sound), _JSON)
 
-        def kept(timeline: Timeline) -> list[Body]:
+        def artifact(timeline: Timeline) -> list[Body]:
             version = timeline.artifacts.get((recorder.number, name), 0) + 1
             return [ArtifactKept(name=name, version=version, text=text, mime=mime)]
 
-        return (await recorder.record_from(kept))[-1].ref
+        return (await recorder.record_from(artifact))[-1].ref
 
     async def emit(self, name: str, data: object = None, *, durable: bool = False) -> None:
         """Tell whoever listens of an event of your own; a `durable` one is recorded, as `event.custom`.

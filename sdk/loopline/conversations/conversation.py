@@ -171,13 +171,15 @@ class Conversation(Generic[T_co]):
         ends when it is left. With `after`, a seq, every block behind it is heard, each once and in its
         place: those that are in the log already, and those that a slow listener would have missed.
         """
-        heard = Mailbox()
-        with self._turns.subscribed(self.conversation, heard.put):
-            events = heard if after is None else self._with_missed_blocks(heard, after)
+        mailbox = Mailbox()
+        with self._turns.subscribed(self.conversation, mailbox.put):
+            events = mailbox if after is None else self._with_missed_blocks(mailbox, after)
             async for event in events:
                 yield event
 
-    async def _with_missed_blocks(self, heard: Mailbox, after: int) -> AsyncGenerator[Event, None]:
+    async def _with_missed_blocks(
+        self, mailbox: Mailbox, after: int
+    ) -> AsyncGenerator[Event, None]:
         """What is heard, with the blocks behind `after` that are missing in it from the log.
 
         The log may be ahead of what is heard: deltas before the last block that a runner wrote go by.
@@ -186,7 +188,7 @@ class Conversation(Generic[T_co]):
         for block in await self.blocks(after=after):
             newest, stands = block.seq, block.seq if block.term else stands
             yield block
-        async for event in heard:
+        async for event in mailbox:
             match event:
                 case Block(seq=through) | Delta(type="missed", through=through):
                     reached = max(reached, through)
@@ -300,8 +302,8 @@ class Conversation(Generic[T_co]):
         turns = summary.turns if summary else 0
         number = next((n for n in range(1, turns + 1) if turn == turn_id(n)), None)
         if number is None:
-            known = f"turn_1 to turn_{turns}" if turns else "none"
-            raise LooplineError(f"no turn {turn!r}: turns here are {known}")
+            names = f"turn_1 to turn_{turns}" if turns else "none"
+            raise LooplineError(f"no turn {turn!r}: turns here are {names}")
         if reaction not in REACTIONS:
             raise LooplineError(f"no reaction {reaction!r}: ok, not_ok, neutral or None")
         return await self.interrupts.append(
@@ -310,8 +312,8 @@ class Conversation(Generic[T_co]):
 
     async def satisfaction(self) -> Satisfaction:
         """Return how the user's reactions in force are spread, and their rate."""
-        given = await self._log.read(self.conversation, types=["turn.feedback"])
-        return feedback.fold(given).satisfaction
+        blocks = await self._log.read(self.conversation, types=["turn.feedback"])
+        return feedback.fold(blocks).satisfaction
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
         """Read anything that has a ref, or several; what exists is read although some do not."""
@@ -336,12 +338,12 @@ class Conversation(Generic[T_co]):
         """
         if after < 0 or (limit is not None and limit < 0):
             raise LooplineError("blocks are counted from 1: after and limit are 0 or more")
-        wanted = [types] if isinstance(types, str) else types
-        for kind in wanted:
+        kinds_wanted = [types] if isinstance(types, str) else types
+        for kind in kinds_wanted:
             await self._check_type(kind)
         number = None if turn is None else _number(turn)
         return await self._log.read(
-            self.conversation, after=after, limit=limit, types=wanted, turn=number
+            self.conversation, after=after, limit=limit, types=kinds_wanted, turn=number
         )
 
     async def _check_type(self, kind: str) -> None:
@@ -356,12 +358,12 @@ class Conversation(Generic[T_co]):
 
     async def children(self) -> Sequence[ConversationSummary]:
         """The runs that calls of this conversation began, in their order; forgotten ones are left out."""
-        begun = await self._log.read(self.conversation, types=["run.child"])
+        blocks = await self._log.read(self.conversation, types=["run.child"])
         names = dict.fromkeys(
-            block.body.conversation for block in begun if isinstance(block.body, RunChild)
+            block.body.conversation for block in blocks if isinstance(block.body, RunChild)
         )
-        found = [await self._log.find(replace(self.conversation, name=name)) for name in names]
-        return [summary for summary in found if summary is not None]
+        summaries = [await self._log.find(replace(self.conversation, name=name)) for name in names]
+        return [summary for summary in summaries if summary is not None]
 
     async def export(self) -> JsonObject:
         """The whole conversation as the document `artifact:conv.timeline.v1`."""
@@ -402,15 +404,15 @@ class Conversation(Generic[T_co]):
         return replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
 
     async def _is_taken(self, conversation: ConversationKey) -> bool:
-        found = await self._log.find(conversation)
-        return found is not None or await self._log.forgotten(conversation) is not None
+        summary = await self._log.find(conversation)
+        return summary is not None or await self._log.forgotten(conversation) is not None
 
-    async def _attachments(self, text: str, given: Attachments) -> Sequence[UserAttachment]:
+    async def _attachments(self, text: str, attachments: Attachments) -> Sequence[UserAttachment]:
         """The files as they are recorded: read, and checked with the text against the caps."""
         size = check_text(text, self._caps)
-        if not given:
+        if not attachments:
             return ()
-        return await asyncio.to_thread(read_attachments, given, self._caps, text_bytes=size)
+        return await asyncio.to_thread(read_attachments, attachments, self._caps, text_bytes=size)
 
     async def _say(
         self,
@@ -469,8 +471,8 @@ class Conversation(Generic[T_co]):
         output: OutputType[Any] | None,
     ) -> TurnResult[Any] | None:
         """Say it to the turn that runs, and wait for what comes of that; None when it came too late."""
-        said = self.interrupts.steer if when_busy == "steer" else self.interrupts.followup
-        receipt = await said(text, files)
+        add = self.interrupts.steer if when_busy == "steer" else self.interrupts.followup
+        receipt = await add(text, files)
         reads = output or self._turns.output
         outcome = await self._turns.outcome(self.conversation, receipt.turn, reads)
         return None if await self.recall(receipt) else outcome
@@ -490,8 +492,10 @@ class Conversation(Generic[T_co]):
             number = turn_to_resume(timeline)
             turn = timeline.turn(number)
             if turn.pending and not turn.answers:
-                asked = [f"{one.call_id} ({one.question})" for one in pending_calls(turn)]
-                raise LooplineError(f"{turn_id(number)} waits for {', '.join(asked)}: give values")
+                questions = [f"{call.call_id} ({call.question})" for call in pending_calls(turn)]
+                raise LooplineError(
+                    f"{turn_id(number)} waits for {', '.join(questions)}: give values"
+                )
             return number
 
         self._turns.check_bundle()
@@ -521,12 +525,12 @@ class Conversation(Generic[T_co]):
         pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.pending.items()}
         for call_id, value in values.items():
             if call_id not in pending:
-                known = ", ".join(pending) or "none"
-                raise LooplineError(f"no call {call_id!r} waits for an answer: {known}")
-            turn, asked = pending[call_id]
+                call_ids = ", ".join(pending) or "none"
+                raise LooplineError(f"no call {call_id!r} waits for an answer: {call_ids}")
+            turn, question = pending[call_id]
             if call_id in turn.answers:
                 raise LooplineError(f"{call_id} has been answered already")
-            check_answer(asked, value)
+            check_answer(question, value)
         check_values(values, self._caps)
         for call_id, value in values.items():
             body = UserAnswer(call_id=call_id, value=well_formed_json(value))
@@ -535,12 +539,12 @@ class Conversation(Generic[T_co]):
     async def _stream(
         self, start: Callable[[EventSink], Awaitable[TurnResult[Any]]]
     ) -> AsyncIterator[Event]:
-        heard = Mailbox()
-        task = asyncio.ensure_future(start(heard.put))
+        mailbox = Mailbox()
+        task = asyncio.ensure_future(start(mailbox.put))
         self._tasks.add(task)
-        task.add_done_callback(lambda _: heard.close())
+        task.add_done_callback(lambda _: mailbox.close())
         task.add_done_callback(self._forget)
-        async for event in heard:
+        async for event in mailbox:
             yield event
         await task
 
@@ -571,7 +575,7 @@ def _number(turn: str) -> int:
     Raises:
         LooplineError: it names no turn.
     """
-    found = _TURN_ID.fullmatch(turn)
-    if found is None:
+    match = _TURN_ID.fullmatch(turn)
+    if match is None:
         raise LooplineError(f"no turn {turn!r}: turns are called turn_1, turn_2, …")
-    return int(found[1])
+    return int(match[1])

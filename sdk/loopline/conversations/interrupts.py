@@ -82,11 +82,11 @@ class InterruptQueue:
 
     async def recall(self, receipt: Receipt) -> bool:
         """Take back what was said, unless a round has taken it; whether it was taken back."""
-        own = await self.append(UserRecalled(said=receipt.seq), receipt.turn)
+        receipt_of_recall = await self.append(UserRecalled(said=receipt.seq), receipt.turn)
         for block in await self._log.read(self._conversation, after=receipt.seq):
             match block.body:
                 case UserRecalled(said=receipt.seq):
-                    return block.seq == own.seq  # else it was taken back before
+                    return block.seq == receipt_of_recall.seq  # else it was taken back before
                 case RoundStart(takes=takes) if receipt.seq in takes:
                     return False
                 case _:
@@ -101,9 +101,13 @@ class InterruptQueue:
     async def _add(self, body: Body, turn: int, files: Sequence[UserAttachment]) -> Receipt:
         """Keep it, with files whose names nothing in the turn has."""
         if files:
-            known = await self._log.read(self._conversation, types=["user.attachment"], turn=turn)
-            taken = [one.body.name for one in known if isinstance(one.body, UserAttachment)]
-            files = with_unique_names(files, taken)
+            attached = await self._log.read(
+                self._conversation, types=["user.attachment"], turn=turn
+            )
+            names = [
+                block.body.name for block in attached if isinstance(block.body, UserAttachment)
+            ]
+            files = with_unique_names(files, names)
         return await self.append(body, turn, files)
 
     async def append(self, body: Body, turn: int, files: Sequence[UserAttachment] = ()) -> Receipt:
@@ -117,12 +121,12 @@ class InterruptQueue:
         check_body(body)
         if not isinstance(body, Feedback):
             check_own(self._conversation)
-        seen = self._seen()
-        if seen is None:
+        last_seq = self._seen()
+        if last_seq is None:
             summary = await self._log.find(self._conversation)
-            seen = summary.head if summary else 0
-        entries = [Entry(body=one, turn=turn) for one in (body, *files)]
-        blocks = await self._log.append(self._conversation, entries, seen=seen)
+            last_seq = summary.head if summary else 0
+        entries = [Entry(body=entry_body, turn=turn) for entry_body in (body, *files)]
+        blocks = await self._log.append(self._conversation, entries, seen=last_seq)
         block = blocks[-len(entries)]
         return Receipt(block.seq, block.turn)
 

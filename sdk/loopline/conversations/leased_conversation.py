@@ -155,11 +155,11 @@ class LeasedConversation:
                 await lease.end(of_child, reason, status=status)
         for turn in timeline.turns.values():
             if turn.exit is not None:
-                ended = replace(
+                run_child = replace(
                     child,
                     reason=turn.exit.reason,
                     usage=turn.usage,
                     cost=turn.cost,
                     estimated=turn.estimated,
                 )
-                await recorder.record(ended)
+                await recorder.record(run_child)

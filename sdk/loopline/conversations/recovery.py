@@ -76,21 +76,23 @@ class Recoveries:
         if at_once < 1:
             raise LooplineError(f"at_once is {at_once}: it is 1 or more")
         outcomes = list[Recovery]()
-        left = iter(await self._log.unfinished())
-        workers = [self._work(left, outcomes) for _ in range(at_once)]
+        unfinished = iter(await self._log.unfinished())
+        workers = [self._work(unfinished, outcomes) for _ in range(at_once)]
         # A fault in one leaves the others at their turns: whoever is cancelled ends its turn for good.
-        for ended in await asyncio.gather(*workers, return_exceptions=True):
-            if ended is not None:
-                raise ended
+        for outcome in await asyncio.gather(*workers, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
         return outcomes
 
-    async def _work(self, left: Iterator[ConversationSummary], outcomes: list[Recovery]) -> None:
-        for summary in left:
-            known = set[str]()
+    async def _work(
+        self, unfinished: Iterator[ConversationSummary], outcomes: list[Recovery]
+    ) -> None:
+        for summary in unfinished:
+            turn_ids = set[str]()
             while outcome := await self._recover(summary.conversation, summary.turns):
-                if outcome.turn_id in known:
+                if outcome.turn_id in turn_ids:
                     break
-                known.add(outcome.turn_id)
+                turn_ids.add(outcome.turn_id)
                 outcomes.append(outcome)
                 if self._on_outcome is not None:
                     self._on_outcome(outcome)
@@ -104,8 +106,8 @@ class Recoveries:
             if turn is None:
                 return None
             number = turn.number
-            kept = self._reason_to_leave(conversation, timeline, turn)
-            return kept or await self._resume(conversation, number)
+            outcome = self._reason_to_leave(conversation, timeline, turn)
+            return outcome or await self._resume(conversation, number)
         except _NothingToResume:
             return None
         except _CutOffAgain as error:
@@ -162,9 +164,9 @@ class Recoveries:
             wait=False,
             adopted=True,
         )
-        came = await self._turns.run(request)
+        outcome = await self._turns.run(request)
         return Recovery(
-            conversation=conversation, turn_id=turn_id(number), status="resumed", result=came
+            conversation=conversation, turn_id=turn_id(number), status="resumed", result=outcome
         )
 
 
@@ -175,5 +177,8 @@ def _oldest_left(timeline: Timeline) -> Turn | None:
 
 def _bundle(timeline: Timeline, turn: Turn) -> str:
     """Whose turn it is: the bundle that began it, else the one that began a turn last."""
-    headers = [turn.header, *(one.header for one in reversed(timeline.turns.values()))]
+    headers = [
+        turn.header,
+        *(other_turn.header for other_turn in reversed(timeline.turns.values())),
+    ]
     return next((header.bundle for header in headers if header is not None), "")

@@ -114,10 +114,10 @@ class Subscriptions:
         for subscriber in subscribers:
             if subscriber.seq is None:
                 subscriber.seq = timeline.seq if prompt is None else prompt.seq - 1
-        behind = min([subscriber.seq or 0 for subscriber in subscribers], default=timeline.seq)
-        blocks = timeline.after(behind)
-        if behind < timeline.base.covers:
-            blocks = await self._log.read(conversation, after=behind)
+        after = min([subscriber.seq or 0 for subscriber in subscribers], default=timeline.seq)
+        blocks = timeline.after(after)
+        if after < timeline.base.covers:
+            blocks = await self._log.read(conversation, after=after)
         for block in blocks:
             for subscriber in subscribers:
                 subscriber.receive(block)
@@ -157,8 +157,8 @@ class _Observation:
 def blocks_of(timeline: Timeline, number: int) -> list[Block]:
     """Return the blocks of a turn, which begins with its prompt."""
     prompt = timeline.turn(number).prompt
-    behind = timeline.seq if prompt is None else prompt.seq - 1
-    return [block for block in timeline.after(behind) if block.turn == number]
+    after = timeline.seq if prompt is None else prompt.seq - 1
+    return [block for block in timeline.after(after) if block.turn == number]
 
 
 def replay(timeline: Timeline, number: int, sender: Subscriber | None) -> None:

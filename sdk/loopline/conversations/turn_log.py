@@ -32,10 +32,10 @@ class InTurn(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record pass."""
-        recorder, known = _running.get(), vars(record)
-        known.setdefault("conversation", recorder.conversation.name if recorder else "")
-        known.setdefault("turn_id", turn_id(recorder.number) if recorder else "")
-        known.setdefault("round", recorder.round if recorder else 0)
+        recorder, fields = _running.get(), vars(record)
+        fields.setdefault("conversation", recorder.conversation.name if recorder else "")
+        fields.setdefault("turn_id", turn_id(recorder.number) if recorder else "")
+        fields.setdefault("round", recorder.round if recorder else 0)
         return True
 
 
@@ -65,14 +65,16 @@ class _Record:
 
 def log_block(conversation: str, block: Block) -> None:
     """Log the block, if it is one that a person would want to hear of."""
-    said = _record(block)
-    if said is not None:
+    message = _record(block)
+    if message is not None:
         where: Values = {
             "conversation": conversation,
             "turn_id": block.turn_id,
             "round": block.round,
         }
-        logger.info("%s %s %s", conversation, block.turn_id, said.text, extra=where | said.values)
+        logger.info(
+            "%s %s %s", conversation, block.turn_id, message.text, extra=where | message.values
+        )
 
 
 def _record(block: Block) -> _Record | None:
@@ -97,7 +99,9 @@ def _record(block: Block) -> _Record | None:
             }
             return _Record(f"{call_id} {tool}: {status} in {elapsed:.0f} ms", ran)
         case Exit(reason=reason, rounds=rounds, elapsed_ms=elapsed):
-            ended: Values = {"reason": reason, "rounds": rounds, "elapsed_ms": elapsed}
-            return _Record(f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms", ended)
+            values_of_exit: Values = {"reason": reason, "rounds": rounds, "elapsed_ms": elapsed}
+            return _Record(
+                f"ends: {reason} after {rounds} rounds, {elapsed:.0f} ms", values_of_exit
+            )
         case _:
             return None

@@ -182,26 +182,26 @@ class Turns:
             BundleError: the bundle's code failed; the turn is closed as an error.
         """
         self.check_outside(request.conversation)
-        asked = _PendingRequest(request)
-        asked.task = asyncio.create_task(self._with_lease(asked))
-        self._requests.append(asked)
+        pending = _PendingRequest(request)
+        pending.task = asyncio.create_task(self._with_lease(pending))
+        self._requests.append(pending)
         try:
-            return await asyncio.shield(asked.task)
+            return await asyncio.shield(pending.task)
         except asyncio.CancelledError:
-            if asked.task.cancelled() and self._closing and not _cancelled():
+            if pending.task.cancelled() and self._closing and not _cancelled():
                 raise LooplineError(
                     "the harness closed before this turn was begun: it stays pending"
                 ) from None
-            if asked.task.cancelled() and asked.stopping and not _cancelled():
+            if pending.task.cancelled() and pending.stopping and not _cancelled():
                 # A task that is cancelled before its first step has run nothing that could say so.
                 raise StoppedInQueue("the turn was stopped before it was begun") from None
-            asked.task.cancel()
-            await asyncio.wait([asked.task])
-            if not asked.task.cancelled():
-                asked.task.exception()  # it is in the log; the caller hears of its cancellation
+            pending.task.cancel()
+            await asyncio.wait([pending.task])
+            if not pending.task.cancelled():
+                pending.task.exception()  # it is in the log; the caller hears of its cancellation
             raise
         finally:
-            self._requests.remove(asked)
+            self._requests.remove(pending)
 
     async def run_child(
         self,
@@ -271,12 +271,14 @@ class Turns:
 
     def seen(self, conversation: ConversationKey) -> int | None:
         """The last place that was read here; None when it was not run here."""
-        known = self._cached.get(conversation)
-        return known.timeline.seq if known else None
+        cached = self._cached.get(conversation)
+        return cached.timeline.seq if cached else None
 
     async def stop(self, conversation: ConversationKey) -> bool:
         """End the running turn and those that wait behind it here; whether there are any."""
-        stopped = [one for one in self._requests if one.request.conversation == conversation]
+        stopped = [
+            pending for pending in self._requests if pending.request.conversation == conversation
+        ]
         await _stop(stopped)
         return bool(stopped)
 
@@ -298,35 +300,37 @@ class Turns:
     async def close(self) -> None:
         """Stop every turn that runs; those that wait stay pending."""
         self._closing = True
-        running = [one for one in self._requests if one.request.conversation in self._held()]
+        running = [
+            pending for pending in self._requests if pending.request.conversation in self._held()
+        ]
         await _stop(running)
-        rest = [one.task for one in self._requests if one.task is not None]
-        for task in rest:
+        tasks = [pending.task for pending in self._requests if pending.task is not None]
+        for task in tasks:
             task.cancel()
-        if rest:
-            await asyncio.wait(rest)
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _held(self) -> set[ConversationKey]:
         return {conversation for conversation, lock in self._queues.items() if lock.locked()}
 
-    async def _with_lease(self, asked: _PendingRequest) -> TurnResult[Any]:
-        conversation = asked.request.conversation
+    async def _with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:
+        conversation = pending.request.conversation
         _inside.set(_inside.get() | {conversation})
         try:
-            async with self._lease(asked.request) as term:
-                known = await self._current(conversation)
-                _check_known(known.timeline)
-                number = await asked.request.choose(known.timeline)
-                timeline = await reaching(self._log, conversation, known.timeline, number)
+            async with self._lease(pending.request) as term:
+                cached = await self._current(conversation)
+                _check_known(cached.timeline)
+                number = await pending.request.choose(cached.timeline)
+                timeline = await reaching(self._log, conversation, cached.timeline, number)
                 _check_known(timeline)
                 _check_confirmed(timeline, number)
-                known.timeline = timeline
-                if known.summary is None:
-                    known.summary = await self._log.find(conversation)
-                lease = self._leased(conversation, known.summary, timeline, term)
-                return await self._run_chosen(asked, lease, number)
+                cached.timeline = timeline
+                if cached.summary is None:
+                    cached.summary = await self._log.find(conversation)
+                lease = self._leased(conversation, cached.summary, timeline, term)
+                return await self._run_chosen(pending, lease, number)
         except asyncio.CancelledError:
-            if not asked.stopping:
+            if not pending.stopping:
                 raise
             _uncancel()
             raise StoppedInQueue("the turn was stopped before it was begun") from None
@@ -354,16 +358,16 @@ class Turns:
 
     async def _current(self, conversation: ConversationKey) -> _CachedConversation:
         """The conversation as it stands: what was folded here before, and what has come since."""
-        known = self._cached.pop(conversation, None)
-        if known is None:
-            known = _CachedConversation(await open_timeline(self._log, conversation))
+        cached = self._cached.pop(conversation, None)
+        if cached is None:
+            cached = _CachedConversation(await open_timeline(self._log, conversation))
         else:
-            known.timeline.extend(await self._log.read(conversation, after=known.timeline.seq))
-            known.timeline = trimmed(known.timeline)
-        self._cached[conversation] = known
+            cached.timeline.extend(await self._log.read(conversation, after=cached.timeline.seq))
+            cached.timeline = trimmed(cached.timeline)
+        self._cached[conversation] = cached
         while len(self._cached) > KEPT_TIMELINES:
             self._cached.pop(next(iter(self._cached)))
-        return known
+        return cached
 
     def _leased(
         self,
@@ -484,18 +488,18 @@ class Turns:
         )
 
 
-async def _stop(asked: list[_PendingRequest]) -> None:
-    tasks = [one.task for one in asked if one.task is not None]
-    for one in asked:
-        _begin_to_stop(one)
+async def _stop(requests: list[_PendingRequest]) -> None:
+    tasks = [pending.task for pending in requests if pending.task is not None]
+    for pending in requests:
+        _begin_to_stop(pending)
     if tasks:
         await asyncio.wait(tasks)
 
 
-def _begin_to_stop(asked: _PendingRequest) -> None:
-    if asked.task is not None and not asked.stopping:
-        asked.stopping = True
-        asked.task.cancel()
+def _begin_to_stop(pending: _PendingRequest) -> None:
+    if pending.task is not None and not pending.stopping:
+        pending.stopping = True
+        pending.task.cancel()
 
 
 def _cancelled() -> bool:

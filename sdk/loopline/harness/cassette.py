@@ -87,8 +87,8 @@ def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette
 
     tape = CassettePlayer(file)
     bases = {vendor.url_variable for vendor in VENDORS.values()}
-    others = {name: value for name, value in os.environ.items() if name not in bases}
-    wires = ProviderModels({**others, **tape.settings}, tape.client, needs_keys=False)
+    environment = {name: value for name, value in os.environ.items() if name not in bases}
+    wires = ProviderModels({**environment, **tape.settings}, tape.client, needs_keys=False)
     choice = (",".join(tape.models) or None) if model is None else model
     return OpenCassette(_registry_maker(choice, wires), clock or tape.clock, tape)
 
@@ -104,16 +104,16 @@ class _CassetteRegistry(ModelRegistry):
         self._check(self.models)
 
     def chain(self, wanted: Model | Sequence[Model] | str | None = None) -> Chain:
-        found = ModelRegistry.chain(self, wanted)
-        self._check(found)
-        return found
+        chain = ModelRegistry.chain(self, wanted)
+        self._check(chain)
+        return chain
 
     def _check(self, models: Sequence[Model]) -> None:
         for model in models:
             if not self.wires.has_made(model):
                 raise CassetteError(
                     f"{model.name} would be asked past the cassette, which has only models of "
-                    f"strings that begin with {', '.join(f'{one}:' for one in VENDORS)}"
+                    f"strings that begin with {', '.join(f'{vendor}:' for vendor in VENDORS)}"
                 )
 
 
@@ -128,5 +128,9 @@ def _registry_maker(choice: ModelChoice, wires: ProviderModels) -> Callable[[], 
 def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The base URLs that are set for these models, by their variables."""
     providers = {name.rpartition("=")[2].partition(":")[0] for name in named}
-    variables = [VENDORS[one].url_variable for one in VENDORS if one in providers]
-    return {one: without_secrets(environment[one]) for one in variables if environment.get(one)}
+    variables = [VENDORS[variable].url_variable for variable in VENDORS if variable in providers]
+    return {
+        variable: without_secrets(environment[variable])
+        for variable in variables
+        if environment.get(variable)
+    }

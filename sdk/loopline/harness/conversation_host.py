@@ -76,12 +76,12 @@ class ConversationHost(ABC, Generic[T_co]):
             LooplineError: it has no such action to confirm, or its name is a child run's.
             ConflictError: a conversation of that name has begun already.
         """
-        own = name or _own_name(document)
-        talk = self.conversation(own, user=user, tenant=tenant, project=project)
+        own_name = name or _own_name(document)
+        talk = self.conversation(own_name, user=user, tenant=tenant, project=project)
 
         def read() -> list[Block]:
             blocks = read_document(document)
-            _check_confirmed(confirm, import_actions(blocks, own), own)
+            _check_confirmed(confirm, import_actions(blocks, own_name), own_name)
             return [*blocks, import_mark(blocks, confirm, self._clock.now())]
 
         await self.log.restore(talk.conversation, await asyncio.to_thread(read))
@@ -107,15 +107,17 @@ def _own_name(document: JsonObject) -> str:
     return name
 
 
-def _check_confirmed(confirm: Sequence[str], actions: Sequence[ImportedAction], own: str) -> None:
+def _check_confirmed(
+    confirm: Sequence[str], actions: Sequence[ImportedAction], own_name: str
+) -> None:
     unknown = unknown_names(confirm, actions)
     if unknown:
-        known = ", ".join(action.name for action in actions) or "nothing"
+        names = ", ".join(action.name for action in actions) or "nothing"
         raise LooplineError(
-            f"{unknown[0]!r} cannot be confirmed: in this document {known} would act"
+            f"{unknown[0]!r} cannot be confirmed: in this document {names} would act"
         )
-    if parent_name(own) is not None and child_action(own) not in confirm:
+    if parent_name(own_name) is not None and child_action(own_name) not in confirm:
         raise LooplineError(
-            f"{own!r} is the name of a child run, whose answer its parent would take: import it under "
-            f"another name, or confirm {child_action(own)}"
+            f"{own_name!r} is the name of a child run, whose answer its parent would take: import it under "
+            f"another name, or confirm {child_action(own_name)}"
         )

@@ -67,9 +67,9 @@ class Bridge:
         try:
             from loopline.adapters.pydantic_ai.bridged_model import model_of
         except ImportError as error:
-            known = ", ".join(f"{one}:" for one in VENDORS)
+            providers = ", ".join(f"{vendor}:" for vendor in VENDORS)
             raise ModelError(
-                f"no model {name!r}: write offline, or begin it with {known}; for the providers of "
+                f"no model {name!r}: write offline, or begin it with {providers}; for the providers of "
                 "pydantic-ai: pip install 'loopline[pydantic-ai]'"
             ) from error
         return model_of(name, name.removeprefix(BRIDGED), _secrets())
@@ -78,12 +78,12 @@ class Bridge:
         """A model of ours that asks this one."""
         from loopline.adapters.pydantic_ai.bridged_model import bridged
 
-        for known, model in self._models:
-            if known is foreign:
+        for wrapped, model in self._models:
+            if wrapped is foreign:
                 return model
-        made = bridged(foreign, _secrets())
-        self._models.append((foreign, made))
-        return made
+        bridged_model = bridged(foreign, _secrets())
+        self._models.append((foreign, bridged_model))
+        return bridged_model
 
 
 def _secrets() -> tuple[str, ...]:
@@ -168,10 +168,10 @@ def resolve_models(
     Raises:
         ModelError: a model string that does not work here, what is no model, or none at all.
     """
-    chosen, known = _chosen(choice), _ModelCache(wires or ProviderModels(os.environ))
+    chosen, cache = _chosen(choice), _ModelCache(wires or ProviderModels(os.environ))
     if not isinstance(chosen, ModelRegistry) and callable(chosen):
-        return partial(_call, chosen, known)
-    return partial(_constant, known.registry(chosen))
+        return partial(_call, chosen, cache)
+    return partial(_constant, cache.registry(chosen))
 
 
 def model_names(choice: ModelChoice) -> Sequence[str]:
@@ -181,10 +181,10 @@ def model_names(choice: ModelChoice) -> Sequence[str]:
         return []
     chains = {role: _chain_of(several) for role, several in _by_role(chosen).items()}
     named = [
-        one if role == GENERAL else f"{role}={one}"
-        for role, every in chains.items()
-        for one in every
-        if isinstance(one, str)
+        item if role == GENERAL else f"{role}={item}"
+        for role, chain in chains.items()
+        for item in chain
+        if isinstance(item, str)
     ]
     return named if len(named) == sum(map(len, chains.values())) else []
 
@@ -204,8 +204,8 @@ def _constant(registry: ModelRegistry) -> ModelRegistry:
     return registry
 
 
-def _call(make: ModelMaker, known: _ModelCache) -> ModelRegistry:
-    return known.registry(make())
+def _call(make: ModelMaker, cache: _ModelCache) -> ModelRegistry:
+    return cache.registry(make())
 
 
 def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, ModelChain]:
@@ -221,9 +221,9 @@ def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, Mode
 
 def _parse_roles(written: str) -> Mapping[str, list[str]]:
     by_role = dict[str, list[str]]()
-    for one in written.split(","):
-        role, given, name = one.rpartition("=")
-        by_role.setdefault(role.strip() if given else GENERAL, []).append(name.strip())
+    for item in written.split(","):
+        role, has_role, name = item.rpartition("=")
+        by_role.setdefault(role.strip() if has_role else GENERAL, []).append(name.strip())
     return by_role
 
 
@@ -245,17 +245,17 @@ class _ModelCache:
     def _chain(self, several: ModelChain) -> tuple[Model, ...]:
         return tuple(map(self._model, _chain_of(several)))
 
-    def _model(self, given: object) -> Model:
-        match given:
+    def _model(self, choice: object) -> Model:
+        match choice:
             case str():
-                return self._model_named(given)
+                return self._model_named(choice)
             case ForeignModel():
-                return self._bridge.of(given)
+                return self._bridge.of(choice)
             case Model():
-                return given
+                return choice
             case _:
                 raise ModelError(
-                    f"{type(given).__name__} is no model: give a model string, a model, or several"
+                    f"{type(choice).__name__} is no model: give a model string, a model, or several"
                 )
 
     def _model_named(self, name: str) -> Model:

@@ -57,30 +57,30 @@ class ProviderModels:
 
     def has_made(self, model: Model) -> bool:
         """Whether this is one of its models."""
-        return any(model is one for one in self._made)
+        return any(model is own_model for own_model in self._made)
 
-    def model(self, name: str, said: ModelArguments | None = None) -> Model:
+    def model(self, name: str, arguments: ModelArguments | None = None) -> Model:
         """The model of that string; its key and base URL are from the environment, where nobody says.
 
         Raises:
             ModelError: there is no such provider, or its key is not set.
         """
-        said = said or ModelArguments()
-        made = (
-            _offline(said)
+        arguments = arguments or ModelArguments()
+        model = (
+            _offline(arguments)
             if name == OFFLINE
-            else self._provider_model(name, find_vendor(name), said)
+            else self._provider_model(name, find_vendor(name), arguments)
         )
-        self._made.append(made)
-        return made
+        self._made.append(model)
+        return model
 
-    def _provider_model(self, name: str, vendor: Vendor, said: ModelArguments) -> Model:
-        given = _base_url(name, vendor, self._environment, said)
-        needs_key = self._needs_keys and not given
-        variable, key = _key(name, vendor, self._environment, said, required=needs_key)
-        known = said.facts or _facts(name, vendor, is_elsewhere=bool(given))
-        if (known.api == "messages") != (vendor.api_vendor == "anthropic"):
-            raise ModelError(f"{name} is not asked by way of {known.api}: change api in its facts")
+    def _provider_model(self, name: str, vendor: Vendor, arguments: ModelArguments) -> Model:
+        base_url = _base_url(name, vendor, self._environment, arguments)
+        needs_key = self._needs_keys and not base_url
+        variable, key = _key(name, vendor, self._environment, arguments, required=needs_key)
+        facts = arguments.facts or _facts(name, vendor, is_elsewhere=bool(base_url))
+        if (facts.api == "messages") != (vendor.api_vendor == "anthropic"):
+            raise ModelError(f"{name} is not asked by way of {facts.api}: change api in its facts")
         from loopline.adapters.providers import http_model
         from loopline.adapters.providers.failures import Credentials
         from loopline.adapters.providers.http import HttpTransport
@@ -89,20 +89,20 @@ class ProviderModels:
         return http_model(
             name,
             model=name.partition(":")[2],
-            url=given or vendor.base_url,
+            url=base_url or vendor.base_url,
             credentials=Credentials(
                 name,
                 variable,
                 key,
                 vendor.api_vendor,
-                secrets=secrets_in(given),
-                url_variable="base_url" if said.base_url else vendor.url_variable,
+                secrets=secrets_in(base_url),
+                url_variable="base_url" if arguments.base_url else vendor.url_variable,
             ),
-            facts=known,
-            capabilities=_capabilities(known, vendor),
+            facts=facts,
+            capabilities=_capabilities(facts, vendor),
             http=self._http,
-            timeouts=said.timeouts,
-            reply_limits=said.reply_limits,
+            timeouts=arguments.timeouts,
+            reply_limits=arguments.reply_limits,
         )
 
 
@@ -124,18 +124,18 @@ def model(
     Raises:
         ModelError: there is no such provider, a key is missing, or the URL or the model cannot be used.
     """
-    said = ModelArguments(
+    arguments = ModelArguments(
         base_url=base_url or "",
         api_key=api_key or "",
         facts=facts,
         timeouts=timeouts,
         reply_limits=reply_limits,
     )
-    return ProviderModels(os.environ).model(name, said)
+    return ProviderModels(os.environ).model(name, arguments)
 
 
-def _offline(said: ModelArguments) -> Model:
-    if said != ModelArguments():
+def _offline(arguments: ModelArguments) -> Model:
+    if arguments != ModelArguments():
         raise ModelError(
             "offline asks nobody: it has no base_url, api_key, facts, timeouts or limits"
         )
@@ -145,14 +145,14 @@ def _offline(said: ModelArguments) -> Model:
 
 
 def _base_url(
-    name: str, vendor: Vendor, environment: Mapping[str, str], said: ModelArguments
+    name: str, vendor: Vendor, environment: Mapping[str, str], arguments: ModelArguments
 ) -> str:
     """Where it is, if that is not where its provider is."""
-    url = (said.base_url or environment.get(vendor.url_variable, "")).strip()
+    url = (arguments.base_url or environment.get(vendor.url_variable, "")).strip()
     if url and not is_address(url):
-        place = "base_url" if said.base_url else vendor.url_variable
+        setting = "base_url" if arguments.base_url else vendor.url_variable
         raise ModelError(
-            f"{place} of {name} is no URL: write http:// or https://, a host, and a path if any"
+            f"{setting} of {name} is no URL: write http:// or https://, a host, and a path if any"
         )
     return url
 
@@ -161,13 +161,13 @@ def _key(
     name: str,
     vendor: Vendor,
     environment: Mapping[str, str],
-    said: ModelArguments,
+    arguments: ModelArguments,
     *,
     required: bool,
 ) -> tuple[str, str]:
     """What sets the key, and the key; one from the environment does not go where code points."""
-    if said.base_url or said.api_key:
-        variable, key = "api_key", said.api_key.strip()
+    if arguments.base_url or arguments.api_key:
+        variable, key = "api_key", arguments.api_key.strip()
     elif vendor.key_variable:
         variable, key = vendor.key_variable, environment.get(vendor.key_variable, "").strip()
     else:
@@ -181,26 +181,26 @@ def _key(
 
 def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
     """What is known of it; of an unknown model elsewhere, that it speaks what most servers do."""
-    known = find_model_facts(name)
-    if is_elsewhere and vendor.api_vendor == "openai" and known is FAMILIES.get(f"{vendor.name}:"):
-        return ModelFacts(window=known.window, output_limit=known.output_limit)
-    return known
+    facts = find_model_facts(name)
+    if is_elsewhere and vendor.api_vendor == "openai" and facts is FAMILIES.get(f"{vendor.name}:"):
+        return ModelFacts(window=facts.window, output_limit=facts.output_limit)
+    return facts
 
 
-def _capabilities(known: ModelFacts, vendor: Vendor) -> Capabilities:
+def _capabilities(facts: ModelFacts, vendor: Vendor) -> Capabilities:
     return Capabilities(
-        tool_call=known.tool_call,
-        tool_choice=known.tool_choice,
-        json_mode=known.json_mode,
-        json_schema=known.json_schema,
-        schema_beside_tools=known.schema_beside_tools,
-        vision=known.vision,
-        pdf=known.pdf,
-        thinking=known.thinking != "none",
-        tail=known.tail,
-        window=known.window,
-        output_limit=known.output_limit,
-        price=known.price,
+        tool_call=facts.tool_call,
+        tool_choice=facts.tool_choice,
+        json_mode=facts.json_mode,
+        json_schema=facts.json_schema,
+        schema_beside_tools=facts.schema_beside_tools,
+        vision=facts.vision,
+        pdf=facts.pdf,
+        thinking=facts.thinking != "none",
+        tail=facts.tail,
+        window=facts.window,
+        output_limit=facts.output_limit,
+        price=facts.price,
         # What others take who speak OpenAI's wire nobody says: the stricter limits are safe.
         attachments=ATTACHMENTS[
             vendor.api_vendor if vendor.name == vendor.api_vendor else "anthropic"

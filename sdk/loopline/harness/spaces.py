@@ -70,26 +70,26 @@ def knowledge_reader(
         return None
 
     async def read(ref: str) -> Passage:
-        then = _commit_of_ref(timeline, ref, space is None)
-        if then is None and past is not None and _is_pinned(ref):
-            then = _commit_of_ref(await past.full(), ref, space is None)
-        if space is not None and (then is None or _same_space(then, commit_of(space))):
+        commit = _commit_of_ref(timeline, ref, space is None)
+        if commit is None and past is not None and _is_pinned(ref):
+            commit = _commit_of_ref(await past.full(), ref, space is None)
+        if space is not None and (commit is None or _same_space(commit, commit_of(space))):
             return await space.read(ref)
-        if then is None:
+        if commit is None:
             raise KnowledgeError("no turn here read at that commit")
-        return await asyncio.to_thread(_read_at, then, ref)
+        return await asyncio.to_thread(_read_at, commit, ref)
 
     return read
 
 
 def _is_pinned(ref: str) -> bool:
-    wanted = parse(ref)
-    return isinstance(wanted, KnowledgeRef) and wanted.commit is not None
+    knowledge_ref = parse(ref)
+    return isinstance(knowledge_ref, KnowledgeRef) and knowledge_ref.commit is not None
 
 
 def _commit_of_ref(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommit | None:
-    wanted = parse(ref)
-    commit = wanted.commit if isinstance(wanted, KnowledgeRef) else None
+    knowledge_ref = parse(ref)
+    commit = knowledge_ref.commit if isinstance(knowledge_ref, KnowledgeRef) else None
     for used in reversed(timeline.knowledge):
         if commit is None and newest:
             return used
@@ -98,8 +98,8 @@ def _commit_of_ref(timeline: Timeline, ref: str, newest: bool) -> KnowledgeCommi
     return None
 
 
-def _same_space(one: KnowledgeCommit, other: KnowledgeCommit) -> bool:
-    return (one.repository, one.roots) == (other.repository, other.roots)
+def _same_space(first: KnowledgeCommit, second: KnowledgeCommit) -> bool:
+    return (first.repository, first.roots) == (second.repository, second.roots)
 
 
 def _read_at(used: KnowledgeCommit, ref: str) -> Passage:

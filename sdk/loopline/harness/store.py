@@ -56,24 +56,24 @@ def store_place(url: str | None) -> StorePlace:
     Raises:
         StoreError: the URL is not one that works.
     """
-    given = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
-    if given == MEMORY:
-        return StorePlace(given, None)
-    if not given.startswith("sqlite:///") or given == "sqlite:///":
+    chosen_url = url or os.environ.get("LOOPLINE_STORE") or DEFAULT_STORE
+    if chosen_url == MEMORY:
+        return StorePlace(chosen_url, None)
+    if not chosen_url.startswith("sqlite:///") or chosen_url == "sqlite:///":
         raise StoreError(
-            f"no store {given!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
+            f"no store {chosen_url!r}: write sqlite:///relative.db, sqlite:////absolute.db or memory:"
         )
-    path = Path(given.removeprefix("sqlite:///"))
+    path = Path(chosen_url.removeprefix("sqlite:///"))
     try:
         size = len(os.fsencode(path.name))
     except ValueError as error:
-        raise StoreError(f"no store {given!r}: {error}") from error
-    if "\0" in given:
-        raise StoreError(f"no store {given!r}: the name of a file holds no null character")
+        raise StoreError(f"no store {chosen_url!r}: {error}") from error
+    if "\0" in chosen_url:
+        raise StoreError(f"no store {chosen_url!r}: the name of a file holds no null character")
     if not 0 < size <= LONGEST_NAME_BYTES:
         problem = f"the name of its file has more than {LONGEST_NAME_BYTES} bytes"
-        raise StoreError(f"no store {given!r}: {problem if size else 'it names no file'}")
-    return StorePlace(given, path)
+        raise StoreError(f"no store {chosen_url!r}: {problem if size else 'it names no file'}")
+    return StorePlace(chosen_url, path)
 
 
 async def open_log(
@@ -97,9 +97,9 @@ async def open_log(
     resolved = await asyncio.to_thread(where.beside.resolve)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
-    beside = blobs.for_store(resolved, clock)
+    blob_store = blobs.for_store(resolved, clock)
     opened = await log.open(
-        where.url, clock=clock, read_only=read_only, blobs=beside, limits=limits
+        where.url, clock=clock, read_only=read_only, blobs=blob_store, limits=limits
     )
     if collects and not read_only:
         opened.collect_daily()
@@ -112,8 +112,8 @@ async def back_up(log: TimelineLog, target: Path) -> None:
     Raises:
         StoreError: nothing is kept, something is at the target already, or it cannot be written.
     """
-    kept, blobs = await asyncio.to_thread(_on_disk)
-    if not isinstance(log, kept):
+    log_type, blobs = await asyncio.to_thread(_on_disk)
+    if not isinstance(log, log_type):
         raise StoreError("what is in memory alone has no backup: name a store that is a file")
     await log.backup(target, blobs.for_store(target))
 
@@ -126,8 +126,8 @@ async def audited(
     Raises:
         StoreError: nothing is kept, or the store has no digests yet.
     """
-    kept, _ = await asyncio.to_thread(_on_disk)
-    if not isinstance(log, kept):
+    log_type, _ = await asyncio.to_thread(_on_disk)
+    if not isinstance(log, log_type):
         raise StoreError(
             "what is in memory alone has nothing to audit: name a store that is a file"
         )
@@ -231,10 +231,10 @@ class Store(ConversationHost):
             raise LooplineError("after and before are moments: give them a time zone")
         if limit is not None and limit < 0:
             raise LooplineError(f"limit is {limit}: it is 0 or more")
-        found = await self.log.conversations(
+        summaries = await self.log.conversations(
             user=user, project=project, tenant=tenant, after=after, before=before, limit=limit
         )
-        for summary in found:
+        for summary in summaries:
             yield summary
 
     def _conversation(self, conversation: ConversationKey) -> Conversation:
