@@ -142,7 +142,7 @@ def test_what_can_be_opened_by_name_is_listed_without_importing(tmp_path: Path) 
     guide(tmp_path / "bundles", {"__init__.py": "raise ValueError"})
     write(tmp_path / "bundles", {"notes/readme.txt": ""})
     with importable(site):
-        found = [(one.name, one.place) for one in available(tmp_path)]
+        found = [(one.name, one.location) for one in available(tmp_path)]
     assert ("guide_app", "guide_package:bundle") in found
     assert found[-1] == ("guide", str(tmp_path / "bundles" / "guide"))
 

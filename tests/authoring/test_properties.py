@@ -84,10 +84,10 @@ def test_every_bundle_knows_the_keys_of_knowledge() -> None:
 
 
 def test_whether_somebody_wrote_of_knowledge_is_known(tmp_path: Path) -> None:
-    assert "knowledge" not in merged({"a": 1}).given
-    assert "knowledge" in merged({"knowledge": {}}).given
-    assert "knowledge" in merged({}, overrides={"knowledge.repo": "x"}).given
-    assert "knowledge" in given(yaml="knowledge:\n  repo: x\n", folder=tmp_path).given
+    assert "knowledge" not in merged({"a": 1}).written
+    assert "knowledge" in merged({"knowledge": {}}).written
+    assert "knowledge" in merged({}, overrides={"knowledge.repo": "x"}).written
+    assert "knowledge" in given(yaml="knowledge:\n  repo: x\n", folder=tmp_path).written
 
 
 def test_a_name_that_is_not_there_gives_the_default() -> None:

@@ -96,12 +96,12 @@ def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Ski
     skills = _joined(listed, Skills() if root is None else Skills.load(root), bundle)
     config = _agents(descriptor, skills)
     strange = tuple(
-        f"{descriptor.place('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"
+        f"{descriptor.location('AGENTS_CONFIG', name)}: nothing here is the consumer {name!r}"
         for name in config
         if name not in (REACT, consumer)
     )
     idle = tuple(
-        f"{descriptor.place('AGENTS_CONFIG', name)}: no skill is matched by {pattern!r}"
+        f"{descriptor.location('AGENTS_CONFIG', name)}: no skill is matched by {pattern!r}"
         for name, selection in config.items()
         for pattern in (*(selection.enabled or ()), *selection.disabled)
         if not any(selection.matches(pattern, skill.namespace, skill.id) for skill in skills)
@@ -175,9 +175,9 @@ class _Descriptor:
         return value
 
     def wrong(self, name: str, problem: str, item: int | str | None = None) -> BundleError:
-        return BundleError(f"{self.place(name, item)}: {problem}")
+        return BundleError(f"{self.location(name, item)}: {problem}")
 
-    def place(self, name: str, item: int | str | None = None) -> str:
+    def location(self, name: str, item: int | str | None = None) -> str:
         """The file, and the line on which the setting or an item in it is written, if that is known."""
         file = self.module.__file__
         if file is None:
@@ -239,7 +239,7 @@ def _bound_tools(descriptor: _Descriptor, bundle: LoadedBundle) -> Iterator[Tool
         try:
             module = bundle.resolve_file(name) if source == "ref" else bundle.resolve_module(name)
         except BundleError as error:
-            location = descriptor.place("TOOLS_SPECS", index)
+            location = descriptor.location("TOOLS_SPECS", index)
             raise BundleError(f"{error} (asked for at {location})") from error
         functions = _functions(module)
         if not functions:

@@ -115,10 +115,10 @@ class LoadedBundle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Available:
-    """A bundle that can be opened by its name; `place` is its folder, or the entry point's value."""
+    """A bundle that can be opened by its name; `location` is its folder, or the entry point's value."""
 
     name: str
-    place: str
+    location: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +162,10 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
 
 def available(folder: Path | None = None) -> list[Available]:
     """What can be opened by name, found without importing it: installed ones, then `./bundles`."""
-    installed = [Available(name=e.name, place=e.value) for e in _entry_points()]
+    installed = [Available(name=e.name, location=e.value) for e in _entry_points()]
     bundles_folder = (Path() if folder is None else folder) / BUNDLES_FOLDER
     inside = sorted(bundles_folder.iterdir()) if bundles_folder.is_dir() else []
-    sites = [Available(name=path.name, place=str(path)) for path in inside if _is_site(path)]
+    sites = [Available(name=path.name, location=str(path)) for path in inside if _is_site(path)]
     return [*sorted(installed, key=lambda bundle: bundle.name), *sites]
 
 

@@ -54,7 +54,7 @@ class Properties:
     """Nested values by name. `given` are the keys at the top that somebody wrote."""
 
     tree: JsonObject = field(default_factory=JsonObject)
-    given: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
 
     def at(self, name: str, default: Json = None) -> Json:
         """The value of a dotted name, which may be a section, or the default."""
@@ -127,7 +127,7 @@ class _Merge:
     """Puts what is given into what there is, as the shape allows; `place` begins a complaint."""
 
     shape: JsonObject
-    place: Callable[[_Path], str]
+    location: Callable[[_Path], str]
 
     def into(self, current: JsonObject, values: JsonObject) -> JsonObject:
         return self._section(self.shape, current, values, ())
@@ -140,7 +140,7 @@ class _Merge:
         for key, value in values.items():
             inner = (*path, key)
             if "." in key:
-                location = self.place(inner)
+                location = self.location(inner)
                 raise PropertyError(f"{location}{key!r} has a dot: write a section in a section")
             if shape is not None and key not in shape:
                 raise self._unknown(inner)
@@ -155,7 +155,7 @@ class _Merge:
         if expected is not None and not _fits(expected, value):
             name = ".".join(path)
             raise PropertyError(
-                f"{self.place(path)}{name} must be {_kind(expected)}, not {value!r}"
+                f"{self.location(path)}{name} must be {_kind(expected)}, not {value!r}"
             )
         return value
 
@@ -163,7 +163,7 @@ class _Merge:
         name = ".".join(path)
         names = [".".join(inner) for inner in _names(self.shape)]
         nearest = get_close_matches(name, names, 1, 0.0)[0]
-        return PropertyError(f"{self.place(path)}no property {name!r}, nearest is {nearest!r}")
+        return PropertyError(f"{self.location(path)}no property {name!r}, nearest is {nearest!r}")
 
 
 def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json]]:

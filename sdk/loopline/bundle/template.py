@@ -51,7 +51,7 @@ def _dependency(loopline: Installation) -> dict[str, str]:
         "requirement": loopline.requirement,
         "source": source,
         "arguments": loopline.words,
-        "place": loopline.place,
+        "place": loopline.location,
     }
 
 
@@ -107,7 +107,7 @@ class Installation:
         return f"loopline>={self.version}"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it is taken from, as a page of Markdown says it."""
         if not self.arguments:
             return "your package index"

@@ -181,9 +181,9 @@ def _lines(found: Findings) -> Iterator[Text]:
     yield from _knowledge(found)
     if found.output is not None:
         yield _head("output", f"{found.output.name}({_parameters(found.output.as_object)})")
-    yield _head("properties", "" if found.properties.given else "none")
+    yield _head("properties", "" if found.properties.written else "none")
     for name, value in found.properties.flat().items():
-        if name.partition(".")[0] in found.properties.given:
+        if name.partition(".")[0] in found.properties.written:
             yield Text.assemble(f"    {name}", (f" = {dumps(value)}", QUIET))
 
 
@@ -424,10 +424,10 @@ async def bundles(choices: Choices, screen: Screen) -> int:
     """Print what can be opened by name."""
     found = available()
     if choices.as_json:
-        rows: list[Json] = [{"name": one.name, "place": one.place} for one in found]
+        rows: list[Json] = [{"name": one.name, "place": one.location} for one in found]
         screen.raw(dumps(rows))
     elif found:
-        plain = "\n".join(f"{visible(one.name)}\t{visible(one.place)}" for one in found)
+        plain = "\n".join(f"{visible(one.name)}\t{visible(one.location)}" for one in found)
         screen.answer_whole(_bundle_table(found), plain)
     else:
         screen.note(Text("none installed and none in ./bundles: begin one with loopline new NAME"))
@@ -439,5 +439,5 @@ def _bundle_table(found: Sequence[Available]) -> Table:
     shown.add_column(style="bold", no_wrap=True)
     shown.add_column(style=QUIET, overflow="fold")
     for one in found:
-        shown.add_row(visible(one.name), visible(one.place))
+        shown.add_row(visible(one.name), visible(one.location))
     return shown

@@ -66,7 +66,7 @@ Out = TypeVar("Out")
 
 WhenBusy = Literal["queue", "followup", "steer", "reject"]
 Attachments = AttachmentInput | Sequence[AttachmentInput]
-POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
+BUSY_POLICIES: tuple[WhenBusy, ...] = ("queue", "followup", "steer", "reject")
 _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 
@@ -97,7 +97,7 @@ class Conversation(Generic[T_co]):
             log,
             conversation,
             steered=lambda: turns.steer(conversation),
-            seen=lambda: turns.seen(conversation),
+            last_seq=lambda: turns.last_seq(conversation),
         )
 
     @overload
@@ -184,7 +184,7 @@ class Conversation(Generic[T_co]):
 
         The log may be ahead of what is heard: deltas before the last block that a runner wrote go by.
         """
-        reached, newest, stands = self._turns.seen(self.conversation) or 0, after, 0
+        reached, newest, stands = self._turns.last_seq(self.conversation) or 0, after, 0
         for block in await self.blocks(after=after):
             newest, stands = block.seq, block.seq if block.term else stands
             yield block
@@ -429,8 +429,10 @@ class Conversation(Generic[T_co]):
             limits=stored_limits(check_limits(limits)),
             output=output.schema if output else None,
         )
-        if when_busy not in POLICIES:
-            raise LooplineError(f"no policy {when_busy!r} for when_busy: {' or '.join(POLICIES)}")
+        if when_busy not in BUSY_POLICIES:
+            raise LooplineError(
+                f"no policy {when_busy!r} for when_busy: {' or '.join(BUSY_POLICIES)}"
+            )
         self._turns.check_outside(self.conversation)
         wait = when_busy == "queue"
         receipts = [await self.interrupts.append(body, NEW_TURN, files)] if wait else []
@@ -522,7 +524,11 @@ class Conversation(Generic[T_co]):
         """
         timeline = await open_timeline(self._log, self.conversation)
         turns = [turn for turn in timeline.resumable if turn.pending]
-        pending = {call_id: (turn, one) for turn in turns for call_id, one in turn.pending.items()}
+        pending = {
+            call_id: (turn, waiting_call)
+            for turn in turns
+            for call_id, waiting_call in turn.pending.items()
+        }
         for call_id, value in values.items():
             if call_id not in pending:
                 call_ids = ", ".join(pending) or "none"
@@ -543,12 +549,12 @@ class Conversation(Generic[T_co]):
         task = asyncio.ensure_future(start(mailbox.put))
         self._tasks.add(task)
         task.add_done_callback(lambda _: mailbox.close())
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._discard_task)
         async for event in mailbox:
             yield event
         await task
 
-    def _forget(self, task: asyncio.Task[TurnResult[Any]]) -> None:
+    def _discard_task(self, task: asyncio.Task[TurnResult[Any]]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever still listens hears it; else it is in the log

@@ -53,12 +53,12 @@ class InterruptQueue:
         conversation: ConversationKey,
         *,
         steered: Callable[[], None],
-        seen: Callable[[], int | None],
+        last_seq: Callable[[], int | None],
     ) -> None:
         self._log = log
         self._conversation = conversation
         self._steered = steered
-        self._seen = seen
+        self._last_seq = last_seq
 
     async def followup(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
         """Add something, which the running turn answers to as well, or else the next one.
@@ -121,7 +121,7 @@ class InterruptQueue:
         check_body(body)
         if not isinstance(body, Feedback):
             check_own(self._conversation)
-        last_seq = self._seen()
+        last_seq = self._last_seq()
         if last_seq is None:
             summary = await self._log.find(self._conversation)
             last_seq = summary.head if summary else 0

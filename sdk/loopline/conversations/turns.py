@@ -241,7 +241,7 @@ class Turns:
         next turn.
         """
         return self._subscriptions.subscribed(
-            conversation, Subscriber(sink, self.seen(conversation))
+            conversation, Subscriber(sink, self.last_seq(conversation))
         )
 
     def steer(self, conversation: ConversationKey) -> None:
@@ -269,7 +269,7 @@ class Turns:
             return result(timeline, number, reason, output=output)
         return _ended_result(timeline, number, output)
 
-    def seen(self, conversation: ConversationKey) -> int | None:
+    def last_seq(self, conversation: ConversationKey) -> int | None:
         """The last place that was read here; None when it was not run here."""
         cached = self._cached.get(conversation)
         return cached.timeline.seq if cached else None
@@ -301,7 +301,7 @@ class Turns:
         """Stop every turn that runs; those that wait stay pending."""
         self._closing = True
         running = [
-            pending for pending in self._requests if pending.request.conversation in self._held()
+            pending for pending in self._requests if pending.request.conversation in self._running()
         ]
         await _stop(running)
         tasks = [pending.task for pending in self._requests if pending.task is not None]
@@ -310,7 +310,7 @@ class Turns:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _held(self) -> set[ConversationKey]:
+    def _running(self) -> set[ConversationKey]:
         return {conversation for conversation, lock in self._queues.items() if lock.locked()}
 
     async def _with_lease(self, pending: _PendingRequest) -> TurnResult[Any]:

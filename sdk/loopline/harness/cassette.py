@@ -39,7 +39,7 @@ class OpenCassette:
 
     choose: Callable[[], ModelRegistry]
     clock: Clock
-    _tape: CassetteRecorder | CassettePlayer
+    _cassette: CassetteRecorder | CassettePlayer
 
     async def begin(self) -> None:
         """The harness is open: what is asked from here on is recorded, or replayed.
@@ -47,11 +47,11 @@ class OpenCassette:
         Raises:
             CassetteError: the file that is to be made is there already, or cannot be written.
         """
-        await self._tape.begin()
+        await self._cassette.begin()
 
     async def close(self) -> None:
         """End what was recorded."""
-        await self._tape.close()
+        await self._cassette.close()
 
 
 async def open_cassette(
@@ -97,20 +97,20 @@ def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette
 class _CassetteRegistry(ModelRegistry):
     """Models that are all asked by way of a cassette, those that a workflow brings too."""
 
-    wires: ProviderModels
+    provider_models: ProviderModels
 
     def __post_init__(self) -> None:
         ModelRegistry.__post_init__(self)
         self._check(self.models)
 
-    def chain(self, wanted: Model | Sequence[Model] | str | None = None) -> Chain:
-        chain = ModelRegistry.chain(self, wanted)
+    def chain(self, choice: Model | Sequence[Model] | str | None = None) -> Chain:
+        chain = ModelRegistry.chain(self, choice)
         self._check(chain)
         return chain
 
     def _check(self, models: Sequence[Model]) -> None:
         for model in models:
-            if not self.wires.has_made(model):
+            if not self.provider_models.has_made(model):
                 raise CassetteError(
                     f"{model.name} would be asked past the cassette, which has only models of "
                     f"strings that begin with {', '.join(f'{vendor}:' for vendor in VENDORS)}"

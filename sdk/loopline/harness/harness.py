@@ -96,10 +96,10 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         """Use `open`."""
         cassette = options.get("cassette")
         self._source = bundle
-        self._given_log = None if isinstance(store, str | None) else store
-        self._place = store_place(store if isinstance(store, str | None) else MEMORY)
+        self._callers_log = None if isinstance(store, str | None) else store
+        self._store_place = store_place(store if isinstance(store, str | None) else MEMORY)
         self._choose = resolve_models(model) if cassette is None else _unopened
-        self._insert = (
+        self._open_cassette = (
             partial(open_cassette, cassette, model, clock) if cassette is not None else None
         )
         self._overrides = properties
@@ -157,7 +157,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            tape = await self._insert() if self._insert is not None else None
+            tape = await self._open_cassette() if self._open_cassette is not None else None
             if tape is not None:
                 stack.push_async_callback(tape.close)
                 self._choose, self._clock = tape.choose, tape.clock
@@ -168,11 +168,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
                     loaded.bundle.defaults, folder=loaded.folder, overrides=self._overrides
                 )
             )
-            log = self._given_log
+            log = self._callers_log
             if log is None:
                 # What is collected beside a run asks the clock too, once more or less each time.
                 log = await open_log(
-                    self._place, self._clock, limits=self._limits, collects=tape is None
+                    self._store_place, self._clock, limits=self._limits, collects=tape is None
                 )
                 stack.push_async_callback(log.close)
             space = await self._space(loaded, properties)
@@ -308,7 +308,7 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
             lambda: open_space(
                 config,
                 folder=loaded.folder,
-                beside=self._place.beside,
+                store_file=self._store_place.file,
                 clock=self._clock,
             )
         )

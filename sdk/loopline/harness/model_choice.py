@@ -231,7 +231,7 @@ class _ModelCache:
     """Models as they are chosen: a string is one model, however often it is named."""
 
     def __init__(self, wires: ProviderModels) -> None:
-        self._wires = wires
+        self._provider_models = wires
         self._bridge = Bridge()
         self._by_name: dict[str, Model] = {}
 
@@ -264,4 +264,4 @@ class _ModelCache:
         return self._by_name[name]
 
     def _make(self, name: str) -> Model:
-        return self._bridge.named(name) if is_bridged(name) else self._wires.model(name)
+        return self._bridge.named(name) if is_bridged(name) else self._provider_models.model(name)

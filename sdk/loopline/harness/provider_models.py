@@ -50,14 +50,14 @@ class ProviderModels:
     ) -> None:
         """`make` makes the client, another than the usual one; keys may not be needed for it."""
         self._environment = environment
-        self._make = make
+        self._make_client = make
         self._needs_keys = needs_keys
         self._http: HttpTransport | None = None
-        self._made: list[Model] = []
+        self._models: list[Model] = []
 
     def has_made(self, model: Model) -> bool:
         """Whether this is one of its models."""
-        return any(model is own_model for own_model in self._made)
+        return any(model is own_model for own_model in self._models)
 
     def model(self, name: str, arguments: ModelArguments | None = None) -> Model:
         """The model of that string; its key and base URL are from the environment, where nobody says.
@@ -71,7 +71,7 @@ class ProviderModels:
             if name == OFFLINE
             else self._provider_model(name, find_vendor(name), arguments)
         )
-        self._made.append(model)
+        self._models.append(model)
         return model
 
     def _provider_model(self, name: str, vendor: Vendor, arguments: ModelArguments) -> Model:
@@ -85,7 +85,7 @@ class ProviderModels:
         from loopline.adapters.providers.failures import Credentials
         from loopline.adapters.providers.http import HttpTransport
 
-        self._http = self._http or HttpTransport(self._make)
+        self._http = self._http or HttpTransport(self._make_client)
         return http_model(
             name,
             model=name.partition(":")[2],

@@ -17,7 +17,7 @@ from loopline.timeline import History, KnowledgeCommit, Timeline
 
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
     """The `knowledge` section; None when nobody wrote one."""
-    if "knowledge" not in properties.given:
+    if "knowledge" not in properties.written:
         return None
 
     def text(name: str) -> str:
@@ -35,7 +35,7 @@ def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
 
 
 def open_space(
-    config: KnowledgeConfig, *, folder: Path | None, beside: Path | None, clock: Clock
+    config: KnowledgeConfig, *, folder: Path | None, store_file: Path | None, clock: Clock
 ) -> KnowledgeSpace:
     """The space of a configuration; blocks, and for a URL fetches. `folder` is the bundle's.
 
@@ -46,15 +46,17 @@ def open_space(
     from loopline.adapters.git import GitRepository
 
     repository = GitRepository.open(
-        config.repo, ref=config.ref, bundle_folder=folder, mirrors=_mirrors(beside)
+        config.repo, ref=config.ref, bundle_folder=folder, mirrors=_mirrors(store_file)
     )
-    indexes = FtsIndexes(None if beside is None else beside.with_name(f"{beside.name}-indexes"))
+    indexes = FtsIndexes(
+        None if store_file is None else store_file.with_name(f"{store_file.name}-indexes")
+    )
     return KnowledgeSpace(repository, indexes, config, clock=clock)
 
 
-def _mirrors(beside: Path | None) -> Path:
-    if beside is not None:
-        return beside.with_name(f"{beside.name}-repositories")
+def _mirrors(store_file: Path | None) -> Path:
+    if store_file is not None:
+        return store_file.with_name(f"{store_file.name}-repositories")
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "loopline" / "repositories"
 

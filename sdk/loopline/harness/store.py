@@ -47,7 +47,7 @@ class StorePlace:
     """A store's URL, and the folder for what is made beside it; None where nothing is kept."""
 
     url: str
-    beside: Path | None
+    file: Path | None
 
 
 def store_place(url: str | None) -> StorePlace:
@@ -89,12 +89,12 @@ async def open_log(
     Raises:
         StoreError: there can be no store; the message says why.
     """
-    if where.beside is None:
+    if where.file is None:
         if read_only:
             raise StoreError("a store in memory is always new: there is nothing in it to read")
         return MemoryLog(clock, limits)
-    log, blobs = await asyncio.to_thread(_on_disk)
-    resolved = await asyncio.to_thread(where.beside.resolve)
+    log, blobs = await asyncio.to_thread(_disk_adapters)
+    resolved = await asyncio.to_thread(where.file.resolve)
     if where.url == DEFAULT_STORE and not read_only:
         await asyncio.to_thread(_make_default_folder)
     blob_store = blobs.for_store(resolved, clock)
@@ -112,7 +112,7 @@ async def back_up(log: TimelineLog, target: Path) -> None:
     Raises:
         StoreError: nothing is kept, something is at the target already, or it cannot be written.
     """
-    log_type, blobs = await asyncio.to_thread(_on_disk)
+    log_type, blobs = await asyncio.to_thread(_disk_adapters)
     if not isinstance(log, log_type):
         raise StoreError("what is in memory alone has no backup: name a store that is a file")
     await log.backup(target, blobs.for_store(target))
@@ -126,7 +126,7 @@ async def audited(
     Raises:
         StoreError: nothing is kept, or the store has no digests yet.
     """
-    log_type, _ = await asyncio.to_thread(_on_disk)
+    log_type, _ = await asyncio.to_thread(_disk_adapters)
     if not isinstance(log, log_type):
         raise StoreError(
             "what is in memory alone has nothing to audit: name a store that is a file"
@@ -134,7 +134,7 @@ async def audited(
     return await log.audit(heads, only)
 
 
-def _on_disk() -> tuple[type[SqlLog], type[FileBlobs]]:
+def _disk_adapters() -> tuple[type[SqlLog], type[FileBlobs]]:
     """The adapters, whose driver takes a while to import: not on the event loop."""
     from loopline.adapters.blobs import FileBlobs
     from loopline.adapters.sql import SqlLog
@@ -162,7 +162,7 @@ class Store(ConversationHost):
         self, url: str | None, *, read_only: bool, clock: Clock, limits: ConversationLimits
     ) -> None:
         """Use `open`."""
-        self._place = store_place(url)
+        self._store_place = store_place(url)
         self._read_only = read_only
         self._clock = clock
         self._limits = limits
@@ -188,7 +188,7 @@ class Store(ConversationHost):
 
     async def __aenter__(self) -> Self:
         self._log = await open_log(
-            self._place, self._clock, limits=self._limits, read_only=self._read_only
+            self._store_place, self._clock, limits=self._limits, read_only=self._read_only
         )
         return self
 
