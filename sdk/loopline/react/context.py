@@ -12,7 +12,17 @@ from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from loopline.errors import ModelError, ModelOverflow
-from loopline.models import Message, Model, Options, OutputType, Prompt, Reply, Usage, well_formed
+from loopline.models import (
+    Message,
+    Model,
+    Options,
+    OutputType,
+    Prompt,
+    Reply,
+    Usage,
+    well_formed,
+    well_formed_object,
+)
 from loopline.models.tokens import cost, cost_of_files, estimate
 from loopline.prompt import (
     FEW_LEFT,
@@ -35,7 +45,6 @@ from loopline.prompt import (
     trace_window,
     unseen_sources,
 )
-from loopline.react.journal import well_formed_echo
 from loopline.react.loop_options import choose_protocol
 from loopline.react.projections import ProjectionPlanner
 from loopline.react.quota import MeteredModel, Quota, recount
@@ -185,7 +194,7 @@ class Context:
     def decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
         """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
         estimated, estimated_cost = self.quota.take_unrecorded()
-        cost = self.cost(reply.usage)
+        cost, echo = self.cost(reply.usage), reply.echo
         return Decision(
             model=self.model.name,
             stop_reason=reply.stop_reason,
@@ -195,7 +204,7 @@ class Context:
             cost=None if cost is None else cost + estimated_cost,
             attempt=reply.attempt,
             discarded=reply.discarded,
-            echo=well_formed_echo(reply.echo),
+            echo=echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts))),
             estimated=estimated,
         )
 

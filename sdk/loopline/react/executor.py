@@ -10,26 +10,28 @@ import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from loopline.clock import Clock
 from loopline.errors import LooplineError, StoreError, ToolError
 from loopline.events import Delta
-from loopline.models import Json, JsonObject, dumps, well_formed
+from loopline.models import ADDRESS_CHARACTERS, Json, JsonObject, dumps, one_line, well_formed
 from loopline.react.child_runs import Children, Outbox
 from loopline.react.context import Context
 from loopline.react.extensions import Allow, Ask, Deny
 from loopline.react.guards import CallChecker, CheckedCall, Claim, approval_digest, is_approval
 from loopline.react.interrupter import InterruptCause, Interrupted, Interrupter
-from loopline.react.journal import result_bodies, truncate_outcome
 from loopline.react.replies import answer_text
 from loopline.react.tool_runtime import Spawn, ToolRuntime
 from loopline.timeline import (
+    ArtifactKept,
+    Body,
     Effect,
     Moment,
     ResultStatus,
+    Timeline,
     ToolCalled,
     ToolPending,
     ToolResult,
@@ -37,10 +39,20 @@ from loopline.timeline import (
     TurnResult,
     parent_name,
 )
-from loopline.tools import AskUser, ChildTask, Outcome, Tool, ToolContext, ToolInvocation
+from loopline.tools import (
+    AskUser,
+    ChildTask,
+    Outcome,
+    ResultSection,
+    Tool,
+    ToolContext,
+    ToolInvocation,
+)
 
 logger: logging.Logger = logging.getLogger("loopline")
 
+NO_OUTPUT = "(it succeeded, and gave no output)"
+"""What the model reads of a result without a text."""
 OUTCOME_UNKNOWN = (
     "This call was cut off after it had begun, and is not begun again: whether it took effect is "
     "unknown. Check before you call it once more."
@@ -417,6 +429,80 @@ class ToolExecutor:
             moment=Moment(self._clock.now(), turn_id),
             on_outlived=partial(claim_for_thread, recorder.uid, parsed.claim),
         )
+
+
+def truncate_outcome(outcome: Outcome, most: int) -> Outcome:
+    """Return the outcome with at most so many bytes of text, and a line where some are left out.
+
+    The call has happened, whatever it gave: what is too long is cut, and is no error.
+    """
+    text, left = _truncate(outcome.text, most)
+    sections = list[ResultSection]()
+    for section in outcome.sections:
+        shown, left = _truncate(section.text, left)
+        sections.append(replace(section, text=shown))
+    return replace(outcome, text=text, sections=tuple(sections))
+
+
+def _truncate(text: str, most: int) -> tuple[str, int]:
+    """Return the text in so many bytes, and how many are left then."""
+    stored = text.encode("utf-8", "surrogatepass")
+    if len(stored) <= most:
+        return text, most - len(stored)
+    said = f"[CUT] {len(stored):,} bytes came, and {most:,} are kept: ask for less at once"
+    return f"{stored[:most].decode('utf-8', 'ignore')}\n{said}", 0
+
+
+def result_bodies(
+    call: ToolCalled,
+    outcome: Outcome,
+    elapsed_ms: float,
+    timeline: Timeline,
+    turn: int,
+    ran_with: JsonObject | None = None,
+    answer: str | None = None,
+) -> list[Body]:
+    """The result of a call with the sources it adds, numbered, what it keeps, and the answer it gives."""
+    cited = [section.source for section in outcome.sections if section.source]
+    sids, added = timeline.pool.number([*cited, *outcome.sources])
+    kept: list[Body] = []
+    artifact = ""
+    if outcome.artifact is not None:
+        version = timeline.artifacts.get((turn, call.call_id), 0) + 1
+        text, mime = dumps(outcome.artifact), "application/json"
+        kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
+        artifact = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
+    result = ToolResult(
+        call_id=call.call_id,
+        tool=call.tool,
+        text=render_outcome(outcome, sids, artifact) or NO_OUTPUT,
+        elapsed_ms=elapsed_ms,
+        found=outcome.match_count,
+        shows=outcome.shows,
+        artifact=artifact,
+        ran_with=ran_with,
+        answer=answer,
+    )
+    return [result, *added, *outcome.bodies, *kept]
+
+
+def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
+    """The text that the model reads: the lead, the sections, the sources with their numbers."""
+    numbers = iter(sids)
+    parts = [outcome.text]
+    for section in outcome.sections:
+        mark = f"[[S:{next(numbers)}]] " if section.source else ""
+        heading = one_line(section.heading, ADDRESS_CHARACTERS)
+        parts.append(f"{mark}{heading}\n{section.text}")
+    listed = [
+        f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
+        for sid, source in zip(numbers, outcome.sources, strict=True)
+    ]
+    if listed:
+        parts.append("\n".join(["sources:", *listed]))
+    if artifact:
+        parts.append(f"the whole is kept: {artifact}")
+    return "\n\n".join(part for part in parts if part)
 
 
 def _is_own_question(waiting: ToolPending | None) -> bool:

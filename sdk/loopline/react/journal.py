@@ -2,126 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from loopline.models import (
-    ADDRESS_CHARACTERS,
-    JsonObject,
     OutputType,
-    ReasoningReplay,
     Reply,
-    dumps,
-    one_line,
     well_formed,
-    well_formed_object,
 )
+from loopline.react.context import Context
+from loopline.react.replies import ChannelTexts
+from loopline.react.tool_runtime import ToolRuntime
 from loopline.refs import CallRef
 from loopline.timeline import (
     AnswerFlag,
-    ArtifactKept,
     Body,
     Completion,
     ExitReason,
     Moment,
+    Notes,
     Notice,
     Plan,
     PlanAck,
     StepStatus,
     Thinking,
     Timeline,
-    ToolCalled,
     ToolResult,
     Turn,
     citations,
     plan,
     turn_id,
 )
-from loopline.timeline.tasks import compute
-from loopline.tools import Outcome, ResultSection
-
-NO_OUTPUT = "(it succeeded, and gave no output)"
-"""What the model reads of a result without a text."""
-
-
-RESULT_BYTES = 2_000_000
-"""Bytes of UTF-8 of a result that are kept where nothing else is said."""
-
-
-def truncate_outcome(outcome: Outcome, most: int) -> Outcome:
-    """Return the outcome with at most so many bytes of text, and a line where some are left out.
-
-    The call has happened, whatever it gave: what is too long is cut, and is no error.
-    """
-    text, left = _truncate(outcome.text, most)
-    sections = list[ResultSection]()
-    for section in outcome.sections:
-        shown, left = _truncate(section.text, left)
-        sections.append(replace(section, text=shown))
-    return replace(outcome, text=text, sections=tuple(sections))
-
-
-def _truncate(text: str, most: int) -> tuple[str, int]:
-    """Return the text in so many bytes, and how many are left then."""
-    stored = text.encode("utf-8", "surrogatepass")
-    if len(stored) <= most:
-        return text, most - len(stored)
-    said = f"[CUT] {len(stored):,} bytes came, and {most:,} are kept: ask for less at once"
-    return f"{stored[:most].decode('utf-8', 'ignore')}\n{said}", 0
-
-
-def result_bodies(
-    call: ToolCalled,
-    outcome: Outcome,
-    elapsed_ms: float,
-    timeline: Timeline,
-    turn: int,
-    ran_with: JsonObject | None = None,
-    answer: str | None = None,
-) -> list[Body]:
-    """The result of a call with the sources it adds, numbered, what it keeps, and the answer it gives."""
-    cited = [section.source for section in outcome.sections if section.source]
-    sids, added = timeline.pool.assign_numbers([*cited, *outcome.sources])
-    kept: list[Body] = []
-    artifact = ""
-    if outcome.artifact is not None:
-        version = timeline.artifacts.get((turn, call.call_id), 0) + 1
-        text, mime = dumps(outcome.artifact), "application/json"
-        kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
-        artifact = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
-    result = ToolResult(
-        call_id=call.call_id,
-        tool=call.tool,
-        text=render_outcome(outcome, sids, artifact) or NO_OUTPUT,
-        elapsed_ms=elapsed_ms,
-        found=outcome.match_count,
-        shows=outcome.shows,
-        artifact=artifact,
-        ran_with=ran_with,
-        answer=answer,
-    )
-    return [result, *added, *outcome.bodies, *kept]
-
-
-def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
-    """The text that the model reads: the lead, the sections, the sources with their numbers."""
-    numbers = iter(sids)
-    parts = [outcome.text]
-    for section in outcome.sections:
-        mark = f"[[S:{next(numbers)}]] " if section.source else ""
-        heading = one_line(section.heading, ADDRESS_CHARACTERS)
-        parts.append(f"{mark}{heading}\n{section.text}")
-    listed = [
-        f"[[S:{sid}]] {one_line(source.title or source.url)} — {one_line(source.url, ADDRESS_CHARACTERS)}"
-        for sid, source in zip(numbers, outcome.sources, strict=True)
-    ]
-    if listed:
-        parts.append("\n".join(["sources:", *listed]))
-    if artifact:
-        parts.append(f"the whole is kept: {artifact}")
-    return "\n\n".join(part for part in parts if part)
+from loopline.timeline.waiting import computed, is_long, settled
 
 
 async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
@@ -129,7 +44,7 @@ async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) 
     current, snapshot = timeline.plans.current, None
     if current and notes:
         found = partial(plan.acknowledge, current, notes, moment)
-        snapshot = await compute(found, characters=len(notes))
+        snapshot = await computed(found, characters=len(notes))
     if current is None or snapshot is None:
         return []
     changes: dict[str, StepStatus] = {
@@ -138,11 +53,6 @@ async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) 
         if current.step_status.get(number) != status
     }
     return [PlanAck(plan_id=current.plan_id, changes=changes), Plan(snapshot=snapshot)]
-
-
-def well_formed_echo(echo: ReasoningReplay | None) -> ReasoningReplay | None:
-    """The echo, as a log can hold it."""
-    return echo and replace(echo, parts=tuple(map(well_formed_object, echo.parts)))
 
 
 def thinking_bodies(reply: Reply) -> list[Thinking]:
@@ -185,9 +95,9 @@ async def make_completion(
     One that is a value of the `output` type has the digest of its schema.
     """
     pool = timeline.pool
-    found = partial(citations.cited_sids, text, newest=pool.newest)
-    sids = await compute(found, characters=len(text))
-    is_value = output is not None and await compute(
+    found = partial(citations.cited, text, newest=pool.newest)
+    sids = await computed(found, characters=len(text))
+    is_value = output is not None and await computed(
         partial(output.reads, text.strip()), characters=len(text)
     )
     return Completion(
@@ -201,6 +111,7 @@ async def make_completion(
     )
 
 
+CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 EMPTY_REPLY = "(nothing)"
 """What stands for a reply without a word."""
 
@@ -281,3 +192,101 @@ def _share(lengths: Sequence[int], room: int) -> int:
             return room // left
         room, left = room - length, left - 1
     return max(lengths, default=0)
+
+
+class Journal:
+    """Records what comes of the replies of a run; listeners hold the same texts by then."""
+
+    def __init__(self, runtime: ToolRuntime, context: Context, texts: ChannelTexts) -> None:
+        self._recorder = runtime.recorder
+        self._clock = runtime.clock
+        self._output = runtime.output
+        self._context = context
+        self._texts = texts
+
+    async def record(self, *bodies: Body) -> None:
+        """Record bodies after listeners have been given their texts.
+
+        A cancellation that arrives meanwhile is raised once they are recorded.
+        """
+        if any(isinstance(body, Completion) and is_long(body.text) for body in bodies):
+            await settled(asyncio.ensure_future(self._settle(bodies)))
+        else:
+            await self._settle(bodies)
+
+    async def _settle(self, bodies: Sequence[Body]) -> None:
+        await self._texts.settle(bodies, self._recorder.timeline.pool)
+        await self._recorder.record(*bodies)
+
+    async def record_decision(
+        self,
+        reply: Reply,
+        notes: str,
+        *bodies: Body,
+        calls: int = 0,
+        is_answer: bool = False,
+        acknowledges: bool = True,
+    ) -> None:
+        """Record a reply as a decision with its thinking, notes and plan acknowledgements, then the bodies."""
+        acknowledgements = await self._acknowledgements(notes) if acknowledges else []
+        decision = self._context.decision(reply, calls=calls)
+        if is_answer:
+            decision = replace(decision, purpose="answer")
+        noted = [Notes(text=notes)] if notes else []
+        await self.record(decision, *thinking_bodies(reply), *noted, *acknowledgements, *bodies)
+
+    async def record_malformed(
+        self, reply: Reply, raw: str, problem: str, notes: str = "", *, is_answer: bool = False
+    ) -> None:
+        """Record a reply that could not be read, and the notice that says why."""
+        acknowledgements = await self._acknowledgements(notes)
+        decision = self._context.decision(reply, raw=raw if raw.strip() else EMPTY_REPLY)
+        if is_answer:
+            decision = replace(decision, purpose="answer")
+        notice = Notice(code="malformed_reply", text=problem)
+        await self.record(decision, *thinking_bodies(reply), *acknowledgements, notice)
+
+    async def record_cut_off(self, reply: Reply) -> None:
+        """Record the beginning of a reply that was cut off, and tell the model to continue it."""
+        decision = self._context.decision(reply, raw=well_formed(reply.text))
+        notice = Notice(code="reply_cut_off", text=CONTINUE)
+        bodies: list[Body] = [decision, *thinking_bodies(reply), notice]
+        await self._texts.settle_partial(bodies, self._recorder.timeline.pool)
+        await self._recorder.record(*bodies)
+
+    async def remind(self, code: str, text: str) -> None:
+        """Record a notice for the model, once between two decisions."""
+        notices = notice_bodies(code, text)
+        if notices and code not in self._recorder.turn.told:
+            await self._recorder.record(*notices)
+
+    async def close(
+        self,
+        reply: Reply,
+        answer: Completion,
+        notes: str,
+        *notices: Notice,
+        is_answer: bool = False,
+    ) -> LoopEnd:
+        """Record a reply together with the answer that ends the loop."""
+        await self.record_decision(reply, notes, *notices, answer, is_answer=is_answer)
+        return LoopEnd(answer.reason, answer.error)
+
+    async def completion(self, text: str, flag: AnswerFlag, reason: ExitReason) -> Completion:
+        """Return the answer of this text as it is recorded."""
+        timeline = self._recorder.timeline
+        return await make_completion(timeline, text, flag=flag, reason=reason, output=self._output)
+
+    async def fallback(
+        self, reason: ExitReason, error: str = "", *, style: FallbackStyle = "summary"
+    ) -> Completion:
+        """Return the answer that stands in where the model gave none."""
+        recorder = self._recorder
+        return await make_fallback(
+            recorder.timeline, recorder.turn, reason, error, way=style, output=self._output
+        )
+
+    async def _acknowledgements(self, notes: str) -> list[Body]:
+        recorder = self._recorder
+        moment = Moment(self._clock.now(), f"turn_{recorder.number}")
+        return await plan_acknowledgements(recorder.timeline, notes, moment)

@@ -21,9 +21,11 @@ from loopline.prompt import (
     ProtocolName,
     protocol,
 )
-from loopline.react.journal import RESULT_BYTES
 from loopline.timeline import RESULT_CHARACTERS, LimitValue
 from loopline.tools import EDITABLE_TAIL_TOKENS
+
+RESULT_BYTES = 2_000_000
+"""Bytes of UTF-8 of a result that are stored by default."""
 
 ProtocolChoice = Literal["auto", "native", "json", "tagged", "thought_action"]
 TextProtocol = Literal["auto", "json", "tagged", "thought_action"]
@@ -326,6 +328,11 @@ class LoopOptions:
     def synthesizes(self) -> bool:
         """Whether the answer is written by a request of its own."""
         return self.answer_mode == "synthesize"
+
+    @property
+    def forces_answer(self) -> bool:
+        """Whether an answer is requested even when no round is left."""
+        return self.on_exhausted == "force" or self.synthesizes
 
 
 GROUPS: Mapping[str, Iterable[str]] = {

@@ -139,8 +139,7 @@ class Quota:
         self.limit = Remaining(options.max_tokens, options.max_cost)
         self.deadline_seconds = options.deadline_seconds
         self.elapsed_seconds = elapsed_seconds
-        forces = options.on_exhausted == "force" or options.synthesizes
-        self.answer_share = ANSWER_SHARE if forces else 0.0
+        self.answer_share = ANSWER_SHARE if options.forces_answer else 0.0
         self.recorded = recorded_amount(turn)
 
     def child(self, name: str) -> Quota:

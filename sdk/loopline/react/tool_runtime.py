@@ -12,6 +12,7 @@ from loopline.models import Json, OutputType
 from loopline.react.extensions import Guard
 from loopline.react.loop_options import Limits, LoopOptions
 from loopline.react.quota import Quota
+from loopline.react.state import ReactStateV2
 from loopline.reader import Reader
 from loopline.refs import BlockRef
 from loopline.timeline import Recorder, TurnResult
@@ -70,3 +71,14 @@ class ToolRuntime:
     spawn: Spawn | None = None
     quota: Quota = field(default_factory=Quota)
     deps: object = field(default=None, repr=False)
+
+    @property
+    def state(self) -> ReactStateV2:
+        """Where the turn stands, folded from its blocks."""
+        recorder = self.recorder
+        return ReactStateV2.fold(recorder.turn, self.options, recorder.elapsed_seconds)
+
+    @property
+    def asks_again(self) -> bool:
+        """Whether a request is to come that can show what the user says now."""
+        return self.options.forces_answer or not self.state.exhausted

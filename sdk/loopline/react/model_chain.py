@@ -1,0 +1,131 @@
+"""The chain of models of a run: the first that answers is used, and a model that fails hands over to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopline.errors import ModelAccessError, ModelError, ModelOverflow, ModelRequestError
+from loopline.models import Model, Prompt, Reply, Usage, well_formed
+from loopline.prompt import DecodedReply, protocol
+from loopline.react.context import Context, Iteration, RoundPurpose
+from loopline.react.journal import cut_off_text
+from loopline.react.model_requests import RequestSkipped, RetryPolicy, request_reply
+from loopline.react.quota import OutOfBudget, check_prices
+from loopline.react.replies import ChannelTexts, ReplyFormat, ReplyReader, ReplyStream
+from loopline.react.tool_runtime import ToolRuntime
+from loopline.timeline import ModelSwitched, SwitchCause, Timeline
+
+
+class ModelChain:
+    """Requests decisions and answers from the models of a run, and reads their replies."""
+
+    def __init__(
+        self,
+        runtime: ToolRuntime,
+        models: Sequence[Model],
+        context: Context,
+        texts: ChannelTexts,
+    ) -> None:
+        self._runtime = runtime
+        self._recorder = runtime.recorder
+        self._models = models if runtime.options.chain == "next" else models[:1]
+        self._context = context
+        self._texts = texts
+        check_prices(runtime.options, context.priced(self._models))
+
+    async def request(self, purpose: RoundPurpose, *, traces: bool = False) -> Reply:
+        """Return the reply of the first model of the chain that gives one.
+
+        Raises:
+            RequestSkipped: there is nothing to decide, or too little of the budget is left.
+            ModelError: no model of the chain can answer.
+        """
+        context, position = self._context, min(self._recorder.turn.place, len(self._models) - 1)
+        shrunk = False
+        while True:
+            context.use(self._models[position])
+            state = self._runtime.state
+            is_needed = await context.begin(
+                Iteration(
+                    decisions=state.iteration,
+                    limit=state.max_iterations or 0,
+                    purpose=purpose,
+                    traces=traces,
+                )
+            )
+            if purpose == "decision" and not is_needed:
+                raise RequestSkipped("recalled")
+            is_last = position + 1 == len(self._models)
+            try:
+                reply = await self._stream(purpose, traces=traces, has_fallback=not is_last)
+            except OutOfBudget as error:
+                raise RequestSkipped("budget") from error
+            except ModelError as error:
+                if isinstance(error, ModelOverflow) and not shrunk:
+                    await context.overflow(error)
+                    shrunk = True
+                    continue
+                if is_last or isinstance(error, ModelRequestError | ModelAccessError):
+                    raise
+                position, shrunk = position + 1, False
+                await self._hand_over(position, "unavailable", str(error), Usage())
+            else:
+                if is_last or reply.stop_reason != "refusal":
+                    return reply
+                position, shrunk = position + 1, False
+                await self._hand_over(position, "refusal", reply.text, reply.usage)
+
+    async def read(self, reply: Reply, *, traces: bool = False) -> tuple[Reply, DecodedReply, str]:
+        """Return the reply with its thinking, what it decides, and the plan marks before its answer."""
+        reader = ReplyReader(
+            protocol=None if traces else self._context.protocol,
+            before=cut_off_text(self._recorder.turn),
+            steps=_plan_steps(self._recorder.timeline),
+            answer=self._context.answer(traces=traces),
+        )
+        return await reader.read(reply)
+
+    async def _hand_over(self, position: int, why: SwitchCause, text: str, usage: Usage) -> None:
+        self._texts.retract()
+        switched = ModelSwitched(
+            model=self._context.model.name,
+            to=self._models[position].name,
+            why=why,
+            place=position,
+            text=well_formed(text),
+            usage=usage,
+            cost=self._context.cost(usage),
+        )
+        await self._recorder.record(switched)
+
+    async def _stream(self, purpose: RoundPurpose, *, traces: bool, has_fallback: bool) -> Reply:
+        """Request the reply and pass its pieces to listeners as they arrive."""
+        prompt = self._context.prompt(purpose, longer=self._runtime.state.cut_off)
+        stream = ReplyStream(self._texts, self._format(prompt, traces=traces))
+        retries = RetryPolicy(
+            clock=self._runtime.clock,
+            retries=self._runtime.options.model_retries,
+            has_fallback=has_fallback,
+            on_retry=stream.retry,
+        )
+        await stream.begin()
+        reply = await request_reply(self._context.metered, prompt, stream, retries)
+        stream.close()
+        return reply
+
+    def _format(self, prompt: Prompt, *, traces: bool) -> ReplyFormat:
+        """Return how the reply is read; an answer from the trace continues no reply that was cut off."""
+        timeline, synthesizes = self._recorder.timeline, self._runtime.options.synthesizes
+        return ReplyFormat(
+            protocol=protocol(prompt.options.protocol, values=self._runtime.output is not None),
+            pool=timeline.pool,
+            steps=0 if traces and synthesizes else _plan_steps(timeline),
+            before="" if traces else cut_off_text(self._recorder.turn),
+            is_draft=synthesizes and not traces,
+            answer=self._context.answer(traces=traces),
+        )
+
+
+def _plan_steps(timeline: Timeline) -> int:
+    plan = timeline.plans.current
+    return len(plan.steps) if plan else 0
