@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from math import isfinite
 from typing import Literal, TypedDict, cast, get_args
@@ -171,115 +171,70 @@ def _zone(value: object) -> str:
     return ""
 
 
-_CHECKS: Mapping[str, Check] = {
-    "max_iterations": _or_none(_whole(1)),
-    "early_stop": _switch,
-    "min_rounds": _whole(1),
-    "deadline_seconds": _or_none(_positive),
-    "max_tokens": _or_none(_whole(1)),
-    "max_cost": _or_none(_positive),
-    "on_exhausted": _one_of(OnExhausted),
-    "repairs": _or_none(_whole(0)),
-    "output_escalations": _whole(0),
-    "model_retries": _whole(0),
-    "max_calls_per_reply": _whole(1),
-    "stagnation_rounds": _zero_or(2),
-    "cycle_warning_rounds": _zero_or(2),
-    "self_check_rounds": _whole(0),
-    "failure_reflection": _switch,
-    "completion_check": _switch,
-    "max_depth": _whole(0),
-    "protocol": _one_of(ProtocolChoice),
-    "text_protocol": _one_of(TextProtocol),
-    "parallel_tools": _whole(1),
-    "tool_timeout_seconds": _or_none(_positive),
-    "unknown_effect": _one_of(UnknownEffect),
-    "select_tools": _switch,
-    "answer_mode": _one_of(AnswerMode),
-    "chain": _one_of(ChainUse),
-    "reasoning_effort": _or_none(_one_of(Effort)),
-    "dialect": _one_of(DialectName),
-    "cache_ttl_seconds": _whole(0),
-    "keep_recent_turns": _whole(1),
-    "keep_recent_intact_turns": _whole(1),
-    "cache_point_min_rounds": _whole(1),
-    "cache_point_offset_rounds": _whole(0),
-    "editable_tail_size_in_tokens": _whole(0),
-    "result_bytes": _whole(10_000),
-    "result_characters": _whole(1_000),
-    "summary_hint": _or_none(_word),
-    "time_zone": _or_none(_zone),
-}
-
-
-def check_limits(limits: Limits) -> Limits:
-    """The limits, when they are ones.
-
-    Raises:
-        LooplineError: a limit is unknown or out of its range.
-    """
-    for name, value in limits.items():
-        if name not in _CHECKS:
-            nearest = get_close_matches(name, _CHECKS, 1, 0.0)[0]
-            raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
-        wanted = _CHECKS[name](value)
-        if wanted:
-            raise LooplineError(f"{name} must be {wanted}, not {value!r}")
-    return limits
-
-
-def stored_limits(limits: Limits) -> dict[str, LimitValue]:
-    """The limits as a turn's prompt keeps them."""
-    return {name: cast("LimitValue", value) for name, value in limits.items()}
-
-
-def restore_limits(kept: Mapping[str, LimitValue]) -> Limits:
-    """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
-    known = {name: value for name, value in kept.items() if name in _CHECKS}
-    return check_limits(cast("Limits", known))
+def _rule(group: str, check: Check) -> Mapping[str, object]:
+    """Return the metadata of an option: the group it is listed in, and the check of its values."""
+    return {"group": group, "check": check}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
     """What `Limits` names, whole: these defaults are the preset `bare`."""
 
-    max_iterations: int | None = 15
-    early_stop: bool = True
-    min_rounds: int = 1
-    deadline_seconds: float | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
-    on_exhausted: OnExhausted = "force"
-    repairs: int | None = 1
-    output_escalations: int = 2
-    model_retries: int = 3
-    max_calls_per_reply: int = 100
-    stagnation_rounds: int = 0
-    cycle_warning_rounds: int = 0
-    self_check_rounds: int = 0
-    failure_reflection: bool = False
-    completion_check: bool = False
-    max_depth: int = 2
-    protocol: ProtocolChoice = "auto"
-    text_protocol: TextProtocol = "auto"
-    parallel_tools: int = 10
-    tool_timeout_seconds: float | None = None
-    unknown_effect: UnknownEffect = "exclusive"
-    select_tools: bool = False
-    answer_mode: AnswerMode = "direct"
-    chain: ChainUse = "next"
-    reasoning_effort: Effort | None = None
-    dialect: DialectName = "plain"
-    cache_ttl_seconds: int = 300
-    keep_recent_turns: int = KEEP_TURNS
-    keep_recent_intact_turns: int = KEEP_INTACT_TURNS
-    cache_point_min_rounds: int = MIN_ROUNDS
-    cache_point_offset_rounds: int = OFFSET_ROUNDS
-    editable_tail_size_in_tokens: int = EDITABLE_TAIL_TOKENS
-    result_bytes: int = RESULT_BYTES
-    result_characters: int = RESULT_CHARACTERS
-    summary_hint: str | None = None
-    time_zone: str | None = None
+    max_iterations: int | None = field(default=15, metadata=_rule("limits", _or_none(_whole(1))))
+    early_stop: bool = field(default=True, metadata=_rule("limits", _switch))
+    min_rounds: int = field(default=1, metadata=_rule("limits", _whole(1)))
+    deadline_seconds: float | None = field(
+        default=None, metadata=_rule("limits", _or_none(_positive))
+    )
+    max_tokens: int | None = field(default=None, metadata=_rule("limits", _or_none(_whole(1))))
+    max_cost: float | None = field(default=None, metadata=_rule("limits", _or_none(_positive)))
+    on_exhausted: OnExhausted = field(
+        default="force", metadata=_rule("limits", _one_of(OnExhausted))
+    )
+    repairs: int | None = field(default=1, metadata=_rule("repair", _or_none(_whole(0))))
+    output_escalations: int = field(default=2, metadata=_rule("repair", _whole(0)))
+    model_retries: int = field(default=3, metadata=_rule("repair", _whole(0)))
+    max_calls_per_reply: int = field(default=100, metadata=_rule("repair", _whole(1)))
+    stagnation_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
+    cycle_warning_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
+    self_check_rounds: int = field(default=0, metadata=_rule("extensions", _whole(0)))
+    failure_reflection: bool = field(default=False, metadata=_rule("extensions", _switch))
+    completion_check: bool = field(default=False, metadata=_rule("extensions", _switch))
+    max_depth: int = field(default=2, metadata=_rule("limits", _whole(0)))
+    protocol: ProtocolChoice = field(
+        default="auto", metadata=_rule("protocol", _one_of(ProtocolChoice))
+    )
+    text_protocol: TextProtocol = field(
+        default="auto", metadata=_rule("protocol", _one_of(TextProtocol))
+    )
+    parallel_tools: int = field(default=10, metadata=_rule("schedule", _whole(1)))
+    tool_timeout_seconds: float | None = field(
+        default=None, metadata=_rule("schedule", _or_none(_positive))
+    )
+    unknown_effect: UnknownEffect = field(
+        default="exclusive", metadata=_rule("schedule", _one_of(UnknownEffect))
+    )
+    select_tools: bool = field(default=False, metadata=_rule("selection", _switch))
+    answer_mode: AnswerMode = field(default="direct", metadata=_rule("answer", _one_of(AnswerMode)))
+    chain: ChainUse = field(default="next", metadata=_rule("chain", _one_of(ChainUse)))
+    reasoning_effort: Effort | None = field(
+        default=None, metadata=_rule("protocol", _or_none(_one_of(Effort)))
+    )
+    dialect: DialectName = field(default="plain", metadata=_rule("dialect", _one_of(DialectName)))
+    cache_ttl_seconds: int = field(default=300, metadata=_rule("view", _whole(0)))
+    keep_recent_turns: int = field(default=KEEP_TURNS, metadata=_rule("view", _whole(1)))
+    keep_recent_intact_turns: int = field(
+        default=KEEP_INTACT_TURNS, metadata=_rule("view", _whole(1))
+    )
+    cache_point_min_rounds: int = field(default=MIN_ROUNDS, metadata=_rule("view", _whole(1)))
+    cache_point_offset_rounds: int = field(default=OFFSET_ROUNDS, metadata=_rule("view", _whole(0)))
+    editable_tail_size_in_tokens: int = field(
+        default=EDITABLE_TAIL_TOKENS, metadata=_rule("view", _whole(0))
+    )
+    result_bytes: int = field(default=RESULT_BYTES, metadata=_rule("schedule", _whole(10_000)))
+    result_characters: int = field(default=RESULT_CHARACTERS, metadata=_rule("view", _whole(1_000)))
+    summary_hint: str | None = field(default=None, metadata=_rule("view", _or_none(_word)))
+    time_zone: str | None = field(default=None, metadata=_rule("view", _or_none(_zone)))
 
     def with_limits(self, *limits: Limits) -> LoopOptions:
         """These, with what the limits set, the later ones over the earlier.
@@ -335,44 +290,45 @@ class LoopOptions:
         return self.on_exhausted == "force" or self.synthesizes
 
 
-GROUPS: Mapping[str, Iterable[str]] = {
-    "limits": (
-        "max_iterations",
-        "early_stop",
-        "min_rounds",
-        "deadline_seconds",
-        "max_tokens",
-        "max_cost",
-        "on_exhausted",
-        "max_depth",
-    ),
-    "protocol": ("protocol", "text_protocol", "reasoning_effort"),
-    "chain": ("chain",),
-    "repair": ("repairs", "output_escalations", "model_retries", "max_calls_per_reply"),
-    "schedule": ("parallel_tools", "tool_timeout_seconds", "unknown_effect", "result_bytes"),
-    "answer": ("answer_mode",),
-    "view": (
-        "result_characters",
-        "summary_hint",
-        "time_zone",
-        "keep_recent_turns",
-        "keep_recent_intact_turns",
-        "cache_ttl_seconds",
-        "cache_point_min_rounds",
-        "cache_point_offset_rounds",
-        "editable_tail_size_in_tokens",
-    ),
-    "selection": ("select_tools",),
-    "seams": (
-        "stagnation_rounds",
-        "cycle_warning_rounds",
-        "failure_reflection",
-        "self_check_rounds",
-        "completion_check",
-    ),
-    "dialect": ("dialect",),
+_CHECKS: Mapping[str, Check] = {
+    option.name: option.metadata["check"] for option in fields(LoopOptions)
 }
-"""The options by what they are about."""
+GROUPS: Mapping[str, Sequence[str]] = {
+    option.metadata["group"]: [
+        member.name
+        for member in fields(LoopOptions)
+        if member.metadata["group"] == option.metadata["group"]
+    ]
+    for option in fields(LoopOptions)
+}
+"""The names of the options by what they are about."""
+
+
+def check_limits(limits: Limits) -> Limits:
+    """The limits, when they are ones.
+
+    Raises:
+        LooplineError: a limit is unknown or out of its range.
+    """
+    for name, value in limits.items():
+        if name not in _CHECKS:
+            nearest = get_close_matches(name, _CHECKS, 1, 0.0)[0]
+            raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
+        wanted = _CHECKS[name](value)
+        if wanted:
+            raise LooplineError(f"{name} must be {wanted}, not {value!r}")
+    return limits
+
+
+def stored_limits(limits: Limits) -> dict[str, LimitValue]:
+    """The limits as a turn's prompt keeps them."""
+    return {name: cast("LimitValue", value) for name, value in limits.items()}
+
+
+def restore_limits(kept: Mapping[str, LimitValue]) -> Limits:
+    """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
+    known = {name: value for name, value in kept.items() if name in _CHECKS}
+    return check_limits(cast("Limits", known))
 
 
 def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
