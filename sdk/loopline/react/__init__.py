@@ -30,27 +30,34 @@ from loopline.react.guards import (
 from loopline.react.journal import make_completion, make_fallback
 from loopline.react.loop_options import (
     GROUPS,
+    PRESETS,
     Limits,
     LoopOptions,
-    check_limits,
-    choose_protocol,
-    restore_limits,
-    stored_limits,
-)
-from loopline.react.presets import (
-    PRESETS,
     Preset,
     PresetName,
+    check_limits,
     check_mode,
+    choose_protocol,
     named_preset,
     presets_diff,
+    restore_limits,
+    stored_limits,
 )
 from loopline.react.quota import Quota
 from loopline.react.replies import ANSWER_TOOL, CitationFilter, TypedAnswer
 from loopline.react.runtime import React
-from loopline.react.state import Channels, Node, ReactStateV2, channels, nodes
+from loopline.react.state import (
+    Channels,
+    Node,
+    ReactStateV2,
+    TurnPayload,
+    channels,
+    late_input,
+    nodes,
+    pending_calls,
+    result,
+)
 from loopline.react.tool_runtime import Child, ChildAnswer, ToolRuntime
-from loopline.react.turn import TurnPayload, late_input, pending_calls, result
 from loopline.timeline import PendingCall, TurnResult
 
 __all__ = [

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from loopline.models import JsonObject
-from loopline.react.state import ReactStateV2
-from loopline.react.turn import TurnPayload
+from loopline.react.state import ReactStateV2, TurnPayload
 from loopline.timeline import Effect, ExitReason, TurnResult
 
 

@@ -1,7 +1,8 @@
-"""The options of the loop: their names, defaults and ranges."""
+"""The options of the loop, their ranges, and the presets: sets of options under a name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -191,15 +192,6 @@ class LoopOptions:
     on_exhausted: OnExhausted = field(
         default="force", metadata=_rule("limits", _one_of(OnExhausted))
     )
-    repairs: int | None = field(default=1, metadata=_rule("repair", _or_none(_whole(0))))
-    output_escalations: int = field(default=2, metadata=_rule("repair", _whole(0)))
-    model_retries: int = field(default=3, metadata=_rule("repair", _whole(0)))
-    max_calls_per_reply: int = field(default=100, metadata=_rule("repair", _whole(1)))
-    stagnation_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
-    cycle_warning_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
-    self_check_rounds: int = field(default=0, metadata=_rule("extensions", _whole(0)))
-    failure_reflection: bool = field(default=False, metadata=_rule("extensions", _switch))
-    completion_check: bool = field(default=False, metadata=_rule("extensions", _switch))
     max_depth: int = field(default=2, metadata=_rule("limits", _whole(0)))
     protocol: ProtocolChoice = field(
         default="auto", metadata=_rule("protocol", _one_of(ProtocolChoice))
@@ -207,6 +199,14 @@ class LoopOptions:
     text_protocol: TextProtocol = field(
         default="auto", metadata=_rule("protocol", _one_of(TextProtocol))
     )
+    reasoning_effort: Effort | None = field(
+        default=None, metadata=_rule("protocol", _or_none(_one_of(Effort)))
+    )
+    chain: ChainUse = field(default="next", metadata=_rule("chain", _one_of(ChainUse)))
+    repairs: int | None = field(default=1, metadata=_rule("repair", _or_none(_whole(0))))
+    output_escalations: int = field(default=2, metadata=_rule("repair", _whole(0)))
+    model_retries: int = field(default=3, metadata=_rule("repair", _whole(0)))
+    max_calls_per_reply: int = field(default=100, metadata=_rule("repair", _whole(1)))
     parallel_tools: int = field(default=10, metadata=_rule("schedule", _whole(1)))
     tool_timeout_seconds: float | None = field(
         default=None, metadata=_rule("schedule", _or_none(_positive))
@@ -214,27 +214,28 @@ class LoopOptions:
     unknown_effect: UnknownEffect = field(
         default="exclusive", metadata=_rule("schedule", _one_of(UnknownEffect))
     )
-    select_tools: bool = field(default=False, metadata=_rule("selection", _switch))
+    result_bytes: int = field(default=RESULT_BYTES, metadata=_rule("schedule", _whole(10_000)))
     answer_mode: AnswerMode = field(default="direct", metadata=_rule("answer", _one_of(AnswerMode)))
-    chain: ChainUse = field(default="next", metadata=_rule("chain", _one_of(ChainUse)))
-    reasoning_effort: Effort | None = field(
-        default=None, metadata=_rule("protocol", _or_none(_one_of(Effort)))
-    )
-    dialect: DialectName = field(default="plain", metadata=_rule("dialect", _one_of(DialectName)))
-    cache_ttl_seconds: int = field(default=300, metadata=_rule("view", _whole(0)))
+    result_characters: int = field(default=RESULT_CHARACTERS, metadata=_rule("view", _whole(1_000)))
+    summary_hint: str | None = field(default=None, metadata=_rule("view", _or_none(_word)))
+    time_zone: str | None = field(default=None, metadata=_rule("view", _or_none(_zone)))
     keep_recent_turns: int = field(default=KEEP_TURNS, metadata=_rule("view", _whole(1)))
     keep_recent_intact_turns: int = field(
         default=KEEP_INTACT_TURNS, metadata=_rule("view", _whole(1))
     )
+    cache_ttl_seconds: int = field(default=300, metadata=_rule("view", _whole(0)))
     cache_point_min_rounds: int = field(default=MIN_ROUNDS, metadata=_rule("view", _whole(1)))
     cache_point_offset_rounds: int = field(default=OFFSET_ROUNDS, metadata=_rule("view", _whole(0)))
     editable_tail_size_in_tokens: int = field(
         default=EDITABLE_TAIL_TOKENS, metadata=_rule("view", _whole(0))
     )
-    result_bytes: int = field(default=RESULT_BYTES, metadata=_rule("schedule", _whole(10_000)))
-    result_characters: int = field(default=RESULT_CHARACTERS, metadata=_rule("view", _whole(1_000)))
-    summary_hint: str | None = field(default=None, metadata=_rule("view", _or_none(_word)))
-    time_zone: str | None = field(default=None, metadata=_rule("view", _or_none(_zone)))
+    select_tools: bool = field(default=False, metadata=_rule("selection", _switch))
+    stagnation_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
+    cycle_warning_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
+    failure_reflection: bool = field(default=False, metadata=_rule("extensions", _switch))
+    self_check_rounds: int = field(default=0, metadata=_rule("extensions", _whole(0)))
+    completion_check: bool = field(default=False, metadata=_rule("extensions", _switch))
+    dialect: DialectName = field(default="plain", metadata=_rule("dialect", _one_of(DialectName)))
 
     def with_limits(self, *limits: Limits) -> LoopOptions:
         """These, with what the limits set, the later ones over the earlier.
@@ -347,3 +348,188 @@ def _best_protocol(capabilities: Capabilities, text: TextProtocol) -> ProtocolNa
     if text != "auto":
         return text
     return "json" if capabilities.json_mode else "tagged"
+
+
+PresetName = Literal["bare", "kdcube", "fim", "nadoo", "chatcli", "beakr"]
+
+Variable = Callable[[str], Limits]
+"""What the text of an environment variable sets.
+
+Raises:
+    ValueError: it is none of what the variable takes, which the message says.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Policies under a name. `variables` are the environment variables that its users know."""
+
+    name: str
+    about: str
+    options: LoopOptions = field(default_factory=LoopOptions)
+    variables: Mapping[str, Variable] = field(default_factory=dict[str, Variable], hash=False)
+
+    def environment(self, environment: Mapping[str, str]) -> Limits:
+        """What the environment sets of it.
+
+        Raises:
+            LooplineError: a variable holds junk; the message names it and says what it takes.
+        """
+        limits: Limits = {}
+        for name, variable in self.variables.items():
+            text = environment.get(name, "").strip()
+            if not text:
+                continue
+            try:
+                limits.update(check_limits(variable(text)))
+            except (ValueError, LooplineError) as error:
+                raise LooplineError(
+                    f"the environment variable {name} is {text!r}: {error}"
+                ) from error
+        return limits
+
+
+def presets_diff(one: Preset, other: Preset) -> dict[str, tuple[LimitValue, LimitValue]]:
+    """The options in which two presets differ, by name."""
+    theirs = other.options.values
+    apart = one.options.differences(other.options)
+    return {name: (value, theirs[name]) for name, value in apart.items()}
+
+
+def named_preset(choice: str | Preset) -> Preset:
+    """The preset of that name.
+
+    Raises:
+        LooplineError: there is none.
+    """
+    if isinstance(choice, Preset):
+        return choice
+    if choice not in PRESETS:
+        nearest = get_close_matches(choice, PRESETS, 1, 0.0)[0]
+        raise LooplineError(
+            f"no preset {choice!r}, nearest is {nearest!r}: there are {', '.join(PRESETS)}"
+        )
+    return PRESETS[choice]
+
+
+_DURATION = re.compile(r"(?<!\d)(\d++(?:\.\d++)?)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _duration(text: str) -> Limits:
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError("it takes a duration such as 90s, 10m or 1h30m")
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if not seconds:
+        raise ValueError("it takes a duration above 0, such as 10m")
+    return {"deadline_seconds": seconds}
+
+
+def _turns(text: str) -> Limits:
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ValueError("it takes a whole number above 0")
+    return {"max_iterations": int(text)}
+
+
+def _parallel(text: str) -> Limits:
+    match text.lower():
+        case "true" | "1":
+            return {}
+        case "false" | "0":
+            return {"parallel_tools": 1, "max_depth": 0}
+        case _:
+            raise ValueError("it takes true, 1, false or 0")
+
+
+_ALL = (
+    Preset(name="bare", about="the engine's own defaults"),
+    Preset(
+        name="kdcube",
+        about="channels in one stream, one call after the other",
+        options=LoopOptions(protocol="tagged", chain="first", parallel_tools=1, dialect="kdcube"),
+    ),
+    Preset(
+        name="fim",
+        about="a loop of calls, then a request of its own that writes the answer",
+        options=LoopOptions(
+            max_iterations=50,
+            chain="first",
+            text_protocol="json",
+            on_exhausted="summary",
+            answer_mode="synthesize",
+            unknown_effect="read",
+            select_tools=True,
+            cycle_warning_rounds=3,
+            completion_check=True,
+            result_characters=50_000,
+            summary_hint="react_iteration",
+            dialect="fim",
+        ),
+    ),
+    Preset(
+        name="nadoo",
+        about="thought, action, observation: one tool at a time",
+        options=LoopOptions(
+            max_iterations=10,
+            protocol="thought_action",
+            chain="first",
+            parallel_tools=1,
+            dialect="nadoo",
+        ),
+    ),
+    Preset(
+        name="chatcli",
+        about="a worker with 30 rounds and 10 minutes, whose work is kept at the limit",
+        options=LoopOptions(
+            max_iterations=30,
+            chain="first",
+            deadline_seconds=600.0,
+            on_exhausted="partial",
+            text_protocol="tagged",
+            failure_reflection=True,
+            result_characters=20_000,
+            dialect="chatcli",
+        ),
+        variables={
+            "CHATCLI_AGENT_WORKER_MAX_TURNS": _turns,
+            "CHATCLI_AGENT_WORKER_TIMEOUT": _duration,
+            "CHATCLI_AGENT_PARALLEL_MODE": _parallel,
+        },
+    ),
+    Preset(
+        name="beakr",
+        about="as many rounds as 200,000 tokens and 10 minutes allow",
+        options=LoopOptions(
+            max_iterations=None,
+            max_tokens=200_000,
+            deadline_seconds=600.0,
+            protocol="native",
+            dialect="beakr",
+        ),
+    ),
+)
+PRESETS: Mapping[str, Preset] = {one.name: one for one in _ALL}
+
+NADOO_MODES = (
+    "standard",
+    "chain_of_thought",
+    "function_calling",
+    "react",
+    "reflection",
+    "tree_of_thoughts",
+)
+"""The values that Nadoo's `agent_mode` may have; a loop is "react"."""
+
+
+def check_mode(mode: str) -> None:
+    """Refuse an `agent_mode` that is not this loop.
+
+    Raises:
+        LooplineError: it is another one, or none at all.
+    """
+    if mode in ("", "react"):
+        return
+    if mode in NADOO_MODES:
+        raise LooplineError(f"agent_mode {mode!r} is not a loop: only 'react' runs here")
+    raise LooplineError(f"no agent_mode {mode!r}: only 'react' runs here")

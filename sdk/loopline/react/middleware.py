@@ -17,7 +17,7 @@ from typing_extensions import TypeIs
 from loopline.clock import Alarm, Clock
 from loopline.errors import LooplineError, StoreError
 from loopline.react.extensions import Middleware, Run
-from loopline.react.turn import TurnPayload
+from loopline.react.state import TurnPayload
 from loopline.timeline import TurnResult
 
 logger: logging.Logger = logging.getLogger("loopline")

@@ -41,8 +41,8 @@ from loopline.react.router import (
     route,
 )
 from loopline.react.state import ReactStateV2 as ReactStateV2
+from loopline.react.state import TurnPayload, result
 from loopline.react.tool_runtime import ToolRuntime
-from loopline.react.turn import TurnPayload, result
 from loopline.timeline import Draft, ToolCalled, TurnResult, UserSteer
 
 T_co = TypeVar("T_co", covariant=True, default=None)
