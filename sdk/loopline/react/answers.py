@@ -45,7 +45,7 @@ class AnswerWriter:
 
     async def from_tool(self) -> LoopEnd | None:
         """End the turn with the answer that a tool gave, unless the user has said more since."""
-        recorder, text = self._recorder, self._recorder.turn.given_answer
+        recorder, text = self._recorder, self._recorder.turn.tool_answer
         if text is None:
             return None
         await recorder.catch_up()

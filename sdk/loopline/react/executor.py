@@ -464,7 +464,7 @@ def result_bodies(
 ) -> list[Body]:
     """The result of a call with the sources it adds, numbered, what it keeps, and the answer it gives."""
     cited = [section.source for section in outcome.sections if section.source]
-    sids, added = timeline.pool.number([*cited, *outcome.sources])
+    sids, added = timeline.pool.assign_numbers([*cited, *outcome.sources])
     kept: list[Body] = []
     artifact = ""
     if outcome.artifact is not None:

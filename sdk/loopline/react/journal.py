@@ -36,7 +36,7 @@ from loopline.timeline import (
     plan,
     turn_id,
 )
-from loopline.timeline.waiting import computed, is_long, settled
+from loopline.timeline.tasks import compute, finish, is_long
 
 
 async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) -> list[Body]:
@@ -44,7 +44,7 @@ async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) 
     current, snapshot = timeline.plans.current, None
     if current and notes:
         found = partial(plan.acknowledge, current, notes, moment)
-        snapshot = await computed(found, characters=len(notes))
+        snapshot = await compute(found, characters=len(notes))
     if current is None or snapshot is None:
         return []
     changes: dict[str, StepStatus] = {
@@ -95,9 +95,9 @@ async def make_completion(
     One that is a value of the `output` type has the digest of its schema.
     """
     pool = timeline.pool
-    found = partial(citations.cited, text, newest=pool.newest)
-    sids = await computed(found, characters=len(text))
-    is_value = output is not None and await computed(
+    found = partial(citations.cited_sids, text, newest=pool.newest)
+    sids = await compute(found, characters=len(text))
+    is_value = output is not None and await compute(
         partial(output.reads, text.strip()), characters=len(text)
     )
     return Completion(
@@ -210,7 +210,7 @@ class Journal:
         A cancellation that arrives meanwhile is raised once they are recorded.
         """
         if any(isinstance(body, Completion) and is_long(body.text) for body in bodies):
-            await settled(asyncio.ensure_future(self._settle(bodies)))
+            await finish(asyncio.ensure_future(self._settle(bodies)))
         else:
             await self._settle(bodies)
 
@@ -257,7 +257,7 @@ class Journal:
     async def remind(self, code: str, text: str) -> None:
         """Record a notice for the model, once between two decisions."""
         notices = notice_bodies(code, text)
-        if notices and code not in self._recorder.turn.told:
+        if notices and code not in self._recorder.turn.notice_codes:
             await self._recorder.record(*notices)
 
     async def close(

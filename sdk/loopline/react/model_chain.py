@@ -40,7 +40,10 @@ class ModelChain:
             RequestSkipped: there is nothing to decide, or too little of the budget is left.
             ModelError: no model of the chain can answer.
         """
-        context, position = self._context, min(self._recorder.turn.place, len(self._models) - 1)
+        context, position = (
+            self._context,
+            min(self._recorder.turn.model_index, len(self._models) - 1),
+        )
         shrunk = False
         while True:
             context.use(self._models[position])

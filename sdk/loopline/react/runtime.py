@@ -108,7 +108,7 @@ class React(Generic[T_co]):
             await self._executor.settle()
             recorder.answers += 1
             ended = self._paused() or recorded_end(recorder.turn, recorder.answers)
-            if ended is None and recorder.turn.given_answer is None:
+            if ended is None and recorder.turn.tool_answer is None:
                 with suppress(
                     Interrupted
                 ):  # a choice of tools shows nothing that the user says now
@@ -216,7 +216,7 @@ class React(Generic[T_co]):
 
     def _paused(self) -> LoopEnd | None:
         turn = self._recorder.turn
-        is_waiting = any(call_id not in turn.answers for call_id in turn.waiting)
+        is_waiting = any(call_id not in turn.answers for call_id in turn.pending)
         return LoopEnd("paused") if is_waiting else None
 
     def _skip_cause(self) -> InterruptCause | None:

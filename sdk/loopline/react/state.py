@@ -112,7 +112,7 @@ def pending_calls(turn: Turn) -> list[PendingCall]:
     """The calls that wait for the user, in order."""
     calls = [
         (turn.open_calls[call_id], pending)
-        for call_id, pending in turn.waiting.items()
+        for call_id, pending in turn.pending.items()
         if call_id not in turn.answers and call_id in turn.open_calls
     ]
     return [
