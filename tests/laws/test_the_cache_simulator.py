@@ -80,7 +80,7 @@ def reasons(row: CacheRow) -> list[str]:
 
 def test_a_request_holds_tools_then_system_then_messages() -> None:
     parts = [part("s", kind="system"), part("t", kind="tools")]
-    with pytest.raises(LooplineError, match="parts go tools, system, messages"):
+    with pytest.raises(LooplineError, match="parts must be in the order tools, system, messages"):
         sent(parts)
 
 

@@ -1,4 +1,4 @@
-"""From a timeline to what a model reads, and from its reply to a decision."""
+"""Prompts: from a timeline to the messages of a request, and from a reply to a decision."""
 
 from loopline.prompt.announce import (
     FEW_LEFT,

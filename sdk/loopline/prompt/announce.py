@@ -18,19 +18,19 @@ SOURCES_SHOWN = 6
 WAITING_SHOWN = 4
 FEEDBACK_SHOWN = 8
 SCANNED = 200
-"""Sources that are looked at for those which nothing above names, the newest; older ones share one range."""
+"""The newest sources, which are checked one by one; the older ones share one range."""
 RANGES = 12
-"""Ranges of numbers that name sources."""
+"""Ranges of source numbers at most."""
 NAME = 160
-"""Characters of the name of a source."""
+"""Characters of a source's name."""
 SHARE = 0.15
-"""The share of a request's tokens that plans, feedback and sources may have here."""
+"""The share of a request's tokens that plans, feedback and sources may have in its tail."""
 LEAST = 240
 """The tokens that they may have in any request."""
 PLANS_SHARE, FEEDBACK_SHARE = 0.6, 0.2
 
 STEPS: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50), (2, 40), (1, 30))
-"""How many steps of a plan are shown where all have no room, and how many characters of each."""
+"""The steps of a plan that are shown if not all fit, and the characters of each, tried in this order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""Attached files as a prompt shows them: given to the model, or by what stands for them.
+"""Attached files in a prompt: sent to the model, or described in text.
 
-Which are given is decided in their order, by what came before alone. So a later file never changes what
-became of an earlier one.
+Files are decided in order, each by what came before it, so that a later file never changes an earlier one.
 
-What images cost, as read on 2026-11-20, of which the most is taken. Anthropic, "Vision"
+The cost of images is the highest of what vendors say, as read on 2026-11-20. Anthropic, "Vision"
 (platform.claude.com/docs): a token for each patch of 28 by 28 pixels, at most 4,784. OpenAI, "Images and
 vision" (developers.openai.com/api/docs), at high detail: patches of 32 by 32 pixels, at most 2,500 at 1.2 tokens
 or 1,536 at up to 2.46, or tiles of 512 pixels a side, no image less than 255 tokens. A page of a PDF costs as
@@ -25,7 +24,7 @@ _PATCH = 28
 _PATCH_TOKENS = 2
 _MIN_TOKENS, _MAX_TOKENS = 300, 4_800
 _PAGE_TOKENS = 3_000
-"""The least that a page is estimated at, for its text may not be known."""
+"""The minimum estimate of a page, since its text may be unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

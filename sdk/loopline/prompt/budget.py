@@ -16,11 +16,11 @@ TRIGGER = 0.9
 TARGET = 0.7
 """The share of the budget that a compaction leaves at most."""
 KEEP_TURNS = 10
-"""So many of the newest turns are not clipped by age."""
+"""The newest turns, which are not clipped by age."""
 KEEP_INTACT_TURNS = 2
-"""So many of the newest turns keep everything that they looked up."""
+"""The newest turns, which keep the results of all their reads."""
 SHORTEST = 500
-"""Characters below which no text is cut for room."""
+"""Characters that a text keeps at least when room is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

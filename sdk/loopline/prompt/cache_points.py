@@ -11,11 +11,11 @@ from loopline.prompt.rendering import Rendering, parts_of_message
 from loopline.timeline import Block, CachePoint
 
 MIN_ROUNDS = 2
-"""So many rounds must be over before there is a point before the tail."""
+"""Rounds that must be over before there is a point before the tail."""
 OFFSET_ROUNDS = 4
-"""How many rounds that point lies before the tail."""
+"""Rounds between that point and the tail."""
 REACH = 18
-"""Parts beyond which a provider may not find the last point written when it looks back from the tail."""
+"""Parts that a provider surely looks back from the tail to find the last point written."""
 
 Name = Literal["prev_turn", "pre_tail", "tail"]
 

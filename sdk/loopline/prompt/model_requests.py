@@ -82,10 +82,10 @@ def past_requests(timeline: Timeline) -> Iterator[ModelRequest]:
         if start.protocol not in views:
             views[start.protocol] = View(protocol_named(start.protocol))
         view = views[start.protocol]
-        seen = len(timeline.blocks) - len(timeline.after(view.seq))
-        view.extend(timeline.blocks[seen:index])
+        first_new = len(timeline.blocks) - len(timeline.after(view.seq))
+        view.extend(timeline.blocks[first_new:index])
         if start.shows == "trace":
-            before = [other for other in timeline.blocks[:index] if other.turn == block.turn]
+            before = [earlier for earlier in timeline.blocks[:index] if earlier.turn == block.turn]
             yield _traced(timeline, block, start, before)
         else:
             yield _request(timeline, block, start, view)

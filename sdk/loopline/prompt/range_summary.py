@@ -82,7 +82,7 @@ WIDTHS: tuple[tuple[int, Rank], ...] = (
     (42, 2),
     (36, 2),
 )
-"""Characters that a line's words may have, and the least rank of a line, tried until all lines fit."""
+"""Characters of a line's words, and the lowest rank of a line, tried in this order until all lines fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def cost(lines: Sequence[LedgerLine]) -> int:
 
 
 MOST = 24
-"""Lines that are carried into a summary for what its text left out."""
+"""Lines at most that are carried for what a summary leaves out."""
 _AROUND = 70
 
 _TERM = re.compile(
@@ -270,7 +270,7 @@ _TERM = re.compile(
     re.X,
 )
 _NO_NAME = re.compile(r"(?<![\w.-])[\w.-]{201,}+|-{2,}+")
-"""A word of so many characters names nothing, and no more does a rule of dashes."""
+"""Words too long to be a name, and rules of dashes."""
 _OURS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
 
 
@@ -307,17 +307,17 @@ def _context(text: str, term: str) -> str:
 
 
 TEXT_TOKENS = 800
-"""What a model's text may cost."""
+"""The tokens of a model's text at most."""
 LEDGER_SHARE = 0.75
-"""The most of the room for messages that a summary may take, with the plan history."""
+"""The share of the room for messages that a summary may take, with the plan history."""
 HISTORY_SHARE = 0.1
-"""The most of that for the plan history."""
+"""The share of that for the plan history."""
 NOTES_SHARE = 0.2
-"""The most of that for memory notes."""
+"""The share of that for memory notes."""
 SOURCES_SHARE = 0.1
-"""The most of that for cited sources."""
+"""The share of that for cited sources."""
 CARRIED_SHARE = 0.15
-"""The most of that for what later rounds refer to."""
+"""The share of that for what later rounds refer to."""
 LINE = 400
 """Characters of a memory note in a summary; its ref has all of it."""
 _PER_LINE = 30

@@ -27,10 +27,10 @@ from loopline.timeline import (
 )
 
 REMEMBERED = 8
-"""How many of the newest reports of a model the estimate goes by."""
+"""The newest reports of a model that correct its estimates."""
 
 MAX_FACTOR = 4.0
-"""A token is no less than a byte, and nothing is estimated at less than a quarter of a token a byte."""
+"""A token has at least a byte, and an estimate is at least a quarter of a token a byte."""
 
 
 class RenderState:
@@ -78,8 +78,8 @@ class RenderState:
             case UserRecalled(said=said):
                 if said not in self.taken_at:
                     self._recalled.add(said)
-            case RoundStart() as begun:
-                self._begin(block, begun)
+            case RoundStart() as start:
+                self._begin(block, start)
             case Decision(usage=usage):
                 self._learn(usage.input_tokens)
             case ToolStarted(call_id=call_id):

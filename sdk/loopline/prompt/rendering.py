@@ -1,7 +1,7 @@
-"""Blocks as messages, under one window: a fold that only grows.
+"""Blocks rendered as messages, under one window: a fold that only grows.
 
-What a user said is rendered where a round took it. A round that made calls is rendered once every
-call has its result, so that no call is ever shown without one.
+User input is rendered where a round takes it. A round with calls is rendered once every call has its result, so that no
+call is ever shown without one.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ RENDERER = 6
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
 _OURS = re.compile(r"c\d+", re.ASCII)
-"""Our ids of calls; a provider's that looks like one could be taken for another call's."""
+"""The form of our own call ids; a provider's id of this form could be confused with one of them."""
 
 FEEDBACK_SHOWN = 8
-"""So much of the feedback about a turn, or about all turns that a summary stands for, is shown."""
+"""The reactions that are shown about a turn, or about all turns that a summary replaces."""
 
 PLAN_TOOL = "react.plan"
-"""The tool whose calls are not clipped for their age."""
+"""The tool whose calls are never clipped by age."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,11 +284,11 @@ class Rendering:
 
     def _repeat_inputs(self, turn: int) -> None:
         """Repeat, word for word, the inputs of a turn whose beginning is summarized."""
-        facts = self._state
+        state = self._state
         self._add_inputs(
-            facts.inputs[seq]
-            for seq in facts.taken_by.get(turn, ())
-            if facts.taken_at[seq] <= self.window.start
+            state.inputs[seq]
+            for seq in state.taken_by.get(turn, ())
+            if state.taken_at[seq] <= self.window.start
         )
 
     def _begin_decision(self, block: Block, decision: Decision) -> None:

@@ -1,7 +1,6 @@
-"""The trace of a turn: what a request that writes the answer sees, whatever the protocol was.
+"""The trace of a turn: the messages of a request that only writes the answer, in any protocol.
 
-It is made of the log, so every result of the turn is in it, also those that the context has cleared or
-summed up.
+It is made from the log, so it has every result of the turn, also those that the context has cleared or summarized.
 """
 
 from __future__ import annotations

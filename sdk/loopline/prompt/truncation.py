@@ -29,9 +29,9 @@ BASE64_LIMIT = 4_000
 LONG_ARGUMENTS = 120
 """Characters of JSON above which only the names of the arguments are shown."""
 NAMED_LIMIT = 240
-"""A result of so many characters costs no more whole than named."""
+"""Characters of a result up to which its line would cost as much as the result."""
 WORDS = 120
-"""Characters of the words that say what is not shown."""
+"""Characters of the keywords of what is not shown."""
 _MOST_SOURCES = 12
 
 _DIGITS_OF_64 = ascii_letters + digits + "+/_-"
@@ -200,7 +200,7 @@ def _smaller(value: Json, limit: int) -> Json:
 
 NO_RARITY: Mapping[str, float] = {}
 NEAR = 7
-"""So many words before a number, a name or a path are likely to say what it is."""
+"""The words before a number, a name or a path that are likely to describe it."""
 _WEAKEST = 0.5
 _BEGINNING, _ENDING = 6_000, 2_000
 _DIGIT = re.compile(r"[0-9]")
@@ -297,7 +297,7 @@ HEADS = (
     "USER INTERRUPT",
     "WAITING",
 )
-"""What the lines begin with, in brackets, by which a prompt says who speaks and what follows."""
+"""The words in brackets that begin the lines of a prompt's frame."""
 
 _REFS = "ar|tc|fi|so|su|sk|ks|cv|ef|artifact"
 _FRAME = re.compile(

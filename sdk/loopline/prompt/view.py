@@ -1,4 +1,4 @@
-"""The stable messages of a prompt, as a fold of the blocks: within an epoch they only grow."""
+"""The view: a prompt's stable messages as a fold of the blocks, which only grows within an epoch."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ KEYS = (
     *("author", "created", "built_in", "include_for", "import", "imports"),
 )
 WITHOUT_EFFECT = ("built_in", "include_for", "import", "imports")
-"""Keys of other systems' skills, which are read past here."""
+"""Keys of other systems' skills, which are ignored here."""
 UNREAD_FILES = ("sources.yaml", "compact.md", "tools.yaml")
 """Files of other systems' skills, which are not read here."""
 DIGEST = 12
@@ -185,10 +185,10 @@ def _named(skill: Skill, fields: _Fields) -> Skill:
 
 
 REACT = "solver.react.decision.v2"
-"""The consumer that the loop is; `react` means the same."""
+"""The loop as a consumer of skills; `react` is short for it."""
 
 HIDDEN = "internal"
-"""The namespace whose skills are seen only where a pattern enables them."""
+"""The namespace whose skills are hidden unless a pattern enables them."""
 
 _SHORT = "react"
 _KEYS = ("enabled", "disabled")

@@ -75,9 +75,11 @@ def _modelled(function: FunctionType, location: str, key: str) -> Parameters:
     if wrong := [name for name in contexts if f"{{{name}" in key]:
         raise BundleError(f"{location}: the key of {function.__name__!r} names {wrong[0]!r}")
     # A parameter may be called `json` or `_x`, which pydantic refuses: so fields have names of ours, and aliases.
-    given = [name for name in parameters if name not in contexts]
-    optional = frozenset(name for name in given if parameters[name].default is not Parameter.empty)
-    fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(given)}
+    from_model = [name for name in parameters if name not in contexts]
+    optional = frozenset(
+        name for name in from_model if parameters[name].default is not Parameter.empty
+    )
+    fields = {name: f"p{number}_{name.strip('_')}" for number, name in enumerate(from_model)}
     definitions: dict[str, Any] = {
         field: (hints[name], Field(parameters[name].default, alias=name))
         if name in optional

@@ -53,14 +53,14 @@ R = TypeVar("R")
 
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 LONGEST_STEP_SECONDS = 1.0
-"""How long a tool may keep the event loop between two awaits without being told of."""
+"""Seconds that a tool may block the event loop between two awaits before it is logged."""
 
 logger: logging.Logger = logging.getLogger("loopline")
 
 MAX_THREADS = 64
-"""Synchronous tools that run at once in a process."""
+"""Synchronous tools that may run at once in a process."""
 NOTHING = "done"
-"""The text of a result whose function returned nothing."""
+"""The text of a result whose function returned None."""
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

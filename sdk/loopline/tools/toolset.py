@@ -35,9 +35,9 @@ class ProviderNames:
         """Return the name for the provider: `[A-Za-z0-9_-]`, at most 64 characters."""
         return self.by_name[name]
 
-    def name(self, wire: str) -> str:
+    def name(self, provider_name: str) -> str:
         """Return the tool that a provider means; in a name we never gave, each `__` becomes a dot."""
-        return self.by_provider_name.get(wire, wire.replace("__", "."))
+        return self.by_provider_name.get(provider_name, provider_name.replace("__", "."))
 
 
 def provider_names(names: Iterable[str]) -> ProviderNames:
@@ -50,10 +50,10 @@ def provider_names(names: Iterable[str]) -> ProviderNames:
     by_provider_name = {_dotted(name): name for name in different if _travels(name)}
     for name in different:
         if not _travels(name):
-            by_provider_name[
-                next(wire for wire in _digests(name) if wire not in by_provider_name)
-            ] = name
-    return ProviderNames({name: wire for wire, name in by_provider_name.items()}, by_provider_name)
+            by_provider_name[next(new for new in _digests(name) if new not in by_provider_name)] = (
+                name
+            )
+    return ProviderNames({name: new for new, name in by_provider_name.items()}, by_provider_name)
 
 
 def _dotted(name: str) -> str:

@@ -1,7 +1,6 @@
-"""What a provider's prompt cache would have read of the requests of a conversation, and why not more.
+"""A simulator of providers' prompt caches: what they would have read of past requests, and why not more.
 
-Nothing here asks a provider: the rules are those of the vendors' pages, each named with the day it
-was read beside the rules it gave.
+It asks no provider: the rules are those of the vendors' pages, each cited with the day it was read.
 """
 
 from loopline.prompt.caching.rules import (

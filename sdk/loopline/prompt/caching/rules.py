@@ -54,7 +54,9 @@ class SentRequest:
     def __post_init__(self) -> None:
         kinds = [PART_ORDER.index(part.kind) for part in self.parts]
         if kinds != sorted(kinds):
-            raise LooplineError(f"request {self.seq}: parts go tools, system, messages")
+            raise LooplineError(
+                f"request {self.seq}: parts must be in the order tools, system, messages"
+            )
         if not 0 <= self.stable <= len(self.parts):
             raise LooplineError(
                 f"request {self.seq}: {self.stable} of {len(self.parts)} parts cannot be stable"

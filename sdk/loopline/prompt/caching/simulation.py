@@ -18,15 +18,14 @@ from loopline.prompt.caching.rules import (
 )
 
 NOT_RECORDED = "not recorded"
-"""The cause of a broken prefix of which the request says none."""
+"""The cause of a broken prefix if the request names none."""
 
 MissReason = Literal[CacheLimit, "broken", "unmarked"]
 """Why held tokens were not read.
 
-Either the request no longer begins with them, or with all that was written together with them
-(broken), or it does and they had left the cache (expired), were too far behind the next cache point
-(look-back), were too few or less than a step (minimum), or no cache point was placed so that they
-were written and found (unmarked).
+broken: the request no longer begins with them, or with all that was written together with them.
+expired: they had left the cache. look-back: they were too far behind the next cache point.
+minimum: they were too few, or less than a step. unmarked: no cache point led to them.
 """
 
 _LIMITS: tuple[CacheLimit, ...] = ("expired", "look-back", "minimum")

@@ -1,4 +1,4 @@
-"""Protocols: how decisions are asked for and read. Both halves of each, encoding and decoding."""
+"""Decision protocols: how a model is asked for decisions, and how its replies are decoded."""
 
 from __future__ import annotations
 

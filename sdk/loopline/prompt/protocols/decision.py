@@ -1,4 +1,4 @@
-"""What a protocol is: both halves of how a decision travels, and what a reply comes to."""
+"""The port of decision protocols, and the decisions that a reply decodes to."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Malformed:
 
 DecodedReply = Calls | Answer | Malformed
 Channel = Literal["answer", "notes", "thinking"]
-"""Where a listener hears a text of a reply."""
+"""The channel of a piece of a reply."""
 
 Piece = tuple[Channel, str]
 """The next text of a channel."""

@@ -1,4 +1,4 @@
-"""The `tagged` protocol: calls and answer in tags, which can be told apart while they are written."""
+"""The `tagged` protocol: calls and answer in tags, which can be split while they are written."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 Walk = Generator[None, str, T]
-"""A part of a reading: it is sent one character after the other, and "" at the end of the text."""
+"""A part of the reader: it is sent each character, then "" at the end of the text."""
 Literals = Generator[bool, str, None]
-"""Is sent one character after the other, and says of each whether it is part of a string literal."""
+"""It is sent each character, and yields whether that is part of a string literal."""
 
 _CALLS = {"<tool_call": "tool_call", "<tool": "tool_call", "<agent_call": "agent_call"}
 _CHANNEL = "<channel:"

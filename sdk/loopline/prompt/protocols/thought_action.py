@@ -55,7 +55,7 @@ _WORD = (
 _MARK = re.compile(rf"^[ \t]*{_WORD}[ \t]*", re.MULTILINE)
 _PLAIN = re.compile(rf"^([ \t]*)(\\*)(?={_WORD})", re.MULTILINE)
 _ESCAPED = re.compile(rf"^([ \t]*)\\(\\*)(?={_WORD})", re.MULTILINE)
-# What stands behind `Thought:` is on a line that has begun, so only its later lines are escaped.
+# A thought begins on the line of its mark, so only its later lines are escaped.
 _LATER_PLAIN = re.compile(rf"(?<=\n)([ \t]*)(\\*)(?={_WORD})")
 _LATER_ESCAPED = re.compile(rf"(?<=\n)([ \t]*)\\(\\*)(?={_WORD})")
 _MAYBE = re.compile(r"[ \t]*+\\*+\*{0,2}[A-Za-z ]{0,12}[ \t]*+\*{0,2}:?\*{0,2}[ \t]*+")
@@ -160,7 +160,7 @@ class _LineDecoder:
             case "Final Answer":
                 self._at = len(self._raw)
                 self._answer = self._raw[mark.end() :].strip()
-            case _:  # an observation of nothing: no action stands before it
+            case _:  # an observation without an action before it
                 self._discarded.append(self._text(mark).strip())
 
     def _text(self, mark: re.Match[str]) -> str:
