@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from loopline.adapters.sql import SqlLog
-from loopline.adapters.sql.leases import Heartbeat, LeaseLocks, Leases, since_boot
+from loopline.adapters.sql.leases import Heartbeat, Leases, since_boot
 from loopline.adapters.sql.rows import StoreReader
 from loopline.adapters.sql.sqlite import file_id
 from loopline.adapters.sql.store_file import open_to_write
@@ -236,7 +236,7 @@ async def test_an_owner_that_has_the_lock_and_is_about_to_say_so_is_not_taken_ov
         writer = StoreWriter(store, SystemClock(), None)
         thread = WriterThread(store, file_id(store), writing, writer.clear_cache)
         group = GroupCommit(thread, writer)
-        leases = Leases(LeaseLocks(store), StoreReader(store, None), readers, lambda: group, 60)
+        leases = Leases(store, StoreReader(store, None), readers, lambda: group, 60)
         with pytest.raises(ConflictError):
             await leases.hold(HERE, wait=False).__aenter__()
         await leases.close()

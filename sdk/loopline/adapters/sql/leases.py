@@ -55,13 +55,13 @@ class Leases:
 
     def __init__(
         self,
-        locks: LeaseLocks,
+        store: Path,
         reader: StoreReader,
         readers: ReaderThreads,
         group_commit: Callable[[], GroupCommit],
         seconds: float,
     ) -> None:
-        self._locks = locks
+        self._folder = store.with_name(f"{store.name}-locks")
         self._reader = reader
         self._readers = readers
         self._group_commit = group_commit
@@ -77,7 +77,7 @@ class Leases:
             ConflictError: `wait` is False and another runner holds it.
         """
         with ExitStack() as files:
-            lock = _ConversationLock(self._locks, conversation, files)
+            lock = _ConversationLock(self._folder, conversation, files)
             lease = await self._acquire(lock, wait=wait)
             self._leases[conversation] = lease
             try:
@@ -186,74 +186,54 @@ class Leases:
             await heartbeat.stop()
 
 
-class LeaseLocks:
-    """Locks for each conversation, on files of their own in a folder beside the store.
+class _ConversationLock:
+    """The lock of a conversation: files in a folder beside the store, one for each generation.
 
-    A lock has a generation. The next one is begun when its owner is alive and silent, for such a
-    lock cannot be taken away.
+    The next generation is begun when the owner of a lock is alive and silent, for such a lock cannot
+    be taken away. Two tasks of a process exclude each other too, for each opens the file anew.
     """
 
-    def __init__(self, store: Path) -> None:
-        self._folder = store.with_name(f"{store.name}-locks")
+    def __init__(self, folder: Path, conversation: ConversationKey, stack: ExitStack) -> None:
+        """Close the files, which releases the lock, when the stack is closed."""
+        self._folder = folder
+        self._stack = stack
+        self._files: dict[int, FileIO] = {}
+        self.conversation = conversation
+        self.generation = 0
 
-    async def open(
-        self, conversation: ConversationKey, generation: int, files: ExitStack
-    ) -> FileIO:
-        """Return the lock's file; closing the stack closes it and releases the lock.
-
-        Two tasks of a process exclude each other too, for each opens the file anew.
-        """
-        names = (conversation.tenant, conversation.project, conversation.user, conversation.name)
-        suffix = f".{generation}" if generation else ""
-        path = self._folder / f"{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
-        loop = asyncio.get_running_loop()
-        return await finish(loop.run_in_executor(None, self._open, path, files))
-
-    def _open(self, path: Path, files: ExitStack) -> FileIO:
-        try:
-            make_private_folder(self._folder)
-            return files.enter_context(FileIO(path, "a", opener=_open_private))
-        except OSError as error:
-            raise store_error(self._folder, error) from error
-
-    def take(self, file: FileIO) -> bool:
+    async def take(self) -> bool:
         """Take the lock if nobody has it; return whether it is taken."""
+        if self.generation not in self._files:
+            opening = asyncio.get_running_loop().run_in_executor(None, self._open)
+            self._files[self.generation] = await finish(opening)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._files[self.generation], fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
             raise store_error(self._folder, error) from error
         return True
 
+    def switch_to(self, generation: int) -> None:
+        """Release the lock, and use that of another generation from now on."""
+        if generation != self.generation and self.generation in self._files:
+            fcntl.flock(self._files[self.generation], fcntl.LOCK_UN)
+        self.generation = generation
+
+    def _open(self) -> FileIO:
+        key = self.conversation
+        names = (key.tenant, key.project, key.user, key.name)
+        suffix = f".{self.generation}" if self.generation else ""
+        path = self._folder / f"{sha256(repr(names).encode()).hexdigest()}{suffix}.lock"
+        try:
+            make_private_folder(self._folder)
+            return self._stack.enter_context(FileIO(path, "a", opener=_open_private))
+        except OSError as error:
+            raise store_error(self._folder, error) from error
+
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-class _ConversationLock:
-    """The lock of a conversation, of whatever generation is the newest."""
-
-    def __init__(self, locks: LeaseLocks, conversation: ConversationKey, files: ExitStack) -> None:
-        self._locks = locks
-        self._files = files
-        self._open: dict[int, FileIO] = {}
-        self.conversation = conversation
-        self.generation = 0
-
-    async def take(self) -> bool:
-        """Take the lock if nobody has it; return whether it is taken."""
-        file = self._open.get(self.generation)
-        if file is None:
-            file = await self._locks.open(self.conversation, self.generation, self._files)
-            self._open[self.generation] = file
-        return self._locks.take(file)
-
-    def switch_to(self, generation: int) -> None:
-        """Release the lock, and use that of another generation from now on."""
-        if generation != self.generation and self.generation in self._open:
-            fcntl.flock(self._open[self.generation], fcntl.LOCK_UN)
-        self.generation = generation
 
 
 class Heartbeat:

@@ -8,18 +8,17 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
-from loopline.adapters.sql.leases import LEASE_SECONDS, LeaseLocks, Leases
+from loopline.adapters.sql.leases import LEASE_SECONDS, Leases
 from loopline.adapters.sql.rows import AppendRequest, BlockFilter, EncodedBody, StoreReader
-from loopline.adapters.sql.sqlite import FileId, database_path, file_id
+from loopline.adapters.sql.sqlite import database_path, file_id
 from loopline.adapters.sql.statements import SELECT_REFERENCED_BLOBS, ConversationFilter
 from loopline.adapters.sql.store_file import back_up, open_to_read, open_to_write
 from loopline.adapters.sql.store_threads import (
@@ -59,26 +58,26 @@ class SqlLog:
         clock: Clock,
         blobs: BlobStore | None,
         lease_seconds: float,
-        engines: _Engines,
-        limits: ConversationLimits = DEFAULT_LIMITS,
+        limits: ConversationLimits,
+        *,
+        read_only: bool,
     ) -> None:
-        """Use `open`; without a writing engine the log is read-only."""
+        """Open the file, which blocks: use `open`."""
         self._path = path
         self._clock = clock
         self._blobs = blobs
         self._reader = StoreReader(path, blobs)
         self._readers: ReaderThreads
         self._group: GroupCommit | None = None
-        if engines.writing is None:
-            self._readers = ImmutableReaders(path, engines.reading, READERS)
+        if read_only:
+            self._readers = ImmutableReaders(path, open_to_read(path, READERS), READERS)
         else:
-            self._readers = ReaderThreads(path, engines.reading, READERS)
-            engine, file = engines.writing
+            reading, writing = open_to_write(path, READERS)
+            self._readers = ReaderThreads(path, reading, READERS)
             writer = StoreWriter(path, clock, blobs, limits)
-            self._group = GroupCommit(WriterThread(path, file, engine, writer.clear_cache), writer)
-        self._leases = Leases(
-            LeaseLocks(path), self._reader, self._readers, self._group_commit, lease_seconds
-        )
+            thread = WriterThread(path, file_id(path), writing, writer.clear_cache)
+            self._group = GroupCommit(thread, writer)
+        self._leases = Leases(path, self._reader, self._readers, self._group_commit, lease_seconds)
         self._process = os.getpid()
         self._collection: asyncio.Task[None] | None = None
         self._closed = False
@@ -105,14 +104,16 @@ class SqlLog:
         """
         loop = asyncio.get_running_loop()
         path = await asyncio.to_thread(database_path, url)
-        opening = loop.run_in_executor(None, partial(_open_engines, path, read_only=read_only))
+        clock = clock or SystemClock()
+        opening = loop.run_in_executor(
+            None, partial(cls, path, clock, blobs, lease_seconds, limits, read_only=read_only)
+        )
         try:
-            engines = await finish(opening)
+            return await finish(opening)
         except asyncio.CancelledError:
             if opening.exception() is None:
-                opening.result().dispose()
+                opening.result()._close_threads()
             raise
-        return cls(path, clock or SystemClock(), blobs, lease_seconds, engines, limits)
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,12 +229,8 @@ class SqlLog:
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation with the blocks up to `seq`."""
         group = self._group_commit()
-
-        def begin() -> None:
-            with group.thread.transaction(survives_power_loss=True) as connection:
-                group.writer.fork(connection, conversation, fork, seq)
-
-        await group.thread.do(begin)
+        work = partial(group.writer.fork, conversation=conversation, fork=fork, seq=seq)
+        await group.thread.run(work, survives_power_loss=True)
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
         """Remove a conversation for good, and its traces in the files."""
@@ -243,7 +240,8 @@ class SqlLog:
             with group.thread.transaction(survives_power_loss=True) as connection:
                 group.writer.forget(connection, conversation, cascade=cascade)
             if self._blobs is not None:
-                _purge(group.thread, self._blobs)
+                with group.thread.transaction() as connection:
+                    purge(connection, self._blobs)
             group.thread.truncate_log()
 
         await group.thread.do(remove)
@@ -257,7 +255,7 @@ class SqlLog:
         thread, blobs = self._group_commit().thread, self._blobs
         if blobs is None:
             return 0
-        await thread.do(partial(_purge, thread, blobs))
+        await thread.run(partial(purge, blobs=blobs))
         older_than = self._clock.now() - ORPHANS_STAY
         referenced = partial(self._readers.read_here, _referenced_blobs)
         return await _in_thread(partial(blobs.collect, referenced, older_than))
@@ -272,13 +270,8 @@ class SqlLog:
 
     async def _collect_daily(self) -> None:
         group = self._group_commit()
-
-        def starts() -> bool:
-            with group.thread.transaction() as connection:
-                return group.writer.starts_collection(connection)
-
         try:
-            if await group.thread.do(starts):
+            if await group.thread.run(group.writer.starts_collection):
                 count = await self.collect()
                 logger.info("blobs of %s that nothing refers to, removed: %d", self._path, count)
         except (StoreError, OSError) as error:
@@ -339,27 +332,6 @@ class SqlLog:
             raise StoreError(f"{self._path} has been closed: open it anew")
 
 
-@dataclass(frozen=True, slots=True)
-class _Engines:
-    """The engine that reads a store and, unless it is read-only, the one that writes it and its file."""
-
-    reading: Engine
-    writing: tuple[Engine, FileId] | None
-
-    def dispose(self) -> None:
-        """Close the file."""
-        self.reading.dispose()
-        if self.writing is not None:
-            self.writing[0].dispose()
-
-
-def _open_engines(path: Path, *, read_only: bool) -> _Engines:
-    if read_only:
-        return _Engines(open_to_read(path, READERS), None)
-    reading, writing = open_to_write(path, READERS)
-    return _Engines(reading, (writing, file_id(path)))
-
-
 async def _in_thread(work: Callable[[], T]) -> T:
     """Return the result of work that may block; a cancellation waits for it to end."""
     return await finish(asyncio.get_running_loop().run_in_executor(None, work))
@@ -368,11 +340,6 @@ async def _in_thread(work: Callable[[], T]) -> T:
 def _put(blobs: BlobStore, bodies: Sequence[bytes]) -> None:
     for data in bodies:
         blobs.put(data)
-
-
-def _purge(thread: WriterThread, blobs: BlobStore) -> None:
-    with thread.transaction() as connection:
-        purge(connection, blobs)
 
 
 def _referenced_blobs(connection: Connection) -> set[str]:

@@ -120,6 +120,15 @@ class WriterThread:
         """Run the job on the thread and return its result; a cancellation waits for it to end."""
         return await finish(asyncio.get_running_loop().run_in_executor(self._thread, job))
 
+    async def run(self, work: Callable[[Connection], T], *, survives_power_loss: bool = False) -> T:
+        """Run the work in one transaction and return its result; a cancellation waits for it to end."""
+
+        def job() -> T:
+            with self.transaction(survives_power_loss=survives_power_loss) as connection:
+                return work(connection)
+
+        return await self.do(job)
+
     def wait_for(self, job: Callable[[], T]) -> T:
         """Run the job on the thread and block until it ends; never call it on the event loop's thread."""
         return self._thread.submit(job).result()
