@@ -60,6 +60,7 @@ _RANGES = """
 SELECT min(id), max(id), kind IN ('prose', 'source') AS near
 FROM chunk GROUP BY near ORDER BY near DESC
 """
+_NAMED_KINDS = ("prose", "source")
 _Row = tuple[int, str, str, str, int, int, Kind]
 _Text = tuple[int, str, str, str, str]
 _Batch = tuple[list[_Row], list[_Text]]
@@ -101,8 +102,13 @@ class FtsIndex:
 
     def _terms(self, words: tuple[str, ...]) -> list[QueryTerm]:
         """Return the terms that occur, with the share of chunks that have them, up to a ceiling."""
-        counted = [(term, self._count(f'"{term}"', 1, self._last)) for term in words]
-        return [QueryTerm(term, count / self._last) for term, count in counted if count]
+        terms: list[QueryTerm] = []
+        for term in words:
+            parameters = (f'"{term}"', 1, self._last, RARE_ROWS + 1)
+            row = self._database.execute(_COUNT, parameters).fetchone()
+            if count := cast("tuple[int]", row)[0]:
+                terms.append(QueryTerm(term, count / self._last))
+        return terms
 
     def _candidates(self, terms: list[QueryTerm], limit: int) -> list[Chunk]:
         """Return the chunks to rank: documents and source first, fewer of tests and other files."""
@@ -114,7 +120,13 @@ class FtsIndex:
             expressions = [any_rare, *(together if near else together[:1])]
             range_limit = limit if near else limit // 2
             for expression in expressions:
-                candidates |= self._matching(expression, first, last, range_limit)
+                cursor = self._database.execute(_FIND, (expression, first, last, range_limit))
+                for number, path, title, text, start, end, kind in cast(
+                    "list[_Row]", cursor.fetchall()
+                ):
+                    candidates[number] = Chunk(
+                        path=path, title=title, text=text, lines=(start, end), kind=kind
+                    )
         return list(candidates.values())
 
     def _expressions(self, terms: list[QueryTerm]) -> list[str]:
@@ -129,7 +141,7 @@ class FtsIndex:
         return list(dict.fromkeys([" OR ".join(rare), *joined]))
 
     def _split_by_rarity(self, terms: list[QueryTerm]) -> tuple[list[str], list[str]]:
-        """Return the rare terms, which find chunks one by one, and the common ones, which do so together.
+        """Return the rare terms, which find chunks alone, and the common ones, which do so together.
 
         A search costs its ranking: a microsecond for each chunk that matches.
         """
@@ -140,15 +152,6 @@ class FtsIndex:
             rows += term.share * self._last
             (common if rare and rows > RARE_ROWS else rare).append(f'"{term.text}"')
         return rare, common
-
-    def _count(self, expression: str, first: int, last: int) -> int:
-        parameters = (expression, first, last, RARE_ROWS + 1)
-        return cast("tuple[int]", self._database.execute(_COUNT, parameters).fetchone())[0]
-
-    def _matching(self, expression: str, first: int, last: int, limit: int) -> dict[int, Chunk]:
-        cursor = self._database.execute(_FIND, (expression, first, last, limit))
-        rows = cast("list[_Row]", cursor.fetchall())
-        return {row[0]: _chunk(row) for row in rows}
 
 
 class _SharedIndex(FtsIndex):
@@ -241,11 +244,6 @@ def _release(database: sqlite3.Connection, descriptor: int | None) -> None:
         os.close(descriptor)
 
 
-def _chunk(row: _Row) -> Chunk:
-    _, path, title, body, first, last, kind = row
-    return Chunk(path=path, title=title, text=body, lines=(first, last), kind=kind)
-
-
 def _fill(
     database: sqlite3.Connection,
     signature: str,
@@ -313,13 +311,16 @@ def _batches(chunks: Iterable[Chunk]) -> Iterator[_Batch]:
             for number, chunk in batch
         ]
         texts: list[_Text] = [
-            (number, chunk.title, chunk.path, chunk.text, _names(chunk)) for number, chunk in batch
+            (
+                number,
+                chunk.title,
+                chunk.path,
+                chunk.text,
+                name_parts(chunk.text) if chunk.kind in _NAMED_KINDS else "",
+            )
+            for number, chunk in batch
         ]
         yield rows, texts
-
-
-def _names(chunk: Chunk) -> str:
-    return name_parts(chunk.text) if chunk.kind in ("prose", "source") else ""
 
 
 def _file_name(signature: str) -> str:
