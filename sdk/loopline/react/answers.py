@@ -99,14 +99,14 @@ class AnswerWriter:
     async def _synthesize(self, reason: ExitReason) -> LoopEnd | None:
         """Have the answer written by a request of its own; repair one that is no value of its type."""
         repairs = self._options.repairs
-        left = MAX_REPAIRS if repairs is None else repairs
-        ended = await self._write(reason)
-        while isinstance(ended, Malformed) and left:
-            left -= 1
-            ended = await self._write(reason)
-        if isinstance(ended, Malformed):
-            return await self.without_model(ModelError(ended.problem))
-        return ended
+        attempts_left = MAX_REPAIRS if repairs is None else repairs
+        outcome = await self._write(reason)
+        while isinstance(outcome, Malformed) and attempts_left:
+            attempts_left -= 1
+            outcome = await self._write(reason)
+        if isinstance(outcome, Malformed):
+            return await self.without_model(ModelError(outcome.problem))
+        return outcome
 
     async def _write(self, reason: ExitReason) -> LoopEnd | Malformed | None:
         """Request an answer that sees every result of the turn."""

@@ -48,7 +48,7 @@ class _ChildListener:
     name: str
     outbox: Outbox
     turn: Turn = field(default_factory=lambda: Turn(1))
-    asked: dict[str, Block] = field(default_factory=dict[str, Block])
+    questions: dict[str, Block] = field(default_factory=dict[str, Block])
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
 
     def __call__(self, event: Event) -> None:
@@ -70,7 +70,7 @@ class _ChildListener:
             case CustomEvent():
                 self.outbox.relay(body)
             case ToolPending(call_id=call_id):
-                self.asked[call_id] = block
+                self.questions[call_id] = block
             case SourceAdded(sid=sid, source=source):
                 self.sources[sid] = source
             case _:
@@ -79,7 +79,7 @@ class _ChildListener:
     def asking(self, result: TurnResult) -> AskUser:
         """What the paused child's parent asks in its place: the first of its open questions."""
         first = result.pending[0]
-        block = self.asked[first.call_id]
+        block = self.questions[first.call_id]
         ref = ConversationRef(conversation=self.name, ref=block.name)
         kind = block.body.kind if isinstance(block.body, ToolPending) else "question"
         return AskUser(first.question, kind=kind, child=str(ref))
@@ -88,8 +88,8 @@ class _ChildListener:
         """The result with citations that need no pool: `[1]` is the first of its sources."""
         newest = max(self.sources, default=0)
         answer, marks = result.answer, citations.Marks(self.sources)
-        found = partial(citations.resolve, answer, marks, newest=newest)
-        return replace(result, answer=await compute(found, characters=len(answer)))
+        resolve = partial(citations.resolve, answer, marks, newest=newest)
+        return replace(result, answer=await compute(resolve, characters=len(answer)))
 
 
 class Children:
@@ -124,21 +124,21 @@ class Children:
         Raises:
             ToolError: there can be no child here.
         """
-        run, here = self._spawn, self._recorder.conversation.name
-        most = self._options.max_depth
+        run, parent = self._spawn, self._recorder.conversation.name
+        limit = self._options.max_depth
         if run is None:
             raise ToolError("no child run can be begun here: nothing runs them")
-        if child_depth(here) >= most:
+        if child_depth(parent) >= limit:
             raise ToolError(
-                f"{here!r} may begin no child run: it is {child_depth(here)} below a conversation, "
-                f"and max_depth is {most}"
+                f"{parent!r} may begin no child run: it is {child_depth(parent)} below a conversation, "
+                f"and max_depth is {limit}"
             )
         deadline = self._options.deadline_seconds
         if deadline is not None and self._recorder.elapsed_seconds >= deadline:
             raise ToolError("no child run can be begun or carried on: the time of the turn is over")
         if not task.text.strip():
             raise ToolError("a child run needs a task: say what it is to do")
-        name = child_name(here, self._call_id, len(self._tasks) + 1)
+        name = child_name(parent, self._call_id, len(self._tasks) + 1)
         calm, quota = asyncio.Event(), self._quota.child(name)
         self._resting[name] = calm
         began = asyncio.ensure_future(self._run_child(run, name, task, quota))
@@ -193,35 +193,35 @@ class Children:
         if name not in recorder.turn.children:
             await recorder.record(RunChild(call_id=self._call_id, conversation=name))
             await recorder.check_lease()
-        heard = _ChildListener(name, self.outbox)
+        listener = _ChildListener(name, self.outbox)
         try:
-            result = await run(child, heard)
+            result = await run(child, listener)
         except StoreError:
             raise
         except LooplineError as error:
             raise ToolError(f"{name} failed: {error}") from error
         finally:
-            await self._record_end(heard, quota)
+            await self._record_end(listener, quota)
         if result.exit_reason == "paused":
-            self._questions[name] = asking = heard.asking(result)
+            self._questions[name] = asking = listener.asking(result)
             await self._wait_for_siblings(name)
             raise asking
-        return await heard.resolved(result)
+        return await listener.resolved(result)
 
-    async def _record_end(self, heard: _ChildListener, quota: Quota) -> None:
-        turn, known = heard.turn, self._recorder.turn.children[heard.name]
-        if turn.exit is None or known.reason:
+    async def _record_end(self, listener: _ChildListener, quota: Quota) -> None:
+        turn, link = listener.turn, self._recorder.turn.children[listener.name]
+        if turn.exit is None or link.reason:
             return
         estimated, cost = quota.take_unrecorded()
         end = replace(
-            known,
+            link,
             reason=turn.exit.reason,
             usage=turn.usage,
             cost=None if turn.cost is None and not cost else (turn.cost or 0.0) + cost,
             estimated=turn.estimated + estimated,
         )
         await self._recorder.record(end)
-        self.outbox.progress(f"{heard.name}: {end.reason}")
+        self.outbox.progress(f"{listener.name}: {end.reason}")
 
     async def _wait_for_siblings(self, name: str) -> None:
         """Let the call's other children come to an end or a question before it waits for the user."""
@@ -231,26 +231,28 @@ class Children:
 
     def _answer(self, name: str) -> ChildAnswer | None:
         turn = self._recorder.turn
-        pending, given = turn.pending.get(self._call_id), turn.answers.get(self._call_id)
-        if pending is None or given is None or not pending.child:
+        pending, answer = turn.pending.get(self._call_id), turn.answers.get(self._call_id)
+        if pending is None or answer is None or not pending.child:
             return None
         match parse(pending.child):
-            case ConversationRef(conversation=asked, ref=BlockRef() as block) if asked == name:
-                return ChildAnswer(block, given.value)
+            case ConversationRef(conversation=conversation, ref=BlockRef() as block) if (
+                conversation == name
+            ):
+                return ChildAnswer(block, answer.value)
             case _:
                 return None
 
-    def _limits(self, wanted: Mapping[str, LimitValue]) -> Limits:
+    def _limits(self, requested: Mapping[str, LimitValue]) -> Limits:
         """The child's limits: never beyond what its parent has left."""
-        limits = cast("Limits", dict(wanted))
+        limits = cast("Limits", dict(requested))
         check_limits(limits)
         own = self._options
         limits["max_depth"] = own.max_depth
         deadline = own.deadline_seconds
         if deadline is not None:
-            left = deadline - self._recorder.elapsed_seconds
-            given = limits.get("deadline_seconds") or left
-            limits["deadline_seconds"] = max(min(given, left), MIN_SECONDS)
+            remaining = deadline - self._recorder.elapsed_seconds
+            seconds = limits.get("deadline_seconds") or remaining
+            limits["deadline_seconds"] = max(min(seconds, remaining), MIN_SECONDS)
         unspent = self._quota.unspent
         if unspent.tokens is not None:
             tokens = limits.get("max_tokens") or unspent.tokens
@@ -275,9 +277,9 @@ class Outbox:
 
     def progress(self, text: str) -> None:
         """Tell how far the call has come; from any thread."""
-        said = well_formed(text)
+        progress_text = well_formed(text)
         self._deliver_from_any_thread(
-            Delta(type="progress", channel="tool", text=said, call_id=self._call_id)
+            Delta(type="progress", channel="tool", text=progress_text, call_id=self._call_id)
         )
 
     def relay(self, event: CustomEvent) -> None:
@@ -341,21 +343,21 @@ class Outbox:
         self._check_open(event)
         await self._send(event)
 
-    def _send(self, said: Delta | CustomEvent) -> asyncio.Task[None]:
-        self._last = asyncio.create_task(self._send_after(self._last, said))
+    def _send(self, event: Delta | CustomEvent) -> asyncio.Task[None]:
+        self._last = asyncio.create_task(self._send_after(self._last, event))
         self._last.add_done_callback(self._note_failure)
         return self._last
 
     async def _send_after(
-        self, before: asyncio.Task[None] | None, said: Delta | CustomEvent
+        self, before: asyncio.Task[None] | None, event: Delta | CustomEvent
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
-        match said:
+        match event:
             case Delta():
-                self._listen(said)
+                self._listen(event)
             case CustomEvent():
-                await self._recorder.record(said)
+                await self._recorder.record(event)
 
     def _note_failure(self, sent: asyncio.Task[None]) -> None:
         if not sent.cancelled() and self._failure is None:

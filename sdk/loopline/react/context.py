@@ -220,20 +220,20 @@ class Context:
         if len(fresh) > RENDERED_INLINE:  # a conversation that was opened just now
             await compute(partial(self.view.extend, fresh))
         self._extend()
-        begun = recorder.turn.open_round
+        open_round = recorder.turn.open_round
         self._offering = self._trace_offering if iteration.traces else self._offered_tools.current
         self._trace = None
         if iteration.traces:
             await self._open_trace(iteration)
         elif (
-            begun is None
-            or begun.tokens > self._room
-            or self._has_changed(begun, iteration)
+            open_round is None
+            or open_round.tokens > self._room
+            or self._has_changed(open_round, iteration)
             or recorder.timeline.inputs_for(recorder.number)
         ):
             await self._open_round(iteration)
         else:
-            self.tokens = begun.tokens
+            self.tokens = open_round.tokens
         prompt = recorder.turn.prompt
         return prompt is None or prompt.seq not in recorder.timeline.recalled
 
@@ -242,8 +242,8 @@ class Context:
 
         It is what the server says, and never so large that the same request would fit.
         """
-        known = error.window or self._window_with(self.tokens // 2)
-        window = min(known, self._window_with(int(self.tokens * OVERFLOW_SHARE)))
+        reported = error.window or self._window_with(self.tokens // 2)
+        window = min(reported, self._window_with(int(self.tokens * OVERFLOW_SHARE)))
         body = ModelOverflowed(
             model=self.model.name,
             tokens=self.tokens,
@@ -280,21 +280,21 @@ class Context:
     async def _open_trace(self, iteration: Iteration) -> None:
         """Begin the request that writes the answer, which sees the turn in another way."""
         timeline = self._recorder.timeline
-        blocks = [one for one in timeline.blocks if one.turn == self._recorder.number]
+        blocks = [block for block in timeline.blocks if block.turn == self._recorder.number]
         factor = self.view.state.factor_of(self.model.name)
         fixed = self._offering.fixed + estimate(TRACE_TAIL)
         affordable = self.quota.room(self.model)
-        most = self._room if affordable is None else min(self._room, affordable)
-        room = int(most / factor) - fixed
+        limit = self._room if affordable is None else min(self._room, affordable)
+        room = int(limit / factor) - fixed
         window = trace_window(blocks, room, self.model.capabilities.attachment_support)
         self._trace = trace(blocks, window)
         tokens = sum(map(cost, self._trace)) + fixed
         self.tokens = ceil(tokens * factor)
-        known = timeline.known_texts
+        known_texts = timeline.known_texts
         way, schema = answer_record(self.answer(traces=True))
         start = RoundStart(
             saw=timeline.seq,
-            takes=tuple(one.seq for one in blocks if one.seq in timeline.pending),
+            takes=tuple(block.seq for block in blocks if block.seq in timeline.pending),
             epoch=timeline.last_round.epoch if timeline.last_round else 1,
             opened_by="",
             protocol=self.protocol.name,
@@ -314,7 +314,7 @@ class Context:
             elapsed_ms=self._recorder.elapsed_ms,
             answer_by=way,
             schema_sha256=schema,
-            system="" if self._offering.system_sha256 in known else self._offering.system,
+            system="" if self._offering.system_sha256 in known_texts else self._offering.system,
         )
         await self._recorder.record(start)
         self._extend()
@@ -325,16 +325,18 @@ class Context:
         Raises:
             ModelError: it cannot be made to fit.
         """
-        begun = self._recorder.turn.open_round
+        open_round = self._recorder.turn.open_round
         prompt = Prompt(
             system=self._offering.system,
             tools=self._offering.specs,
             messages=tuple(self.view.messages if self._trace is None else self._trace),
-            tail=begun.tail if begun else "",
-            tail_kind=begun.tail_kind if begun else "dropped",
+            tail=open_round.tail if open_round else "",
+            tail_kind=open_round.tail_kind if open_round else "dropped",
             options=self._model_options(calls=purpose == "decision", longer=longer),
             purpose=purpose,
-            cache_points=message_counts(begun.points if begun else (), len(self.view.messages)),
+            cache_points=message_counts(
+                open_round.points if open_round else (), len(self.view.messages)
+            ),
             cache_key=self._cache_key,
         )
         self._check_fits(prompt)
@@ -361,18 +363,18 @@ class Context:
     def _extend(self) -> None:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
 
-    def _has_changed(self, begun: RoundStart, iteration: Iteration) -> bool:
+    def _has_changed(self, open_round: RoundStart, iteration: Iteration) -> bool:
         """Whether a round that was begun before would be another one now."""
-        stands = begun.points and begun.points[-1].messages == len(self.view.messages)
+        stands = open_round.points and open_round.points[-1].messages == len(self.view.messages)
         return not stands or (
-            begun.model,
-            begun.protocol,
-            begun.renderer,
-            begun.system_sha256,
-            begun.tools_sha256,
-            begun.limit,
-            begun.purpose,
-            (begun.answer_by, begun.schema_sha256),
+            open_round.model,
+            open_round.protocol,
+            open_round.renderer,
+            open_round.system_sha256,
+            open_round.tools_sha256,
+            open_round.limit,
+            open_round.purpose,
+            (open_round.answer_by, open_round.schema_sha256),
         ) != (
             self.model.name,
             self.protocol.name,
@@ -413,7 +415,7 @@ class Context:
             offset_rounds=self._options.cache_point_offset_rounds,
         )
         self.tokens = budget.cost(now)
-        known, before = timeline.known_texts, timeline.last_round
+        known_texts, before = timeline.known_texts, timeline.last_round
         way, schema = answer_record(self._typed_answer)
         start = RoundStart(
             saw=self.view.seq,
@@ -437,13 +439,13 @@ class Context:
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
             elapsed_ms=self._recorder.elapsed_ms,
-            system="" if self._offering.system_sha256 in known else self._offering.system,
-            tools="" if self._offering.tools_sha256 in known else self._offering.tools_text,
+            system="" if self._offering.system_sha256 in known_texts else self._offering.system,
+            tools="" if self._offering.tools_sha256 in known_texts else self._offering.tools_text,
             answer_by=way,
             schema_sha256=schema,
         )
-        made = await compute(partial(self._checkpoints, window.start)) if changed else ()
-        await self._recorder.record(start, *made)
+        checkpoints = await compute(partial(self._checkpoints, window.start)) if changed else ()
+        await self._recorder.record(start, *checkpoints)
         self._extend()
 
     @property
@@ -464,8 +466,8 @@ class Context:
         facts = RenderState(before.learned)
         for block in timeline.between(before.covers, covers):
             facts.take(block)
-        made = checkpoint(timeline, covers, facts.learned) if covers else None
-        return [made] if made else []
+        body = checkpoint(timeline, covers, facts.learned) if covers else None
+        return [body] if body else []
 
     @property
     def _cache_key(self) -> str:
@@ -475,7 +477,7 @@ class Context:
     def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
         """What changes from round to round; nothing where the last one that was kept says the same."""
         timeline, stays = self._recorder.timeline, self.model.capabilities.tail == "kept"
-        said = announce(
+        text = announce(
             iteration=0 if stays and not iteration.has_few_left else iteration.number,
             limit=iteration.limit,
             tokens=None if stays else self._tokens_left(),
@@ -487,7 +489,7 @@ class Context:
             waiting=timeline.prompts_after(self._recorder.number),
             room=room,
         )
-        return "" if stays and said == now.kept_tail else said
+        return "" if stays and text == now.kept_tail else text
 
     def _local_time(self, *, stays: bool) -> datetime:
         """The time in the user's zone; in a tail that stays it is that of the turn's beginning."""
@@ -502,10 +504,10 @@ class Context:
 
     def _tokens_left(self) -> int | None:
         """What the turn may still use, where tokens are all that limits its rounds."""
-        left = self.quota.unspent.tokens
-        if left is None or self._options.max_iterations is not None:
+        tokens = self.quota.unspent.tokens
+        if tokens is None or self._options.max_iterations is not None:
             return None
-        return max(left, 0)
+        return max(tokens, 0)
 
     def _check_fits(self, prompt: Prompt) -> None:
         """Nothing is sent whose estimate exceeds the window less what the answer may need."""

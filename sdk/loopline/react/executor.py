@@ -99,16 +99,16 @@ class ToolExecutor:
         turn = self._recorder.turn
         run = list[ToolCalled]()
         for call in list(turn.open_calls.values()):
-            waiting, answer = turn.pending.get(call.call_id), turn.answers.get(call.call_id)
-            if waiting is not None and answer is None:
+            pending, answer = turn.pending.get(call.call_id), turn.answers.get(call.call_id)
+            if pending is not None and answer is None:
                 continue
-            if answer is not None and _is_own_question(waiting):
+            if answer is not None and _is_own_question(pending):
                 await self._record_end(call, _as_text(answer.value), "ok")
             elif self._has_children(call):
                 run.append(call)
-            elif (begun := turn.started.get(call.call_id)) is not None:
-                await self._settle_started(call, begun)
-            elif waiting is not None and answer is not None and not is_approval(answer.value):
+            elif (started := turn.started.get(call.call_id)) is not None:
+                await self._settle_started(call, started)
+            elif pending is not None and answer is not None and not is_approval(answer.value):
                 await self._record_end(call, DENIED, "denied")
             else:
                 run.append(call)
@@ -122,24 +122,24 @@ class ToolExecutor:
         own = recorder.conversation.name
         return bool(names) and all(parent_name(name) == own for name in names)
 
-    async def _settle_started(self, call: ToolCalled, begun: ToolStarted) -> None:
+    async def _settle_started(self, call: ToolCalled, started: ToolStarted) -> None:
         """The result of a call that had begun when its runner was cut off, with what it ran with."""
         parsed = self._checker.parse(call)
         if isinstance(parsed.tool, LooplineError):
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
             return
-        arguments = call.arguments if begun.ran_with is None else begun.ran_with
+        arguments = call.arguments if started.ran_with is None else started.ran_with
         try:
             children = self._children(call, None)
-            made = self._tool_call(parsed, parsed.tool.effect, children)
-            check = partial(parsed.tool.reconcile, deepcopy(arguments), made)
+            invocation = self._tool_call(parsed, parsed.tool.effect, children)
+            check = partial(parsed.tool.reconcile, deepcopy(arguments), invocation)
             outcome = await self._interrupter.run(lambda: children.run(check()), steerable=False)
         except Interrupted:
             outcome = None
         except StoreError:
             raise
-        except AskUser as asked:
-            await self._record_pending(call, asked.kind, asked.question, asked.child)
+        except AskUser as question:
+            await self._record_pending(call, question.kind, question.question, question.child)
             return
         except ToolError as error:
             await self._record_failure(parsed, str(error))
@@ -151,7 +151,7 @@ class ToolExecutor:
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
         else:
             outcome = await self._checker.filter_result(parsed, outcome)
-            await self._record_outcome(call, outcome, 0.0, begun.ran_with)
+            await self._record_outcome(call, outcome, 0.0, started.ran_with)
 
     async def run_calls(self, calls: Sequence[ToolCalled]) -> None:
         """Run the calls: conflicting ones in order, the rest at once."""
@@ -162,14 +162,14 @@ class ToolExecutor:
             return
         for parsed in judged:
             before = [
-                one.task
-                for one in self._running.values()
-                if one.parsed.claim.conflicts(parsed.claim)
+                running.task
+                for running in self._running.values()
+                if running.parsed.claim.conflicts(parsed.claim)
             ]
             children = self._children(parsed.call, self._runtime.spawn)
             task = asyncio.create_task(self._run_in_order(before, parsed, children))
             self._running[parsed.call.call_id] = _RunningCall(parsed, task, children)
-        tasks = [one.task for one in self._running.values()]
+        tasks = [running.task for running in self._running.values()]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -186,27 +186,27 @@ class ToolExecutor:
     async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
         """Begin none of the calls, and say so."""
         for call in calls:
-            await self._record_interruption(call, why, begun=False)
+            await self._record_interruption(call, why, is_started=False)
 
     def interrupt(self, why: InterruptCause) -> None:
         """Cut off what gives way to a steer, or every call; each gets a result that says so."""
-        for one in self._running.values():
-            if one.cause is None and (why == "deadline" or self._gives_way(one)):
-                one.cause = why
-                if one.entered:  # else it is about to see why
-                    one.task.cancel()
+        for running in self._running.values():
+            if running.cause is None and (why == "deadline" or self._gives_way(running)):
+                running.cause = why
+                if running.entered:  # else it is about to see why
+                    running.task.cancel()
 
-    def _gives_way(self, one: _RunningCall) -> bool:
+    def _gives_way(self, running: _RunningCall) -> bool:
         """Whether a call gives way to a steer: it reads, its children run, or it is not begun yet."""
-        begun = one.parsed.call.call_id in self._recorder.turn.started
-        return one.parsed.reads or one.children.running or not begun
+        is_started = running.parsed.call.call_id in self._recorder.turn.started
+        return running.parsed.reads or running.children.running or not is_started
 
     async def _run_in_order(
         self, before: Sequence[asyncio.Task[None]], parsed: CheckedCall, children: Children
     ) -> None:
         start, running = self._clock.elapsed(), self._running[parsed.call.call_id]
         if running.cause is not None:
-            await self._record_interruption(parsed.call, running.cause, begun=False)
+            await self._record_interruption(parsed.call, running.cause, is_started=False)
             return
         running.entered = True
         try:
@@ -229,8 +229,8 @@ class ToolExecutor:
             await self._run(call, parsed, children)
         except StoreError:
             raise
-        except AskUser as asked:
-            await self._record_pending(call, asked.kind, asked.question, asked.child)
+        except AskUser as question:
+            await self._record_pending(call, question.kind, question.question, question.child)
         except LooplineError as error:
             for note in getattr(error, "__notes__", ()):
                 logger.warning("%s", note)  # where in its bundle a tool broke: for its author
@@ -243,13 +243,15 @@ class ToolExecutor:
     def _is_blocked(self, parsed: CheckedCall) -> bool:
         """Whether an earlier call that conflicts waits for leave, or for one that does."""
         turn = self._recorder.turn
-        asked = {call_id for call_id, one in turn.pending.items() if one.kind == "question"}
-        if turn.pending.keys() <= asked | turn.answers.keys():
+        questions = {
+            call_id for call_id, pending in turn.pending.items() if pending.kind == "question"
+        }
+        if turn.pending.keys() <= questions | turn.answers.keys():
             return False
         for call in turn.open_calls.values():
             if call.call_id == parsed.call.call_id:
                 break
-            if call.call_id not in asked and self._checker.claim(call).conflicts(parsed.claim):
+            if call.call_id not in questions and self._checker.claim(call).conflicts(parsed.claim):
                 return True
         return False
 
@@ -260,8 +262,8 @@ class ToolExecutor:
         if task is None or (task.uncancel() if why else task.cancelling()):
             raise asyncio.CancelledError
         if why is not None:
-            begun = call.call_id in self._recorder.turn.started or parsed.reads
-            await self._record_interruption(call, why, begun=begun, elapsed_ms=elapsed_ms)
+            is_started = call.call_id in self._recorder.turn.started or parsed.reads
+            await self._record_interruption(call, why, is_started=is_started, elapsed_ms=elapsed_ms)
         else:
             text = "The tool cancelled its own work."
             await self._record_end(call, text, "error", elapsed_ms)
@@ -273,7 +275,7 @@ class ToolExecutor:
         tool = parsed.tool
         if isinstance(tool, LooplineError):
             raise tool
-        begun = call.call_id in self._recorder.turn.started
+        is_started = call.call_id in self._recorder.turn.started
         arguments = parsed.arguments
         ran_with = None if arguments is call.arguments else arguments
         match parsed.verdict:
@@ -290,15 +292,15 @@ class ToolExecutor:
                 self._clock,
                 self._runtime.options.tool_timeout_seconds,
             )
-            if not begun:
+            if not is_started:
                 running = self._running[call.call_id]
                 started = ToolStarted(call_id=call.call_id, effect=tool.effect, ran_with=ran_with)
                 # It may have been cut off while others were recorded before it.
                 await self._recorder.record_from(lambda _: () if running.cause else (started,))
             await self._recorder.check_lease()  # the process may have been stopped since
         # A copy: what a tool does to its arguments must not change what the log says of them.
-        made = self._tool_call(parsed, tool.effect, children)
-        outcome = await children.run(self._timed(tool, deepcopy(arguments), made))
+        invocation = self._tool_call(parsed, tool.effect, children)
+        outcome = await children.run(self._timed(tool, deepcopy(arguments), invocation))
         outcome = await self._checker.filter_result(parsed, outcome)
         await self._record_outcome(call, outcome, self._since(start), ran_with)
 
@@ -348,13 +350,13 @@ class ToolExecutor:
         self._runtime.listen(asks)
 
     async def _record_interruption(
-        self, call: ToolCalled, why: InterruptCause, *, begun: bool, elapsed_ms: float = 0.0
+        self, call: ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
     ) -> None:
         """A call that a strike has cut off, or kept from being begun."""
-        said = f"This call was {'cut off' if begun else 'not begun'}, {CAUSE_TEXTS[why]}."
+        text = f"This call was {'cut off' if is_started else 'not begun'}, {CAUSE_TEXTS[why]}."
         unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
         status: ResultStatus = "interrupted" if why == "steer" else "stopped"
-        await self._record_end(call, said + unknown, status, elapsed_ms)
+        await self._record_end(call, text + unknown, status, elapsed_ms)
 
     async def _record_failure(
         self, parsed: CheckedCall, text: str, elapsed_ms: float = 0.0
@@ -366,7 +368,7 @@ class ToolExecutor:
     async def _record_end(
         self, call: ToolCalled, text: str, status: ResultStatus, elapsed_ms: float = 0.0
     ) -> None:
-        ended = ToolResult(
+        result = ToolResult(
             call_id=call.call_id,
             tool=call.tool,
             text=well_formed(text),
@@ -374,7 +376,7 @@ class ToolExecutor:
             elapsed_ms=elapsed_ms,
         )
         if call.call_id in self._recorder.turn.open_calls:  # cut off once its result was there
-            await self._recorder.record(ended)
+            await self._recorder.record(result)
 
     async def _record_outcome(
         self,
@@ -385,10 +387,10 @@ class ToolExecutor:
     ) -> None:
         number = self._recorder.number
         answer = answer_text(outcome.answer, self._runtime.output)
-        kept = truncate_outcome(outcome, self._runtime.options.result_bytes)
+        truncated = truncate_outcome(outcome, self._runtime.options.result_bytes)
         await self._recorder.record_from(
             lambda timeline: result_bodies(
-                call, kept, elapsed_ms, timeline, number, ran_with, answer
+                call, truncated, elapsed_ms, timeline, number, ran_with, answer
             )
         )
 
@@ -431,26 +433,26 @@ class ToolExecutor:
         )
 
 
-def truncate_outcome(outcome: Outcome, most: int) -> Outcome:
+def truncate_outcome(outcome: Outcome, limit_bytes: int) -> Outcome:
     """Return the outcome with at most so many bytes of text, and a line where some are left out.
 
     The call has happened, whatever it gave: what is too long is cut, and is no error.
     """
-    text, left = _truncate(outcome.text, most)
+    text, remaining_bytes = _truncate(outcome.text, limit_bytes)
     sections = list[ResultSection]()
     for section in outcome.sections:
-        shown, left = _truncate(section.text, left)
+        shown, remaining_bytes = _truncate(section.text, remaining_bytes)
         sections.append(replace(section, text=shown))
     return replace(outcome, text=text, sections=tuple(sections))
 
 
-def _truncate(text: str, most: int) -> tuple[str, int]:
+def _truncate(text: str, limit_bytes: int) -> tuple[str, int]:
     """Return the text in so many bytes, and how many are left then."""
     stored = text.encode("utf-8", "surrogatepass")
-    if len(stored) <= most:
-        return text, most - len(stored)
-    said = f"[CUT] {len(stored):,} bytes came, and {most:,} are kept: ask for less at once"
-    return f"{stored[:most].decode('utf-8', 'ignore')}\n{said}", 0
+    if len(stored) <= limit_bytes:
+        return text, limit_bytes - len(stored)
+    note = f"[CUT] {len(stored):,} bytes came, and {limit_bytes:,} are kept: ask for less at once"
+    return f"{stored[:limit_bytes].decode('utf-8', 'ignore')}\n{note}", 0
 
 
 def result_bodies(
@@ -465,12 +467,12 @@ def result_bodies(
     """The result of a call with the sources it adds, numbered, what it keeps, and the answer it gives."""
     cited = [section.source for section in outcome.sections if section.source]
     sids, added = timeline.pool.assign_numbers([*cited, *outcome.sources])
-    kept: list[Body] = []
+    artifacts: list[Body] = []
     artifact = ""
     if outcome.artifact is not None:
         version = timeline.artifacts.get((turn, call.call_id), 0) + 1
         text, mime = dumps(outcome.artifact), "application/json"
-        kept = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
+        artifacts = [ArtifactKept(name=call.call_id, version=version, text=text, mime=mime)]
         artifact = f"ar:turn_{turn}.artifacts.{call.call_id}@{version}"
     result = ToolResult(
         call_id=call.call_id,
@@ -483,7 +485,7 @@ def result_bodies(
         ran_with=ran_with,
         answer=answer,
     )
-    return [result, *added, *outcome.bodies, *kept]
+    return [result, *added, *outcome.bodies, *artifacts]
 
 
 def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
@@ -520,13 +522,15 @@ _claimed: dict[str, list[tuple[Claim, Future[object]]]] = {}
 
 def claim_for_thread(uid: str, claim: Claim, thread: Future[object]) -> None:
     """Keep claimed what a thread claims whose call was cut off."""
-    one = (claim, thread)
-    _claimed.setdefault(uid, []).append(one)
+    entry = (claim, thread)
+    _claimed.setdefault(uid, []).append(entry)
 
     def release(_: Future[object]) -> None:
-        left = [other for other in _claimed.get(uid, []) if other is not one]
-        _claimed[uid] = left
-        if not left:
+        remaining = [
+            other_entry for other_entry in _claimed.get(uid, []) if other_entry is not entry
+        ]
+        _claimed[uid] = remaining
+        if not remaining:
             _claimed.pop(uid, None)
 
     thread.add_done_callback(release)
@@ -538,7 +542,7 @@ async def wait_for_threads(uid: str, claim: Claim, clock: Clock, seconds: float 
     Raises:
         ToolError: one still does after so many seconds.
     """
-    threads = [thread for other, thread in _claimed.get(uid, []) if other.conflicts(claim)]
+    threads = [thread for claimed, thread in _claimed.get(uid, []) if claimed.conflicts(claim)]
     if threads:
         await _wait_until_done(threads, clock, seconds)
 
@@ -554,8 +558,8 @@ async def _wait_until_done(
     finally:
         if alarm is not None:
             alarm.cancel()
-        for one in waited:
-            one.cancel()
+        for task in waited:
+            task.cancel()
     if not all(thread.done() for thread in threads):
         raise ToolError(
             "This call was not begun: an earlier one that it must not run beside was cut off, and still runs. "

@@ -52,8 +52,8 @@ class Guards:
 
     async def before(self, call: GuardedCall) -> Verdict:
         """What the guards make of the call."""
-        asked, verdict = await self._verdicts(call)
-        return asked if asked is not None and isinstance(verdict, Allow) else verdict
+        question, verdict = await self._verdicts(call)
+        return question if question is not None and isinstance(verdict, Allow) else verdict
 
     async def granted(self, call: GuardedCall) -> Verdict:
         """What they make of it once the user has approved: no guard asks, any may still deny."""
@@ -70,19 +70,19 @@ class Guards:
 
     async def _verdicts(self, call: GuardedCall) -> tuple[Ask | None, Allow | Deny]:
         """The first question, and what becomes of the call if the answer to it is yes."""
-        asked: Ask | None = None
+        question: Ask | None = None
         changed: JsonObject | None = None
         for guard in self.guards:
             arguments = call.arguments if changed is None else changed
             # A copy: a guard changes arguments by what it returns, not by reaching into them.
             match await _verdict(guard, replace(call, arguments=deepcopy(arguments))):
                 case Deny() as denied:
-                    return asked, denied
+                    return question, denied
                 case Ask() as asks:
-                    asked = asked or asks
-                case Allow(arguments=given):
-                    changed = changed if given is None else given
-        return asked, Allow(changed)
+                    question = question or asks
+                case Allow(arguments=replacement):
+                    changed = changed if replacement is None else replacement
+        return question, Allow(changed)
 
 
 def allow_only(patterns: Iterable[str]) -> Guard:
@@ -124,10 +124,10 @@ def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
         LooplineError: the question has another place to fill in, or is no template.
     """
     try:
-        places = {name for _, name, _, _ in Formatter().parse(question) if name is not None}
+        fields = {name for _, name, _, _ in Formatter().parse(question) if name is not None}
     except ValueError as error:
         raise LooplineError(f"the question {question!r} is no template: {error}") from error
-    if strange := sorted(places - {"tool", "arguments"}):
+    if strange := sorted(fields - {"tool", "arguments"}):
         raise LooplineError(f"a question has {{tool}} and {{arguments}}, not {strange[0]!r}")
     return _AskBefore(_pattern_tuple(patterns), question)
 
@@ -171,14 +171,14 @@ class _RateLimit(_UnchangedResult):
     async def before(self, call: GuardedCall) -> Verdict:
         if not _matches(call.tool, self.patterns):
             return Allow()
-        made = sum(
+        calls_made = sum(
             count for tool, count in call.earlier_calls.items() if _matches(tool, self.patterns)
         )
-        if made < self.limit:
+        if calls_made < self.limit:
             return Allow()
         named = ", ".join(self.patterns)
         return Deny(
-            f"no more calls of {named} in this turn: at most {self.limit}, {made} were made"
+            f"no more calls of {named} in this turn: at most {self.limit}, {calls_made} were made"
         )
 
 
@@ -235,10 +235,10 @@ def _check_verdict(verdict: object) -> Verdict:
     return verdict
 
 
-def _check_text(left: object) -> str:
-    if not isinstance(left, str):
-        raise TypeError(f"a guard leaves a text of a result, not {left!r}")
-    return left
+def _check_text(text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"a guard leaves a text of a result, not {text!r}")
+    return text
 
 
 GUARD_FAILED = "A guard of this bundle broke over this result: it is not shown."
@@ -252,13 +252,13 @@ class Claim:
     effect: Effect
     key: str = ""
 
-    def conflicts(self, other: Claim) -> bool:
+    def conflicts(self, other_claim: Claim) -> bool:
         """Whether the two must not run at once."""
-        match self.effect, other.effect:
+        match self.effect, other_claim.effect:
             case ("exclusive", _) | (_, "exclusive"):
                 return True
             case ("write", "write") | ("meta", "meta"):
-                return self.key == other.key
+                return self.key == other_claim.key
             case _:
                 return False
 
@@ -326,10 +326,12 @@ class CallChecker:
             return parsed
         turn = self._recorder.turn
         answer, waiting = turn.answers.get(call.call_id), turn.pending.get(call.call_id)
-        same = waiting is not None and waiting.digest == approval_digest(call)
-        agreed = same and answer is not None and is_approval(answer.value)
-        agreed = agreed or call.call_id in turn.started  # what its children do is carried on
-        verdict = await (guards.granted(guarded) if agreed else guards.before(guarded))
+        is_same_call = waiting is not None and waiting.digest == approval_digest(call)
+        is_approved = is_same_call and answer is not None and is_approval(answer.value)
+        is_approved = (
+            is_approved or call.call_id in turn.started
+        )  # what its children do is carried on
+        verdict = await (guards.granted(guarded) if is_approved else guards.before(guarded))
         parsed = replace(parsed, verdict=verdict)
         match verdict:
             case Allow(arguments=dict() as changed):
@@ -360,8 +362,8 @@ class CallChecker:
         """How many calls the turn made before this one, by tool: all but those of its batch from this one on."""
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
-        since = dropwhile(lambda one: one.call_id != call.call_id, batch)
-        return turn.call_counts - Counter(one.tool for one in since)
+        since = dropwhile(lambda batch_call: batch_call.call_id != call.call_id, batch)
+        return turn.call_counts - Counter(batch_call.tool for batch_call in since)
 
     async def filter_result(self, judged: CheckedCall, outcome: Outcome) -> Outcome:
         """The outcome as the guards let the model read it: its text, and that of each section."""
@@ -386,8 +388,8 @@ _NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
 
 def approval_digest(call: ToolCalled) -> str:
     """What is approved of: the tool with these very arguments, as sha256 in hexadecimal."""
-    said = dumps([call.call_id, call.tool, call.arguments])
-    return sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+    approved_text = dumps([call.call_id, call.tool, call.arguments])
+    return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_approval(value: Json) -> bool:
@@ -403,6 +405,6 @@ def check_answer(pending: ToolPending, value: Json) -> None:
     """
     if pending.kind == "question":
         return
-    said = value.strip().casefold() if isinstance(value, str) else value
-    if not isinstance(said, bool) and said not in _YES | _NO:
+    answer = value.strip().casefold() if isinstance(value, str) else value
+    if not isinstance(answer, bool) and answer not in _YES | _NO:
         raise LooplineError(f"{pending.call_id} waits for leave to run: yes or no, not {value!r}")

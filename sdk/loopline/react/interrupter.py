@@ -68,8 +68,8 @@ class Interrupter:
         self._deadline = deadline
         alarm = None
         if deadline is not None and not self.is_late:
-            left = deadline - self._recorder.elapsed_seconds
-            alarm = self._clock.alarm(left, self._reach_deadline)
+            seconds_left = deadline - self._recorder.elapsed_seconds
+            alarm = self._clock.alarm(seconds_left, self._reach_deadline)
         looking = _DelayedTask(POLL_SECONDS, self._poll)
         try:
             yield
@@ -130,14 +130,14 @@ class Interrupter:
 
     async def _poll(self) -> None:
         """Look again and again; turns that are over sooner never come to it."""
-        seen = 0
+        newest_seen = 0
         while True:
             try:
-                newest = await self._recorder.newest_steer_after(seen)
+                newest = await self._recorder.newest_steer_after(newest_seen)
             except StoreBusy:  # whoever keeps it busy lets go in the end
-                newest = seen
-            if newest > seen:
-                seen = newest
+                newest = newest_seen
+            if newest > newest_seen:
+                newest_seen = newest
                 self.interrupt("steer")
             await asyncio.sleep(POLL_SECONDS)
 

@@ -43,8 +43,8 @@ async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) 
     """Find what the marks in notes change of the current plan's steps."""
     current, snapshot = timeline.plans.current, None
     if current and notes:
-        found = partial(plan.acknowledge, current, notes, moment)
-        snapshot = await compute(found, characters=len(notes))
+        acknowledge = partial(plan.acknowledge, current, notes, moment)
+        snapshot = await compute(acknowledge, characters=len(notes))
     if current is None or snapshot is None:
         return []
     changes: dict[str, StepStatus] = {
@@ -95,8 +95,8 @@ async def make_completion(
     One that is a value of the `output` type has the digest of its schema.
     """
     pool = timeline.pool
-    found = partial(citations.cited_sids, text, newest=pool.newest)
-    sids = await compute(found, characters=len(text))
+    find_sids = partial(citations.cited_sids, text, newest=pool.newest)
+    sids = await compute(find_sids, characters=len(text))
     is_value = output is not None and await compute(
         partial(output.reads, text.strip()), characters=len(text)
     )
@@ -153,9 +153,9 @@ async def make_fallback(
         lines.append("This is what was done:")
     if len(listed) < len(turn.results):
         lines.append(f"({len(turn.results) - len(listed)} earlier calls are not listed.)")
-    for one, excerpt in zip(listed, _excerpts(listed, turn.number), strict=True):
-        outcome = "OK" if one.status == "ok" else f"ERROR ({one.status})"
-        lines.append(f"- {one.tool} ({one.call_id}): {outcome}")
+    for result, excerpt in zip(listed, _excerpts(listed, turn.number), strict=True):
+        outcome = "OK" if result.status == "ok" else f"ERROR ({result.status})"
+        lines.append(f"- {result.tool} ({result.call_id}): {outcome}")
         if way == "partial":
             lines.append(excerpt)
     text = "\n".join(lines)
@@ -174,23 +174,23 @@ def cut_off_text(turn: Turn) -> str:
 
 def _excerpts(results: Sequence[ToolResult], turn: int) -> Iterator[str]:
     """Yield the text of each result; where they are too long together, the longest are cut and name their ref."""
-    share = _share([len(one.text) for one in results], PARTIAL_CHARACTERS)
-    for one in results:
-        rest = len(one.text) - share
-        if rest <= 0:
-            yield one.text
+    share = _share([len(result.text) for result in results], PARTIAL_CHARACTERS)
+    for result in results:
+        surplus = len(result.text) - share
+        if surplus <= 0:
+            yield result.text
         else:
-            ref = CallRef(turn_id=turn_id(turn), call_id=one.call_id, part="result")
-            yield f"{one.text[:share]}\n[… {rest} more characters: {ref}]"
+            ref = CallRef(turn_id=turn_id(turn), call_id=result.call_id, part="result")
+            yield f"{result.text[:share]}\n[… {surplus} more characters: {ref}]"
 
 
 def _share(lengths: Sequence[int], room: int) -> int:
     """Return the length to which texts are cut, the longest first, so that they fit into the room together."""
-    left = len(lengths)
+    texts_left = len(lengths)
     for length in sorted(lengths):
-        if length * left > room:
-            return room // left
-        room, left = room - length, left - 1
+        if length * texts_left > room:
+            return room // texts_left
+        room, texts_left = room - length, texts_left - 1
     return max(lengths, default=0)
 
 

@@ -116,28 +116,30 @@ Check = Callable[[object], str]
 """What a value should have been, empty when it is that."""
 
 
-def _whole(least: int) -> Check:
+def _integer(minimum: int) -> Check:
     def check(value: object) -> str:
-        is_one = type(value) is int and value >= least
-        return "" if is_one else f"{least} or more, a whole number"
+        is_one = type(value) is int and value >= minimum
+        return "" if is_one else f"{minimum} or more, a whole number"
 
     return check
 
 
-def _zero_or(least: int) -> Check:
+def _zero_or(minimum: int) -> Check:
     def check(value: object) -> str:
         is_zero = type(value) is int and value == 0
-        return "" if is_zero or not _whole(least)(value) else f"0, or {_whole(least)(value)}"
+        return (
+            "" if is_zero or not _integer(minimum)(value) else f"0, or {_integer(minimum)(value)}"
+        )
 
     return check
 
 
 def _or_none(check: Check) -> Check:
-    def checked(value: object) -> str:
-        wanted = "" if value is None else check(value)
-        return f"{wanted}, or None" if wanted else ""
+    def check_optional(value: object) -> str:
+        expected = "" if value is None else check(value)
+        return f"{expected}, or None" if expected else ""
 
-    return checked
+    return check_optional
 
 
 def _positive(value: object) -> str:
@@ -160,7 +162,7 @@ def _switch(value: object) -> str:
     return "" if isinstance(value, bool) else "True or False"
 
 
-def _word(value: object) -> str:
+def _string(value: object) -> str:
     return "" if isinstance(value, str) else "a word"
 
 
@@ -181,18 +183,18 @@ def _rule(group: str, check: Check) -> Mapping[str, object]:
 class LoopOptions:
     """What `Limits` names, whole: these defaults are the preset `bare`."""
 
-    max_iterations: int | None = field(default=15, metadata=_rule("limits", _or_none(_whole(1))))
+    max_iterations: int | None = field(default=15, metadata=_rule("limits", _or_none(_integer(1))))
     early_stop: bool = field(default=True, metadata=_rule("limits", _switch))
-    min_rounds: int = field(default=1, metadata=_rule("limits", _whole(1)))
+    min_rounds: int = field(default=1, metadata=_rule("limits", _integer(1)))
     deadline_seconds: float | None = field(
         default=None, metadata=_rule("limits", _or_none(_positive))
     )
-    max_tokens: int | None = field(default=None, metadata=_rule("limits", _or_none(_whole(1))))
+    max_tokens: int | None = field(default=None, metadata=_rule("limits", _or_none(_integer(1))))
     max_cost: float | None = field(default=None, metadata=_rule("limits", _or_none(_positive)))
     on_exhausted: OnExhausted = field(
         default="force", metadata=_rule("limits", _one_of(OnExhausted))
     )
-    max_depth: int = field(default=2, metadata=_rule("limits", _whole(0)))
+    max_depth: int = field(default=2, metadata=_rule("limits", _integer(0)))
     protocol: ProtocolChoice = field(
         default="auto", metadata=_rule("protocol", _one_of(ProtocolChoice))
     )
@@ -203,37 +205,41 @@ class LoopOptions:
         default=None, metadata=_rule("protocol", _or_none(_one_of(Effort)))
     )
     chain: ChainUse = field(default="next", metadata=_rule("chain", _one_of(ChainUse)))
-    repairs: int | None = field(default=1, metadata=_rule("repair", _or_none(_whole(0))))
-    output_escalations: int = field(default=2, metadata=_rule("repair", _whole(0)))
-    model_retries: int = field(default=3, metadata=_rule("repair", _whole(0)))
-    max_calls_per_reply: int = field(default=100, metadata=_rule("repair", _whole(1)))
-    parallel_tools: int = field(default=10, metadata=_rule("schedule", _whole(1)))
+    repairs: int | None = field(default=1, metadata=_rule("repair", _or_none(_integer(0))))
+    output_escalations: int = field(default=2, metadata=_rule("repair", _integer(0)))
+    model_retries: int = field(default=3, metadata=_rule("repair", _integer(0)))
+    max_calls_per_reply: int = field(default=100, metadata=_rule("repair", _integer(1)))
+    parallel_tools: int = field(default=10, metadata=_rule("schedule", _integer(1)))
     tool_timeout_seconds: float | None = field(
         default=None, metadata=_rule("schedule", _or_none(_positive))
     )
     unknown_effect: UnknownEffect = field(
         default="exclusive", metadata=_rule("schedule", _one_of(UnknownEffect))
     )
-    result_bytes: int = field(default=RESULT_BYTES, metadata=_rule("schedule", _whole(10_000)))
+    result_bytes: int = field(default=RESULT_BYTES, metadata=_rule("schedule", _integer(10_000)))
     answer_mode: AnswerMode = field(default="direct", metadata=_rule("answer", _one_of(AnswerMode)))
-    result_characters: int = field(default=RESULT_CHARACTERS, metadata=_rule("view", _whole(1_000)))
-    summary_hint: str | None = field(default=None, metadata=_rule("view", _or_none(_word)))
-    time_zone: str | None = field(default=None, metadata=_rule("view", _or_none(_zone)))
-    keep_recent_turns: int = field(default=KEEP_TURNS, metadata=_rule("view", _whole(1)))
-    keep_recent_intact_turns: int = field(
-        default=KEEP_INTACT_TURNS, metadata=_rule("view", _whole(1))
+    result_characters: int = field(
+        default=RESULT_CHARACTERS, metadata=_rule("view", _integer(1_000))
     )
-    cache_ttl_seconds: int = field(default=300, metadata=_rule("view", _whole(0)))
-    cache_point_min_rounds: int = field(default=MIN_ROUNDS, metadata=_rule("view", _whole(1)))
-    cache_point_offset_rounds: int = field(default=OFFSET_ROUNDS, metadata=_rule("view", _whole(0)))
+    summary_hint: str | None = field(default=None, metadata=_rule("view", _or_none(_string)))
+    time_zone: str | None = field(default=None, metadata=_rule("view", _or_none(_zone)))
+    keep_recent_turns: int = field(default=KEEP_TURNS, metadata=_rule("view", _integer(1)))
+    keep_recent_intact_turns: int = field(
+        default=KEEP_INTACT_TURNS, metadata=_rule("view", _integer(1))
+    )
+    cache_ttl_seconds: int = field(default=300, metadata=_rule("view", _integer(0)))
+    cache_point_min_rounds: int = field(default=MIN_ROUNDS, metadata=_rule("view", _integer(1)))
+    cache_point_offset_rounds: int = field(
+        default=OFFSET_ROUNDS, metadata=_rule("view", _integer(0))
+    )
     editable_tail_size_in_tokens: int = field(
-        default=EDITABLE_TAIL_TOKENS, metadata=_rule("view", _whole(0))
+        default=EDITABLE_TAIL_TOKENS, metadata=_rule("view", _integer(0))
     )
     select_tools: bool = field(default=False, metadata=_rule("selection", _switch))
     stagnation_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
     cycle_warning_rounds: int = field(default=0, metadata=_rule("extensions", _zero_or(2)))
     failure_reflection: bool = field(default=False, metadata=_rule("extensions", _switch))
-    self_check_rounds: int = field(default=0, metadata=_rule("extensions", _whole(0)))
+    self_check_rounds: int = field(default=0, metadata=_rule("extensions", _integer(0)))
     completion_check: bool = field(default=False, metadata=_rule("extensions", _switch))
     dialect: DialectName = field(default="plain", metadata=_rule("dialect", _one_of(DialectName)))
 
@@ -243,10 +249,10 @@ class LoopOptions:
         Raises:
             LooplineError: a limit is unknown or out of its range.
         """
-        together: Limits = {}
-        for one in limits:
-            together.update(check_limits(one))
-        return replace(self, **together)
+        merged: Limits = {}
+        for layer in limits:
+            merged.update(check_limits(layer))
+        return replace(self, **merged)
 
     def validated(self) -> LoopOptions:
         """These, when they go together.
@@ -273,12 +279,12 @@ class LoopOptions:
     @property
     def values(self) -> dict[str, LimitValue]:
         """Every policy by its name."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {option.name: getattr(self, option.name) for option in fields(self)}
 
-    def differences(self, other: LoopOptions) -> dict[str, LimitValue]:
+    def differences(self, base: LoopOptions) -> dict[str, LimitValue]:
         """What these have otherwise than others, by name."""
-        others = other.values
-        return {name: value for name, value in self.values.items() if value != others[name]}
+        base_values = base.values
+        return {name: value for name, value in self.values.items() if value != base_values[name]}
 
     @property
     def synthesizes(self) -> bool:
@@ -315,9 +321,9 @@ def check_limits(limits: Limits) -> Limits:
         if name not in _CHECKS:
             nearest = get_close_matches(name, _CHECKS, 1, 0.0)[0]
             raise LooplineError(f"no limit {name!r}, nearest is {nearest!r}")
-        wanted = _CHECKS[name](value)
-        if wanted:
-            raise LooplineError(f"{name} must be {wanted}, not {value!r}")
+        expected = _CHECKS[name](value)
+        if expected:
+            raise LooplineError(f"{name} must be {expected}, not {value!r}")
     return limits
 
 
@@ -326,10 +332,10 @@ def stored_limits(limits: Limits) -> dict[str, LimitValue]:
     return {name: cast("LimitValue", value) for name, value in limits.items()}
 
 
-def restore_limits(kept: Mapping[str, LimitValue]) -> Limits:
+def restore_limits(stored: Mapping[str, LimitValue]) -> Limits:
     """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
-    known = {name: value for name, value in kept.items() if name in _CHECKS}
-    return check_limits(cast("Limits", known))
+    limits = {name: value for name, value in stored.items() if name in _CHECKS}
+    return check_limits(cast("Limits", limits))
 
 
 def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
@@ -389,11 +395,11 @@ class Preset:
         return limits
 
 
-def presets_diff(one: Preset, other: Preset) -> dict[str, tuple[LimitValue, LimitValue]]:
+def presets_diff(first: Preset, second: Preset) -> dict[str, tuple[LimitValue, LimitValue]]:
     """The options in which two presets differ, by name."""
-    theirs = other.options.values
-    apart = one.options.differences(other.options)
-    return {name: (value, theirs[name]) for name, value in apart.items()}
+    second_values = second.options.values
+    differences = first.options.differences(second.options)
+    return {name: (value, second_values[name]) for name, value in differences.items()}
 
 
 def named_preset(choice: str | Preset) -> Preset:
@@ -509,7 +515,7 @@ _ALL = (
         ),
     ),
 )
-PRESETS: Mapping[str, Preset] = {one.name: one for one in _ALL}
+PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _ALL}
 
 NADOO_MODES = (
     "standard",

@@ -42,8 +42,8 @@ class Layer:
 
 def in_order(layers: Iterable[Middleware | Layer]) -> tuple[Middleware, ...]:
     """The middleware by priority and then as they come, the outermost first, as a workflow lists them."""
-    placed = [one if isinstance(one, Layer) else Layer(one) for one in layers]
-    return tuple(one.middleware for one in sorted(placed, key=lambda layer: layer.priority))
+    placed = [entry if isinstance(entry, Layer) else Layer(entry) for entry in layers]
+    return tuple(entry.middleware for entry in sorted(placed, key=lambda layer: layer.priority))
 
 
 def wrap(run: Run, layers: Iterable[Middleware | Layer]) -> Run:

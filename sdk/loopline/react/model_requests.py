@@ -42,11 +42,11 @@ class RetryPolicy:
         """The seconds until the attempt after this one; None when there is to be none."""
         if attempt > self.retries or (self.has_fallback and isinstance(error, ModelTimedOut)):
             return None
-        wanted = error.retry_after or 0.0
-        if wanted > LONGEST_WAIT_SECONDS:
+        retry_after = error.retry_after or 0.0
+        if retry_after > LONGEST_WAIT_SECONDS:
             return None
-        most = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
-        return max(wanted, self.jitter() * most)
+        ceiling = min(FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1), LONGEST_WAIT_SECONDS)
+        return max(retry_after, self.jitter() * ceiling)
 
 
 class RequestSkipped(Exception):

@@ -162,16 +162,16 @@ class ProjectionPlanner:
 
     def _attachment_support_changed(self) -> bool:
         """Whether the model takes other files than it did."""
-        known, now = self.view.window.carrying, self.model.capabilities.attachment_support
-        return replace(known, tokens=now.tokens) != now
+        before, now = self.view.window.carrying, self.model.capabilities.attachment_support
+        return replace(before, tokens=now.tokens) != now
 
     def _age(self, window: Projection) -> Projection:
-        newest, most = (
+        newest, limit = (
             self.runtime.recorder.timeline.reactions.newest_seq,
             self.runtime.options.result_characters,
         )
         return age(
-            replace(window, result_limit=min(window.result_limit, most)),
+            replace(window, result_limit=min(window.result_limit, limit)),
             self.runtime.recorder.number,
             self.runtime.options.keep_recent_turns,
             self.runtime.options.keep_recent_intact_turns,
@@ -204,32 +204,32 @@ class ProjectionPlanner:
         smaller = self.view.under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
-    async def _compact(self, given: Projection, budget: Budget) -> Projection:
+    async def _compact(self, current: Projection, budget: Budget) -> Projection:
         """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
-        view, window = self.view, self._without_reasoning(self._age(given))
+        view, window = self.view, self._without_reasoning(self._age(current))
         before = budget.cost(view.rendering)
         self.runtime.listen(
             Delta(type="compaction", channel="context", text=f"about {before} tokens")
         )
-        lighter = await compute(partial(self._clear_least, given, window, budget))
+        lighter = await compute(partial(self._clear_least, current, window, budget))
         if lighter.enough:
             await self._record([self._compaction_message(before, lighter.named, lighter.cost)])
             return lighter.window
         summed = await self._summarize(window, budget, before)
         shorter = await compute(partial(_shorten, view, summed or window, budget))
-        if summed is None and shorter.window != given:
+        if summed is None and shorter.window != current:
             await self._record([self._compaction_message(before, shorter.named, shorter.cost)])
             return await compute(partial(truncate, view, shorter.window, budget))
         return shorter.window
 
-    def _clear_least(self, given: Projection, window: Projection, budget: Budget) -> _Reduction:
+    def _clear_least(self, current: Projection, window: Projection, budget: Budget) -> _Reduction:
         """The window with as little cleared as is enough, if that can be."""
         view = self.view
         smaller, enough = clear_results(view, window, budget)
         named = "what older calls gave is now only named: each line says which ref restores it"
         if (
             enough
-            and view.under(smaller).tokens == view.under(self._without_reasoning(given)).tokens
+            and view.under(smaller).tokens == view.under(self._without_reasoning(current)).tokens
         ):
             named = "what was thought in earlier rounds is no longer shown"
         return _Reduction(smaller, budget.cost(view.under(smaller)), named, enough=enough)
@@ -246,17 +246,19 @@ class ProjectionPlanner:
             return task
         covered, view = task.covered, self.view
         written = await self._write_summary(task.messages, summary_instructions(task.hint))
-        made = partial(summarize, covered, written, task.hint, self.runtime.recorder.timeline)
+        make_summary = partial(
+            summarize, covered, written, task.hint, self.runtime.recorder.timeline
+        )
         summary = replace(
-            await compute(made),
+            await compute(make_summary),
             messages_before=task.shown,
             messages_after=task.shown - covered.cut.messages + 1,
         )
         history = [PlanHistory(text=covered.history)] if covered.history else []
-        told: list[Body] = [summary, *history]
+        bodies: list[Body] = [summary, *history]
         first, last = turn_id(summary.first_turn), turn_id(summary.last_turn)
         named = f"{first} to {last} are summed up"
-        await self._record([*told, self._compaction_message(before, named)])
+        await self._record([*bodies, self._compaction_message(before, named)])
         recorded = view.state.newest_summary
         seq = recorded.seq if recorded else 0
         return replace(task.window, summary=seq, start=covered.cut.seq)
@@ -278,7 +280,7 @@ class ProjectionPlanner:
         return _SummaryTask(window, covered, hint, messages, len(now.messages))
 
     def _summary_messages(
-        self, window: Projection, cut: CutPoint, asked: str, budget: Budget
+        self, window: Projection, cut: CutPoint, request: str, budget: Budget
     ) -> Sequence[Message] | None:
         """The messages before a cut, with their thinking as the provider's cache has them, else without.
 
@@ -286,9 +288,11 @@ class ProjectionPlanner:
         """
         thinking = replace(window, unbound=self.view.window.unbound)
         for shown in (self.view.under(thinking), self.view.under(window)):
-            for one in shown.cuts:
-                if one.seq == cut.seq and budget.holds(shown.cost(one.messages) + estimate(asked)):
-                    return shown.messages[: one.messages]
+            for candidate in shown.cuts:
+                if candidate.seq == cut.seq and budget.holds(
+                    shown.cost(candidate.messages) + estimate(request)
+                ):
+                    return shown.messages[: candidate.messages]
         return None
 
     def _coverage(self, window: Projection, now: Rendering, budget: Budget) -> SummaryRange | None:
@@ -297,11 +301,13 @@ class ProjectionPlanner:
         if not now.cuts:
             return None
         earlier = view.state.summaries.get(window.summary)
-        known = earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
+        earlier_summary = (
+            earlier.body if earlier and isinstance(earlier.body, RangeSummary) else None
+        )
         cut = choose_cut_point(
             now,
             room,
-            summary_tokens(view.rendered_blocks(window, now.cuts[-1].seq), known, room),
+            summary_tokens(view.rendered_blocks(window, now.cuts[-1].seq), earlier_summary, room),
             covers_something=now.cuts[0].messages,
         )
         if cut is None:
@@ -310,17 +316,23 @@ class ProjectionPlanner:
         return SummaryRange(
             blocks=view.rendered_blocks(window, cut.seq),
             cut=cut,
-            previous=known,
+            previous=earlier_summary,
             previous_ref=earlier.ref if earlier else "",
             later=[
                 *map(str, now.messages[cut.messages :]),
-                *(step for one in plans.open_plans[-OPEN_PLANS_SHOWN:] for step in one.steps),
+                *(
+                    step
+                    for open_plan in plans.open_plans[-OPEN_PLANS_SHOWN:]
+                    for step in open_plan.steps
+                ),
             ],
             room=room,
             history=plan.history(plans, int(room * LEDGER_SHARE * HISTORY_SHARE)),
         )
 
-    async def _write_summary(self, messages: Sequence[Message] | None, asked: str) -> SummaryReply:
+    async def _write_summary(
+        self, messages: Sequence[Message] | None, request: str
+    ) -> SummaryReply:
         """What the model writes for a summary of these messages.
 
         They are the beginning of the last request, so that most of it is read from the provider's cache.
@@ -333,7 +345,7 @@ class ProjectionPlanner:
             system=self.offering.system,
             tools=self.offering.specs,
             messages=tuple(messages),
-            tail=asked,
+            tail=request,
             tail_kind="inside" if capabilities.tail == "inside" else "dropped",
             options=Options(
                 allow_calls=False,

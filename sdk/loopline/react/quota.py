@@ -51,8 +51,8 @@ class Amount:
     tokens: int = 0
     cost: float = 0.0
 
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(self.tokens + other.tokens, self.cost + other.cost)
+    def __add__(self, amount: Amount) -> Amount:
+        return Amount(self.tokens + amount.tokens, self.cost + amount.cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,14 @@ class RequestEstimate:
         cost = (self.input * self.input_price + output * self.output_price) / 1_000_000
         return Amount(self.input + output, cost)
 
-    def affordable(self, left: Remaining, claimants: int) -> int:
+    def affordable(self, remaining: Remaining, claimants: int) -> int:
         """Return the output tokens that one of so many claimants can have; negative when there are none."""
-        output, least = self.output, self.amount(min(MIN_OUTPUT, self.output))
-        if left.tokens is not None:
-            share = min(max(left.tokens // claimants, least.tokens), left.tokens)
+        output, minimum = self.output, self.amount(min(MIN_OUTPUT, self.output))
+        if remaining.tokens is not None:
+            share = min(max(remaining.tokens // claimants, minimum.tokens), remaining.tokens)
             output = min(output, share - self.input)
-        if left.cost is not None:
-            share_cost = min(max(left.cost / claimants, least.cost), left.cost)
+        if remaining.cost is not None:
+            share_cost = min(max(remaining.cost / claimants, minimum.cost), remaining.cost)
             spare = share_cost - self.amount(0).cost
             if spare < 0:
                 return -1
@@ -144,9 +144,9 @@ class Quota:
 
     def child(self, name: str) -> Quota:
         """Return the quota of the child run of that name, which runs from now on."""
-        found = self.children.setdefault(name, Quota(parent=self))
-        found.running = True
-        return found
+        quota = self.children.setdefault(name, Quota(parent=self))
+        quota.running = True
+        return quota
 
     def close(self, name: str) -> None:
         """Count what the child run of that name used as this run's own, for it makes no more requests."""
@@ -158,7 +158,7 @@ class Quota:
     @property
     def is_limited(self) -> bool:
         """Whether this run, or one above it, has a limit."""
-        return any(one.limit != Remaining(None, None) for one in self._lineage())
+        return any(quota.limit != Remaining(None, None) for quota in self._lineage())
 
     def check_time(self) -> None:
         """Refuse a request when the time of this run, or of one above it, is over.
@@ -166,18 +166,18 @@ class Quota:
         Raises:
             OutOfBudget: it is.
         """
-        for one in self._lineage():
-            if one.deadline_seconds is None or one.elapsed_seconds is None:
+        for quota in self._lineage():
+            if quota.deadline_seconds is None or quota.elapsed_seconds is None:
                 continue
-            if one.elapsed_seconds() >= one.deadline_seconds:
+            if quota.elapsed_seconds() >= quota.deadline_seconds:
                 raise OutOfBudget("the time of the turn is over")
 
     @property
     def used(self) -> Amount:
         """What this run and its children have used; requests in flight are not counted."""
         total = self.recorded + self.settled
-        for one in self.children.values():
-            total += one.used
+        for child in self.children.values():
+            total += child.used
         return total
 
     @property
@@ -189,13 +189,13 @@ class Quota:
         """Return the input tokens that a forced answer may have; None where nothing limits them."""
         input_price, output_price = _prices(model.capabilities.price, 0)
         rooms = list[int]()
-        for one in self._lineage():
-            left = one._remaining(is_own_answer=one is self)
-            if left.tokens is not None:
-                rooms.append(left.tokens - min(ANSWER_OUTPUT, left.tokens // 2))
-            if left.cost is not None and input_price:
-                output = min(ANSWER_OUTPUT * output_price / 1_000_000, left.cost / 2)
-                rooms.append(int((left.cost - output) / input_price * 1_000_000))
+        for quota in self._lineage():
+            remaining = quota._remaining(is_own_answer=quota is self)
+            if remaining.tokens is not None:
+                rooms.append(remaining.tokens - min(ANSWER_OUTPUT, remaining.tokens // 2))
+            if remaining.cost is not None and input_price:
+                output = min(ANSWER_OUTPUT * output_price / 1_000_000, remaining.cost / 2)
+                rooms.append(int((remaining.cost - output) / input_price * 1_000_000))
         return min(rooms, default=None)
 
     async def reserve(self, need: RequestEstimate) -> int:
@@ -208,15 +208,16 @@ class Quota:
             self.check_time()
             output = min(
                 need.affordable(
-                    one._remaining(is_own_answer=need.is_answer and one is self), one._claimants
+                    quota._remaining(is_own_answer=need.is_answer and quota is self),
+                    quota._claimants,
                 )
-                for one in self._lineage()
+                for quota in self._lineage()
             )
             if output >= min(MIN_OUTPUT, need.output):
                 self.reserved = need.amount(output)
                 return output
             changed = self._root.changed
-            if not any(one._in_flight.tokens for one in self._lineage()):
+            if not any(quota._in_flight.tokens for quota in self._lineage()):
                 raise OutOfBudget("too little of the turn's budget is left for another request")
             await changed.wait()
 
@@ -249,26 +250,26 @@ class Quota:
     @property
     def _in_flight(self) -> Amount:
         total = self.reserved or Amount()
-        for one in self.children.values():
-            total += one._in_flight
+        for child in self.children.values():
+            total += child._in_flight
         return total
 
     @property
     def _claimants(self) -> int:
         """How many runs may reserve next: those without a request in flight."""
-        running = [one for one in self.children.values() if one.running]
+        running = [child for child in self.children.values() if child.running]
         if running:
-            return max(sum(one._claimants for one in running if one.reserved is None), 1)
+            return max(sum(child._claimants for child in running if child.reserved is None), 1)
         return 1
 
     def _remaining(self, *, is_own_answer: bool) -> Remaining:
-        left = self._remaining_after(self.used + self._in_flight)
+        remaining = self._remaining_after(self.used + self._in_flight)
         if is_own_answer:
-            return left
+            return remaining
         tokens, cost = self._answer_reserve
         return Remaining(
-            None if left.tokens is None else left.tokens - tokens,
-            None if left.cost is None else left.cost - cost,
+            None if remaining.tokens is None else remaining.tokens - tokens,
+            None if remaining.cost is None else remaining.cost - cost,
         )
 
     @property
@@ -375,24 +376,24 @@ class MeteredModel:
         need = self._estimate(prompt)
         output = await self.quota.reserve(need)
         capped = replace(prompt, options=replace(prompt.options, output_limit=output))
-        heard, settled = list[str](), False
+        texts, settled = list[str](), False
         try:
             async for piece in self.model.stream(capped):
                 match piece:
                     case TextDelta(text=text):
-                        heard.append(text)
+                        texts.append(text)
                     case Reply():
                         self._settle(need, piece)
                         settled = True
                 yield piece
         except _UNBILLED:
-            if not heard and not settled:
+            if not texts and not settled:
                 self.quota.settle(Amount())
                 settled = True
             raise
         finally:
             if not settled:
-                self._settle_estimated(need, estimate("".join(heard)))
+                self._settle_estimated(need, estimate("".join(texts)))
 
     def _estimate(self, prompt: Prompt) -> RequestEstimate:
         tokens = self.tokens
@@ -403,8 +404,8 @@ class MeteredModel:
     def _settle(self, need: RequestEstimate, reply: Reply) -> None:
         usage = reply.usage
         if not usage.input_tokens and not usage.output_tokens:
-            said = [reply.text, reply.thinking, *map(repr, reply.calls)]
-            self._settle_estimated(need, sum(map(estimate, said)))
+            texts = [reply.text, reply.thinking, *map(repr, reply.calls)]
+            self._settle_estimated(need, sum(map(estimate, texts)))
             return
         cost = self.capabilities.cost(usage) or 0.0
         self.quota.settle(Amount(usage.input_tokens + usage.output_tokens, cost))

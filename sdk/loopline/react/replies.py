@@ -83,8 +83,8 @@ class TypedAnswer:
             case "tool":
                 return _BY_TOOL
             case "words":
-                said = _IN_ACTION if self.protocol == "json" else _AS_TEXT
-                return f"{said}\n{dumps(self.type.schema.schema)}"
+                sentence = _IN_ACTION if self.protocol == "json" else _AS_TEXT
+                return f"{sentence}\n{dumps(self.type.schema.schema)}"
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -119,13 +119,13 @@ class TypedAnswer:
         answers = [call for call in decided.calls if _answers(call)]
         if not answers:
             return decided
-        others = tuple(call for call in decided.calls if not _answers(call))
-        given = [dumps(call.arguments) for call in answers]
-        if others:
-            discarded = "\n".join(filter(None, (decided.discarded, *given)))
-            return replace(decided, calls=others, discarded=discarded)
-        discarded = "\n".join(filter(None, (decided.discarded, *given[1:])))
-        return self._read_answer(Answer(decided.notes, given[0], decided.thinking, discarded))
+        other_calls = tuple(call for call in decided.calls if not _answers(call))
+        values = [dumps(call.arguments) for call in answers]
+        if other_calls:
+            discarded = "\n".join(filter(None, (decided.discarded, *values)))
+            return replace(decided, calls=other_calls, discarded=discarded)
+        discarded = "\n".join(filter(None, (decided.discarded, *values[1:])))
+        return self._read_answer(Answer(decided.notes, values[0], decided.thinking, discarded))
 
     def read_text(self, text: str) -> Answer | Malformed:
         """Return the value that a text gives as its JSON, or why that is none."""
@@ -136,8 +136,8 @@ class TypedAnswer:
             text, is_all = self._find(answer.text)
         except SchemaMismatch as error:
             return Malformed(answer.text, self._problem(str(error)), is_text=False)
-        said = answer.discarded or ("" if is_all else answer.text)
-        return replace(answer, text=text, discarded=said)
+        discarded = answer.discarded or ("" if is_all else answer.text)
+        return replace(answer, text=text, discarded=discarded)
 
     def _find(self, text: str) -> tuple[str, bool]:
         """Find the value in a text; where values are said as JSON, a string may also be the JSON of one."""
@@ -161,9 +161,9 @@ class TypedAnswer:
         return replace(malformed, is_text=False)
 
     def _problem(self, complaint: str) -> str:
-        asked = f"call {ANSWER_TOOL}" if self.way == "tool" else "give the whole answer"
+        action = f"call {ANSWER_TOOL}" if self.way == "tool" else "give the whole answer"
         return (
-            f"The answer is no {self.type.schema.name}: {complaint}. Correct it and {asked} again."
+            f"The answer is no {self.type.schema.name}: {complaint}. Correct it and {action} again."
         )
 
 
@@ -248,9 +248,9 @@ class ReplyReader:
         if self.protocol is None:
             return Answer("", well_formed(reply.text))
         if self.before and not reply.calls:
-            whole = self.protocol.decode(replace(reply, text=self.before + reply.text))
-            if not isinstance(whole, Malformed):
-                return whole
+            joined = self.protocol.decode(replace(reply, text=self.before + reply.text))
+            if not isinstance(joined, Malformed):
+                return joined
         return self.protocol.decode(reply)
 
     def _split_marks(self, decided: DecodedReply) -> tuple[DecodedReply, str]:
@@ -372,15 +372,17 @@ class ChannelTexts:
             self._texts.pop("thinking")
 
     def _align(self, texts: Mapping[str, str]) -> None:
-        heard = self.texts
+        shown = self.texts
         self._texts = {channel: [text] for channel, text in texts.items() if text}
-        for channel in dict.fromkeys([*heard, *texts]):
-            text, before = texts.get(channel, ""), heard.get(channel, "")
+        for channel in dict.fromkeys([*shown, *texts]):
+            text, before = texts.get(channel, ""), shown.get(channel, "")
             if not text.startswith(before):
                 self._listen(Delta(type="reset", channel=channel, attempt=self.attempt))
                 before = ""
-            if rest := text[len(before) :]:
-                self._listen(Delta(type="delta", channel=channel, text=rest, attempt=self.attempt))
+            if addition := text[len(before) :]:
+                self._listen(
+                    Delta(type="delta", channel=channel, text=addition, attempt=self.attempt)
+                )
 
     async def _recorded_texts(self, bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
         """The texts of bodies by channel; a draft is heard where it was no answer from the beginning."""
@@ -442,8 +444,8 @@ class ReplyStream:
     async def retry(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
         """Void what was heard of an attempt that is given up; another follows."""
         self._texts.retract()
-        said = f"{error}; asked again in {seconds:.1f} s"
-        self._texts(Delta(type="progress", channel="model", text=said, attempt=attempt))
+        text = f"{error}; asked again in {seconds:.1f} s"
+        self._texts(Delta(type="progress", channel="model", text=text, attempt=attempt))
         await self.begin(attempt + 1)
 
     def close(self) -> None:
@@ -511,16 +513,20 @@ class MarkFilter:
         if self._held_text is None:
             return [("answer", text)]
         self._held_text += text
-        rest = plan.split_marks(self._held_text, self._steps)[1]
-        if len(self._held_text) < LONGEST_MARKS and "\n" not in rest and plan.may_lead(rest):
+        remaining_text = plan.split_marks(self._held_text, self._steps)[1]
+        if (
+            len(self._held_text) < LONGEST_MARKS
+            and "\n" not in remaining_text
+            and plan.may_lead(remaining_text)
+        ):
             return []
         return self.close()
 
     def close(self) -> list[Piece]:
         """Return what is held back."""
-        begun, self._held_text = self._held_text, None
-        marks, rest = plan.split_marks(begun or "", self._steps)
-        pieces: list[Piece] = [("notes", marks), ("answer", rest)]
+        held_text, self._held_text = self._held_text, None
+        marks, remaining_text = plan.split_marks(held_text or "", self._steps)
+        pieces: list[Piece] = [("notes", marks), ("answer", remaining_text)]
         return [piece for piece in pieces if piece[1]]
 
 

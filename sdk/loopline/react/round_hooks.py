@@ -46,7 +46,7 @@ def configured_hooks(options: LoopOptions) -> Iterator[RoundHook]:
 
 def cycle_warning(after: int = 3) -> RoundHook:
     """Warn once when the same calls have been made so often over, and again in the next cycle."""
-    _check_count(after, "after", least=2)
+    _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:
         if not _may_decide(state) or state.same_calls < after:
@@ -58,7 +58,7 @@ def cycle_warning(after: int = 3) -> RoundHook:
 
 def stagnation(after: int = 3) -> RoundHook:
     """End the turn when the same calls have been made so often over."""
-    _check_count(after, "after", least=2)
+    _check_count(after, "after", minimum=2)
 
     def hook(state: ReactStateV2) -> RoundHookResult:
         if not _may_decide(state) or state.same_calls < after:
@@ -71,7 +71,7 @@ def stagnation(after: int = 3) -> RoundHook:
 def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
     """Have the model look up from its work after every so many rounds with calls; `goal` is quoted."""
     _check_count(rounds_between, "every")
-    asked = f"\nWhat was asked: {goal}" if goal else ""
+    goal_text = f"\nWhat was asked: {goal}" if goal else ""
 
     def hook(state: ReactStateV2) -> RoundHookResult:
         rounds = sum(bool(batch.calls) for batch in state.batches)
@@ -81,7 +81,7 @@ def self_check(rounds_between: int = 6, goal: str = "") -> RoundHook:
             f"[Self-check] {rounds} rounds with calls are over. Before the next one: what was found, "
             "what is still missing, and is this the shortest way there? If there is enough, answer."
         )
-        return _reminder(state, SELF_CHECK, rounds // rounds_between, text + asked)
+        return _reminder(state, SELF_CHECK, rounds // rounds_between, text + goal_text)
 
     return hook
 
@@ -92,7 +92,7 @@ def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> R
     Only turns that have made calls in `after` rounds are held, and answers of at most `longest`
     characters.
     """
-    _check_count(after, "after", least=0)
+    _check_count(after, "after", minimum=0)
     _check_count(longest, "longest")
 
     def hook(state: ReactStateV2) -> RoundHookResult:
@@ -119,9 +119,9 @@ def failure_reflection() -> RoundHook:
     return hook
 
 
-def _check_count(count: int, name: str, least: int = 1) -> None:
-    if count < least:
-        raise LooplineError(f"{name} must be {least} or more, not {count}")
+def _check_count(count: int, name: str, minimum: int = 1) -> None:
+    if count < minimum:
+        raise LooplineError(f"{name} must be {minimum} or more, not {count}")
 
 
 def _may_decide(state: ReactStateV2) -> bool:
@@ -164,7 +164,7 @@ def _tool_names(batch: Batch) -> str:
 
 def _failures(batch: Batch) -> list[ToolResult]:
     """The results of calls that failed; what the user has cut off did not."""
-    return [one for one in batch.results.values() if one.status in ("error", "denied")]
+    return [result for result in batch.results.values() if result.status in ("error", "denied")]
 
 
 def _has_failure(batch: Batch) -> bool:
@@ -176,21 +176,21 @@ def _failure_text(batches: Sequence[Batch]) -> str:
     failures = _failures(batches[-1])
     statuses = {result.status for result in failures}
     tools = ", ".join(dict.fromkeys(result.tool for result in failures))
-    row = 0
+    failed_rounds = 0
     for batch in reversed(batches):
         if not _has_failure(batch):
             break
-        row += 1
-    every = (
+        failed_rounds += 1
+    subject = (
         "Every call of the last round" if len(failures) == len(batches[-1].calls) else "Some calls"
     )
     if statuses == {"denied"}:
-        words = f"None of these calls is permitted: {tools}. Asking again changes nothing."
+        sentence = f"None of these calls is permitted: {tools}. Asking again changes nothing."
     else:
-        words = f"{every} failed: {tools}. Read the errors and say what was wrong."
-    if row >= ESCALATES_AT:
+        sentence = f"{subject} failed: {tools}. Read the errors and say what was wrong."
+    if failed_rounds >= ESCALATES_AT:
         return (
-            f"{words} That is {row} rounds in a row: stop trying this. Take another way that needs "
+            f"{sentence} That is {failed_rounds} rounds in a row: stop trying this. Take another way that needs "
             "none of these calls, or answer with what there is and say what could not be done."
         )
-    return f"{words} Correct it, or take another way."
+    return f"{sentence} Correct it, or take another way."

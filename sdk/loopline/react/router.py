@@ -116,12 +116,12 @@ def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
 
 def _route_calls(notes: str, calls: tuple[ToolCall, ...], table: Table) -> Route:
     """Return the calls to run, unless they are more than one reply may make."""
-    most = table.options.max_calls_per_reply
-    if len(calls) <= most:
+    limit = table.options.max_calls_per_reply
+    if len(calls) <= limit:
         return Act(notes, calls)
     raw = f"{notes}\n({len(calls)} calls)".strip()
     problem = (
-        f"The reply made {len(calls)} calls and none was run: a reply may make {most} at most "
+        f"The reply made {len(calls)} calls and none was run: a reply may make {limit} at most "
         "(max_calls_per_reply). Make fewer calls, and the rest after their results."
     )
     return Repair(raw, problem) if _may_repair(table) else _unusable(raw, problem, table)
@@ -156,20 +156,20 @@ def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
 
 def _too_early(state: ReactStateV2) -> Hold:
     """What the model is told of an answer that comes before all rounds are made."""
-    made, least = state.iteration + 1, state.min_rounds
+    rounds, minimum = state.iteration + 1, state.min_rounds
     return Hold(
         "answer_held",
-        f"Your answer is kept as a draft: this was round {made} of at least {least}. Check it or look "
+        f"Your answer is kept as a draft: this was round {rounds} of at least {minimum}. Check it or look "
         "further, then answer again; the last answer counts.",
     )
 
 
 def _is_cut_off(reply: Reply, table: Table) -> bool:
-    left = table.state.cut_off < table.options.output_escalations and not table.state.last
-    return reply.stop_reason == "length" and left
+    may_continue = table.state.cut_off < table.options.output_escalations and not table.state.last
+    return reply.stop_reason == "length" and may_continue
 
 
 def _may_repair(table: Table) -> bool:
     repairs = table.options.repairs
-    left = repairs is None or table.state.malformed < repairs
-    return left and not table.state.last
+    may_repair = repairs is None or table.state.malformed < repairs
+    return may_repair and not table.state.last

@@ -107,17 +107,17 @@ class React(Generic[T_co]):
             await self._context.open_quota()
             await self._executor.settle()
             recorder.answers += 1
-            ended = self._paused() or recorded_end(recorder.turn, recorder.answers)
-            if ended is None and recorder.turn.tool_answer is None:
+            end = self._paused() or recorded_end(recorder.turn, recorder.answers)
+            if end is None and recorder.turn.tool_answer is None:
                 with suppress(
                     Interrupted
                 ):  # a choice of tools shows nothing that the user says now
                     await self._interrupter.run(self._context.select_tools, steerable=False)
-            while ended is None:
-                ended = await self._answers.from_tool() or await self._step()
+            while end is None:
+                end = await self._answers.from_tool() or await self._step()
         recorder.round = 0
         self._result = result(
-            recorder.timeline, recorder.number, ended.reason, ended.error, self._runtime.output
+            recorder.timeline, recorder.number, end.reason, end.error, self._runtime.output
         )
         return self._result
 

@@ -101,9 +101,9 @@ def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None
     try:
         return output.read(answer.text)
     except SchemaMismatch as error:
-        asked = turn.header.output if turn.header else None
+        header_output = turn.header.output if turn.header else None
         raise LooplineError(
-            f"the answer of {turn_id(turn.number)} is {asked.name if asked else 'of another type'} (schema "
+            f"the answer of {turn_id(turn.number)} is {header_output.name if header_output else 'of another type'} (schema "
             f"{answer.schema_sha256[:12]}…), and {output.schema.name} ({output.sha256[:12]}…) does not read it: {error}"
         ) from error
 
@@ -166,18 +166,18 @@ class ReactStateV2:
     @classmethod
     def fold(cls, turn: Turn, options: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
         """The state that the turn's blocks make."""
-        most = options.max_iterations
-        least = options.min_rounds
-        if most is not None and not options.early_stop:
-            least = most
+        maximum = options.max_iterations
+        minimum = options.min_rounds
+        if maximum is not None and not options.early_stop:
+            minimum = maximum
         if turn.steered_at_round is not None:
-            left = turn.steered_at_round + STEER_ROUNDS
-            most = left if most is None else min(most, left)
-            least = 1
+            steered_limit = turn.steered_at_round + STEER_ROUNDS
+            maximum = steered_limit if maximum is None else min(maximum, steered_limit)
+            minimum = 1
         return cls(
             iteration=turn.rounds,
-            max_iterations=most,
-            min_rounds=least if most is None else min(least, most),
+            max_iterations=maximum,
+            min_rounds=minimum if maximum is None else min(minimum, maximum),
             malformed=turn.malformed,
             cut_off=turn.cut_off,
             steered=turn.steered_at_round is not None,
@@ -198,9 +198,9 @@ class ReactStateV2:
         """Whether the next decision is the last one."""
         return self._makes_last(1)
 
-    def _makes_last(self, more: int) -> bool:
+    def _makes_last(self, decisions: int) -> bool:
         """Whether no decision may follow when so many more have been made."""
-        return self.max_iterations is not None and self.iteration + more >= self.max_iterations
+        return self.max_iterations is not None and self.iteration + decisions >= self.max_iterations
 
     @property
     def same_calls(self) -> int:
@@ -213,17 +213,17 @@ def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
 
     It is 0 for a round without calls. A circle is of `LONGEST_CIRCLE` rounds at most.
     """
-    made = list[str]()
+    steps_so_far = list[str]()
     again = [0] * LONGEST_CIRCLE
     for batch in batches:
         steps = _call_steps(batch)
-        made = [*made, *steps] if steps else []
-        for place in range(len(made) - len(steps), len(made)):
+        steps_so_far = [*steps_so_far, *steps] if steps else []
+        for index in range(len(steps_so_far) - len(steps), len(steps_so_far)):
             for length in range(1, LONGEST_CIRCLE + 1):
-                same = place >= length and made[place] == made[place - length]
-                again[length - 1] = again[length - 1] + 1 if same else 0
+                is_repeat = index >= length and steps_so_far[index] == steps_so_far[index - length]
+                again[length - 1] = again[length - 1] + 1 if is_repeat else 0
         yield max(n // (at + 1) + 1 for at, n in enumerate(again)) if steps else 0
-        made = made[-LONGEST_CIRCLE:]
+        steps_so_far = steps_so_far[-LONGEST_CIRCLE:]
 
 
 def _call_steps(batch: Batch) -> list[str]:
@@ -265,9 +265,9 @@ def channels(timeline: Timeline, number: int) -> Channels:
     """The channels of the turn of that number; `messages` are those that its next round would begin with."""
     turn = timeline.turn(number)
     last = turn.decisions[-1] if turn.decisions else None
-    asked = timeline.last_round
-    view = View(protocol_named(asked.protocol if asked else "native"), timeline.blocks)
-    said = [one.text for one in turn.completions[-1:]]
+    last_round = timeline.last_round
+    view = View(protocol_named(last_round.protocol if last_round else "native"), timeline.blocks)
+    answers = [completion.text for completion in turn.completions[-1:]]
     return Channels(
         messages=tuple(view.messages),
         turn=turn.rounds,
@@ -275,7 +275,7 @@ def channels(timeline: Timeline, number: int) -> Channels:
         input_tokens=turn.usage.input_tokens,
         output_tokens=turn.usage.output_tokens,
         stop_reason=last.stop_reason if last else "",
-        llm_response=(last.raw if last and last.raw else "".join(said)),
+        llm_response=(last.raw if last and last.raw else "".join(answers)),
     )
 
 

@@ -110,12 +110,12 @@ class OfferedTools:
             case _:
                 return
         pinned = [name for name in self._all_tools if name.startswith("react.")]
-        said = Delta(
+        delta = Delta(
             type="progress", channel="tools", text="selecting tools", total=len(self._all_tools)
         )
         start = clock.elapsed()
         chosen = await select_tools(
-            model, self._all_tools.specs, question, pinned=pinned, on_request=lambda: listen(said)
+            model, self._all_tools.specs, question, pinned=pinned, on_request=lambda: listen(delta)
         )
         if len(chosen.chosen) == len(self._all_tools) and not chosen.fallback:
             return
@@ -134,14 +134,14 @@ class OfferedTools:
         selected = self._recorder.turn.selected
         if selected is None:
             return None
-        wanted = {*selected.names, *requested_tools(self._recorder.timeline, self._recorder.number)}
-        names = tuple(name for name in self._all_tools if name in wanted)
+        active = {*selected.names, *requested_tools(self._recorder.timeline, self._recorder.number)}
+        names = tuple(name for name in self._all_tools if name in active)
         return None if len(names) == len(self._all_tools) else names
 
     def _subset(self, names: tuple[str, ...]) -> ToolSet:
         chosen = [tool for name, tool in self._all_tools.items() if name in names]
-        others = RequestTools(self._all_tools.specs, names)
-        return ToolSet([*chosen, *([] if REQUEST_TOOLS in names else [others])])
+        request_tools = RequestTools(self._all_tools.specs, names)
+        return ToolSet([*chosen, *([] if REQUEST_TOOLS in names else [request_tools])])
 
 
 def _form_tokens(answer: TypedAnswer | None) -> int:

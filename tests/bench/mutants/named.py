@@ -186,8 +186,8 @@ NAMED = (
     Named(
         "a meta call gives way although its children ended",
         "react/executor.py",
-        "return one.parsed.reads or one.children.running or not begun",
-        "return one.parsed.reads or self._has_children(one.parsed.call) or not begun",
+        "return running.parsed.reads or running.children.running or not is_started",
+        "return running.parsed.reads or self._has_children(running.parsed.call) or not is_started",
     ),
     Named(
         "guards do not see the sections of a result",
@@ -222,8 +222,8 @@ NAMED = (
     Named(
         "limits that nobody knows are recalled",
         "react/loop_options.py",
-        "for name, value in kept.items() if name in _CHECKS}",
-        "for name, value in kept.items()}",
+        "for name, value in stored.items() if name in _CHECKS}",
+        "for name, value in stored.items()}",
     ),
     Named(
         "of several JSON answers the first is the answer",
