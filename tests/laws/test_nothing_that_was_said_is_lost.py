@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from hypothesis import given, settings
@@ -91,7 +92,10 @@ def test_plans_memory_notes_and_cited_sources_stay_in_the_prompt(life: Life) -> 
 
 
 def missing(lived: Lived, sent: Sent) -> list[str]:
-    """What the request should hold of plans, notes and sources, and does not."""
+    """What the request should hold of plans, notes and sources, and neither holds nor counts.
+
+    Where the room is small a summary says how many older notes and sources it leaves out, and the ref of all.
+    """
     before = Timeline(lived.blocks[: sent.start.seq])
     prompt = sent.prompt
     text = "\n".join([*(repr(message) for message in prompt.messages), prompt.tail])
@@ -105,7 +109,22 @@ def missing(lived: Lived, sent: Sent) -> list[str]:
         for sid in block.body.sources_used
     }
     sources = [f"so:{sid}" for sid in cited if not names(text, sid)]
-    return [one for one in [*plans, *notes] if one not in text] + sources
+    return [
+        *(plan for plan in plans if plan not in text),
+        *beyond([note for note in notes if note not in text], counted("memory notes", text)),
+        *beyond(sources, counted("sources", text)),
+    ]
+
+
+def counted(things: str, text: str) -> int:
+    """How many older ones the summary says that it leaves out, with the ref of all."""
+    match = re.search(rf"(\d+) older {things}: artifact:conv:\w+", text)
+    return int(match[1]) if match else 0
+
+
+def beyond(absent: list[str], count: int) -> list[str]:
+    """What is absent, where that is more than the summary counts."""
+    return absent if len(absent) > count else []
 
 
 def names(text: str, sid: int) -> bool:
