@@ -13,12 +13,11 @@ PDF = "application/pdf"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserAttachment:
-    """A file that came with what the user said, which stands `place` blocks before it.
+    """A file attached to the input that stands `place` blocks before it.
 
-    `data` is the file in base64, of `size` bytes with that sha256 in hexadecimal. `text` is its text form,
-    empty where it has none; of a PDF it may be the beginning. A text is all in `text`, whose UTF-8 are its
-    bytes, and `data` is empty then. `width` and `height` are those of an image, in pixels, which `moves` if
-    it is an animation; `pages` are those of a PDF.
+    `data` is the file in base64; `size` is in bytes, `sha256` in hexadecimal. `text` is its text form, empty if it
+    has none; for a PDF it may be only the beginning. For a text file `data` is empty: its bytes are `text` in
+    UTF-8. `width` and `height` are an image's pixels; an animation `moves`. `pages` counts those of a PDF.
     """
 
     name: str
@@ -36,17 +35,17 @@ class UserAttachment:
 
 
 def is_image(file: UserAttachment) -> bool:
-    """Whether it is an image whose size is known."""
+    """Return whether the file is an image whose size is known."""
     return file.width > 0
 
 
 def content(file: UserAttachment) -> bytes:
-    """Its bytes, as they came."""
+    """Return the file's bytes."""
     return b64decode(file.data) if file.data else file.text.encode()
 
 
 def describe(file: UserAttachment) -> str:
-    """Its type, its size in pixels or pages, and in bytes."""
+    """Return one line with the file's type, its pixels or pages, and its bytes."""
     size = f"{file.width}×{file.height} pixels" if is_image(file) else ""
     pages = f"{file.pages:,} page{'' if file.pages == 1 else 's'}" if file.pages else ""
     parts = [one_line(file.mime), size, pages, f"{file.size:,} bytes"]

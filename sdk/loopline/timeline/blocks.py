@@ -1,7 +1,7 @@
-"""What a conversation is made of.
+"""Bodies and blocks: what a conversation is made of.
 
-A *body* says what happened: one frozen dataclass a type, whose `type` is the word that is stored. A
-*block* is a body that has been recorded, so it has a place. Nothing here changes after it is made.
+A *body* says what happened: one frozen dataclass for each type, whose `type` is the stored name. A *block* is
+a recorded body with its position in the conversation. Neither ever changes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LimitValue = int | float | str | bool | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnowledgeCommit:
-    """Which repository a knowledge space was read from (a folder or URL), and at which commit."""
+    """The repository (a folder or URL) and the commit that a knowledge space was read from."""
 
     repository: str
     commit: str
@@ -66,13 +66,12 @@ class KnowledgeCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnHeader:
-    """A runner begins a turn, and with what; again where the loop that is wired goes by something else.
+    """A runner starts a turn with this configuration; recorded again when the configuration changes.
 
-    `model` is the first of the chain, `then` are the others.
-
-    It is recorded with the first thing that the turn says; `began` is when it was begun. `limits` are the
-    policies in force that are not those of the preset `bare`. `recoveries` counts how often the turn was
-    taken up by somebody who was not asked to, after its runner was gone. `output` is what the answer is to be.
+    It is recorded with the first body of the turn; `began` is when the turn started. `model` is the first model
+    of the chain and `then` are the others. `limits` are the options that differ from the preset `bare`.
+    `recoveries` counts how often another runner resumed the turn unasked, after its runner was gone. `output`
+    is the schema of the answer.
     """
 
     bundle: str
@@ -90,7 +89,7 @@ class TurnHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserPrompt:
-    """What the user said to begin a turn, the limits asked for it, and what its answer is to be."""
+    """The message that begins a turn, with the turn's own limits and the schema of its answer."""
 
     text: str
     limits: dict[str, LimitValue] = field(default_factory=dict[str, LimitValue])
@@ -100,7 +99,7 @@ class UserPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserFollowup:
-    """What the user added while a turn was running."""
+    """A message that the user added while a turn was running."""
 
     text: str
     type: Literal["user.followup"] = "user.followup"
@@ -108,7 +107,7 @@ class UserFollowup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSteer:
-    """The user wants the running turn to go another way: what is being written is cut off for it."""
+    """A message that redirects the running turn: the reply being written is cut off."""
 
     text: str
     type: Literal["user.steer"] = "user.steer"
@@ -116,14 +115,14 @@ class UserSteer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserStop:
-    """The user wants the turn to end: whoever runs it ends it as stopped, and nobody carries it on."""
+    """The user ends the turn: its runner ends it as stopped, and nobody resumes it."""
 
     type: Literal["user.stop"] = "user.stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserAnswer:
-    """What the user gave a call that was waiting for it; an approval takes true or false."""
+    """The user's answer to a pending call; for an approval it is true or false."""
 
     call_id: str
     value: Json
@@ -132,9 +131,9 @@ class UserAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRecalled:
-    """The user took back what they said at `said`, a seq, before any round had taken it.
+    """The user took back the input whose seq is `said`.
 
-    Of a recall and a round that takes the same input the one with the lower seq counts.
+    If a round takes the same input, the block with the lower seq wins.
     """
 
     said: int
@@ -143,14 +142,14 @@ class UserRecalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The model has replied; `calls` says how many calls follow in the same append.
+    """The model has replied; `calls` is the number of calls that follow in the same append.
 
-    One whose `purpose` is "answer" was asked for the answer alone and is no round. `cost` is in US
-    dollars, None while nobody knows a price. `attempt` is which request it answers, from 1. `echo` is the
-    reply as the provider wants it back, where it does. Where the turn has a budget, `estimated` is what this
-    request and those given up before it used that no provider reported; `cost` includes it. `discarded` is
-    text of the reply that is no part of the decision, such as an observation that the model invented; no
-    prompt shows it.
+    A decision with the `purpose` "answer" was asked for the answer alone and does not count as a round. `cost` is
+    in US dollars, None if the price is unknown. `attempt` is the number of the request it answers, from 1.
+    `echo` is the reply in the form in which the provider wants it back. If the turn has a budget, `estimated` is
+    the usage of this request and the abandoned ones before it that no provider reported; `cost` includes it.
+    `discarded` is text of the reply that is not part of the decision, such as an observation that the model
+    invented; no prompt shows it.
     """
 
     model: str
@@ -169,7 +168,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """The model's reasoning, for people; what goes back to the model is the echo of its decision."""
+    """The model's reasoning, for people to read; the model gets the echo of its decision back instead."""
 
     text: str
     type: Literal["react.thinking"] = "react.thinking"
@@ -177,7 +176,7 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """What the model said beside its calls; lines that begin with a marker acknowledge plan steps."""
+    """The text beside the model's calls; lines that begin with a mark acknowledge plan steps."""
 
     text: str
     type: Literal["react.notes"] = "react.notes"
@@ -185,7 +184,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCalled:
-    """The model asked for a tool."""
+    """The model called a tool."""
 
     call_id: str
     tool: str
@@ -196,9 +195,9 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted:
-    """A call that may change something is about to begin; it is never begun twice.
+    """A call that may change something is about to start; it never starts twice.
 
-    `ran_with` are the arguments it runs with, where a guard changed them.
+    `ran_with` are the arguments it runs with, if a guard changed them.
     """
 
     call_id: str
@@ -209,11 +208,11 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPending:
-    """A call waits for the user: for what its tool asked, or for leave to run at all.
+    """A call waits for the user: for an answer to its tool's question, or for approval.
 
-    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved.
-    Where a child run of the call asks, `child` is the `cv:` ref of the block by which it does.
-    `elapsed_ms` is how long the turn had run until then, 0 where nobody noted it.
+    `digest` is the sha256, in hexadecimal, of the tool's name and the arguments: what is approved. If a child run
+    of the call asks, `child` is the `cv:` ref of the block in which it does. `elapsed_ms` is how long the turn had
+    run until then, 0 if unknown.
     """
 
     call_id: str
@@ -227,10 +226,10 @@ class ToolPending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChild:
-    """A call has begun a run of its own, in a conversation of its own; once more when that is over.
+    """A call has started a child run in a conversation of its own; recorded again when the run is over.
 
-    Then `reason` says why it ended, and `usage` and `cost` what it used, its own children included;
-    `estimated` is what no provider reported of it.
+    Then `reason` is its exit reason, and `usage` and `cost` include those of its own children; `estimated` is the
+    usage that no provider reported.
     """
 
     call_id: str
@@ -244,9 +243,9 @@ class RunChild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsSelected:
-    """The tools that the turn offers from now on; `why` says how they came to be these.
+    """The tools that the turn offers from now on; `why` says how they were chosen.
 
-    The `model` was asked, which took `elapsed_ms`. `cost` is in US dollars, None while nobody knows a price.
+    `model` was asked to choose, which took `elapsed_ms`. `cost` is in US dollars, None if the price is unknown.
     """
 
     names: tuple[str, ...]
@@ -260,11 +259,11 @@ class ToolsSelected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What the tool said, for good or ill. `elapsed_ms` is the time it ran.
+    """The result of a call, or its error. `elapsed_ms` is the time it ran.
 
-    `found` counts what a search found. `shows` names what a read put before the model, as pairs of
-    ref and sha256 of the text. `ran_with` are the arguments it ran with, where a guard changed them.
-    An `answer` is that of the turn, which ends with it.
+    `found` is the number of hits of a search. `shows` are the texts that a read shows to the model, as pairs of
+    ref and sha256. `ran_with` are the arguments it ran with, if a guard changed them. An `answer` is the answer of
+    the turn and ends it.
     """
 
     call_id: str
@@ -282,7 +281,7 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """The runtime tells the model something it must know, such as how its reply was malformed."""
+    """A message from the runtime to the model, for example why its reply was malformed."""
 
     code: str
     text: str
@@ -291,7 +290,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """An answer that was held back, because something had still to be answered to."""
+    """An answer that was held back, because some input was still unanswered."""
 
     text: str
     reason: str
@@ -300,7 +299,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextKept:
-    """A text from outside the log that is no source, kept under the pinned ref it was shown by."""
+    """A text from outside the log that is not a source, stored under the pinned ref that shows it."""
 
     ref: str
     text: str
@@ -311,7 +310,7 @@ class TextKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactKept:
-    """What a workflow kept under a name; a name kept again makes the next version."""
+    """An artifact that a workflow stored under a name; storing it again makes the next version."""
 
     name: str
     version: int
@@ -335,10 +334,10 @@ AnswerFlag = Literal["", "unparsed", "forced", "draft", "summary", "partial", "c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The answer, with its citation tokens as they were written; `sources_used` are their sids.
+    """The answer, with its citation tokens as written; `sources_used` are their sids.
 
-    `flag` says what it is when it is not the model's own; `reason` and `error` say how the loop ended. A text
-    that is a value of the turn's output type has the digest of its schema in `schema_sha256`.
+    `flag` says what the text is if it is not the model's answer; `reason` and `error` say how the loop ended. If
+    the text is a value of the turn's output type, `schema_sha256` is the digest of that type's schema.
     """
 
     text: str
@@ -356,7 +355,7 @@ Reaction = Literal["ok", "not_ok", "neutral"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """What a person or a machine thought of a turn; a person's None takes theirs back."""
+    """A reaction of a person or a machine to a turn; None from a person withdraws theirs."""
 
     reaction: Reaction | None
     text: str = ""
@@ -367,7 +366,7 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The turn is over, and why; `by_bundle` says that the bundle's own code failed."""
+    """The end of a turn and its reason; `by_bundle` is true if the bundle's own code failed."""
 
     reason: ExitReason
     error: str = ""
@@ -381,8 +380,8 @@ class Exit:
 class Imported:
     """Every block before this one was imported from a document, which anybody may have written.
 
-    Turns that had not ended there are never run, and repositories named there are never read, unless a
-    person `confirmed` them by the names that `ImportedAction` gives them.
+    Its unfinished turns are never run and its repositories are never read, unless a person `confirmed` them
+    by the names of their `ImportedAction`.
     """
 
     confirmed: tuple[str, ...] = ()
@@ -391,7 +390,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """A body of a type or version that this loopline does not know, kept as it is stored."""
+    """A body of a type or version that this version of Loopline does not know, kept as it is stored."""
 
     stored_type: str
     version: int
@@ -420,7 +419,7 @@ NEW_TURN = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A body on its way into the log. `turn` counts from 1; `NEW_TURN` opens the next one."""
+    """A body to be appended. `turn` counts from 1; `NEW_TURN` opens the next turn."""
 
     body: Body
     turn: int
@@ -429,10 +428,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A body with its place in a conversation.
+    """A recorded body with its position in a conversation.
 
-    `seq` is its place, from 1 without a gap, and the only order there is. `n` counts the blocks of
-    its type in its turn, from 1. `round` is 0 outside a round. `ts` is UTC in whole milliseconds.
+    `seq` is the position, from 1 without gaps; it is the only order. `n` counts the blocks of this type in this
+    turn, from 1. `round` is 0 outside a round. `ts` is UTC in whole milliseconds.
     """
 
     seq: int
@@ -445,22 +444,22 @@ class Block:
 
     @property
     def type(self) -> str:
-        """The stored type."""
+        """Return the stored type."""
         return stored_type(self.body)
 
     @property
     def turn_id(self) -> str:
-        """The turn as refs name it."""
+        """Return the turn's id, as in refs."""
         return turn_id(self.turn)
 
     @property
     def ref(self) -> str:
-        """The pinned name by which this block can be read again."""
+        """Return the pinned ref of this block as text."""
         return str(self.name)
 
     @property
     def name(self) -> Ref:
-        """The ref as a value."""
+        """Return the pinned ref of this block."""
         body, turn = self.body, self.turn_id
         if not _NAMED.has(body):
             return BlockRef(turn_id=turn, type=self.type, n=self.n)
@@ -519,15 +518,15 @@ _NAMED = BodyUnion[NamedBody](NamedBody)
 
 
 def as_entry(block: Block) -> Entry:
-    """The block as it was before it had its place."""
+    """Return the block without its position."""
     return Entry(body=block.body, turn=block.turn, round=block.round)
 
 
 def stored_type(body: Body) -> str:
-    """The word by which a body's type is stored."""
+    """Return the name under which a body's type is stored."""
     return body.stored_type if isinstance(body, Unknown) else body.type
 
 
 def input_seq_of(block: Block) -> int:
-    """The place of the input that an attachment came with; 0 for what is none."""
+    """Return the seq of the input that an attachment came with, 0 for any other block."""
     return block.seq - block.body.place if isinstance(block.body, UserAttachment) else 0

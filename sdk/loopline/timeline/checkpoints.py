@@ -1,4 +1,4 @@
-"""Checkpoints: which blocks of a conversation's beginning still matter, and who opens it from there."""
+"""Checkpoints: which older blocks still matter, how a conversation is opened from one, and its history before."""
 
 from __future__ import annotations
 
@@ -43,20 +43,19 @@ CarriedBody = (
     | TurnHeader
     | TakenBody
 )
-"""What a checkpoint may carry for its own sake, and what says that it need not."""
+"""The bodies that decide what a checkpoint carries."""
 _CARRIED = BodyUnion[CarriedBody](CarriedBody)
 SaidBody = InputBody | Feedback | Exit
-"""What is said in a turn before it begins."""
+"""The bodies that a turn may have before it starts."""
 _SAID = BodyUnion[SaidBody](SaidBody)
 CourseBody = TurnHeader | Exit | ToolCalled | ToolResult
 _COURSE = BodyUnion[CourseBody](CourseBody)
 
 
 async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Timeline:
-    """The conversation as it stands, from its newest checkpoint on; the whole where it has none.
+    """Open a conversation from its newest checkpoint, or in full if it has none.
 
-    What is carried and what comes after it make the folds that the whole makes, save what only blocks
-    before it would say: `History` reads those.
+    The folds are those of the full conversation, except for what only older blocks say: `History` reads those.
     """
     for block in await log.read(conversation, types=["conv.checkpoint"], last=1):
         base = block.body
@@ -67,7 +66,7 @@ async def open_timeline(log: TimelineLog, conversation: ConversationKey) -> Time
 
 
 def trimmed(timeline: Timeline) -> Timeline:
-    """The conversation from its newest checkpoint on, as `open_timeline` would read it; as it is where none is newer."""
+    """Return the timeline from its newest checkpoint on, or as it is if that checkpoint is its base."""
     newest = timeline.checkpoint
     if newest.covers <= timeline.base.covers or not _is_known(newest):
         return timeline
@@ -77,7 +76,7 @@ def trimmed(timeline: Timeline) -> Timeline:
 async def reaching(
     log: TimelineLog, conversation: ConversationKey, timeline: Timeline, turn: int
 ) -> Timeline:
-    """The timeline, if that turn is in it; the whole if it may have ended before its checkpoint."""
+    """Return the timeline if it holds that turn, else the full one: the turn may have ended before the checkpoint."""
     existing = timeline.turns.get(turn)
     if not timeline.base.covers or (existing is not None and existing.prompt is not None):
         return timeline
@@ -85,14 +84,14 @@ async def reaching(
 
 
 def _is_known(base: Checkpoint) -> bool:
-    """Whether there is nothing before it that only a newer loopline knows."""
+    """Return whether this version knows every type before the checkpoint."""
     return body_types().keys() >= set(base.types)
 
 
 def checkpoint_seq(timeline: Timeline, start: int) -> int:
-    """The latest place after the newest checkpoint, 0 if there is none, from which a prompt that shows blocks after `start` is made.
+    """Return the seq for a new checkpoint under a prompt that shows the blocks after `start`, 0 if there is none.
 
-    It lies before the turn that `start` lies in has begun, so that this turn is there whole.
+    It is the latest one that leaves the turn of `start` in full after it.
     """
     covered = timeline.checkpoint.covers
     for block in reversed(timeline.between(covered, start)):
@@ -102,10 +101,10 @@ def checkpoint_seq(timeline: Timeline, start: int) -> int:
 
 
 def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint | None:
-    """The checkpoint at a place after the newest one; None where it would spare nothing.
+    """Return the checkpoint at a seq after the newest one, None if it would save nothing.
 
-    It is made of the blocks up to there alone, whether all of them are at hand or only what the
-    checkpoint before carries and what has come since.
+    It depends on the blocks up to there alone, whether the timeline holds them all or only those since the
+    previous checkpoint and what that one carries.
     """
     before = timeline.checkpoint
     since = timeline.between(before.covers, covers)
@@ -126,7 +125,7 @@ def checkpoint(timeline: Timeline, covers: int, learned: Learned) -> Checkpoint 
 
 
 class _CarriedBlocks:
-    """The blocks of a beginning that say something which no later block of it takes back."""
+    """The blocks up to a checkpoint that no later one of them makes obsolete."""
 
     def __init__(self, carried: Sequence[Block], since: Sequence[Block], plans: int) -> None:
         self._blocks = [*carried, *since]
@@ -144,7 +143,7 @@ class _CarriedBlocks:
             self._take(block)
 
     def seqs(self) -> set[int]:
-        """Their places."""
+        """Return the seqs of the blocks to carry."""
         latest = [self._feedback[-1:], self._knowledge[-1:], self._always]
         alone = [*map(self._snapshots.__getitem__, self.plans.latest), *self._judged.values()]
         return {*alone, *(seq for seqs in latest for seq in seqs), *self._waiting()}
@@ -181,7 +180,7 @@ class _CarriedBlocks:
                     self._pending.pop(seq, None)
 
     def _waiting(self) -> set[int]:
-        """Input that waits, all that was said in the turns it begins, and what became of that."""
+        """Return pending input, everything said in the turns it opens, and what took or recalled it."""
         prompts = [block for block in self._pending.values() if isinstance(block.body, UserPrompt)]
         turns = {block.turn for block in prompts}
         seqs = {
@@ -200,7 +199,7 @@ def _settles(block: Block, seqs: set[int]) -> bool:
 
 
 def _has_two_names(shows: Sequence[tuple[str, str]]) -> bool:
-    """Whether a passage was shown under another pinned name than the one its text is kept under."""
+    """Return whether a text was shown under another pinned ref than the one it is stored under."""
     digests = [digest for name, digest in shows if name.startswith("ks:") and "@" in name]
     return len(set(digests)) < len(digests)
 
@@ -217,7 +216,7 @@ def _texts(block: Block) -> list[str]:
 
 
 def _goes_on(blocks: Iterable[Block]) -> bool:
-    """Whether a turn has begun in these blocks and not ended, or a call has no result."""
+    """Return whether a turn of these blocks has not ended, or a call has no result."""
     turns, calls = set[int](), set[str]()
     for block, body in _COURSE.among(blocks):
         match body:
@@ -238,9 +237,9 @@ class _Read:
 
 
 class History:
-    """Older blocks of a conversation, as far as a timeline of it goes.
+    """The blocks of a conversation before those that a timeline holds.
 
-    What was read whole is kept with the timeline, so that it is read once.
+    The full conversation is kept with the timeline, so it is read at most once.
     """
 
     def __init__(self, log: TimelineLog, conversation: ConversationKey, timeline: Timeline) -> None:
@@ -250,7 +249,7 @@ class History:
         self._read = timeline.fold(_Read, "past", _Read)
 
     async def full(self) -> Timeline:
-        """The conversation from its first block on."""
+        """Return the full timeline, from the first block on."""
         timeline, base = self._timeline, self._timeline.base
         if not base.covers:
             return timeline
@@ -262,7 +261,7 @@ class History:
         return full
 
     async def containing(self, ref: Ref) -> Timeline:
-        """A timeline in which `find` finds what it finds in the whole."""
+        """Return a timeline that finds the ref if the full one does."""
         match ref:
             case BlockRef(turn_id=turn_id) | CallRef(turn_id=turn_id):
                 return await self._with(turn_number(turn_id))
@@ -286,7 +285,7 @@ class History:
         return [block for block in blocks if block.seq <= timeline.seq]
 
     async def _with(self, turn: int) -> Timeline:
-        """A timeline in which that turn is whole."""
+        """Return a timeline that holds that turn in full."""
         timeline = self._timeline
         if not timeline.base.covers or timeline.has_full_turn(turn):
             return timeline

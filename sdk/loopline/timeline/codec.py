@@ -1,7 +1,7 @@
 """Bodies to JSON and back, and blocks as documents: the one place that knows the stored form.
 
-A stored body is its type, the version of that type, and compact JSON without the type. A type or
-version from a newer loopline comes back as `Unknown`, which encodes to what it came from.
+A stored body is its type, the version of that type, and compact JSON without the type. A type or version from a
+newer version of Loopline is decoded to `Unknown`, which encodes to the same JSON again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 VERSION = 1
-"""The version of every body type that this loopline writes."""
+"""The version of every body type that is written now."""
 _TYPE = {"type"}
 
 
 def encode(body: Body) -> tuple[str, int, str]:
-    """The body's stored type, version and JSON."""
+    """Return the body's stored type, version and JSON."""
     if isinstance(body, Unknown):
         return body.stored_type, body.version, body.stored
     serializer = _adapters()[body.type].serializer
@@ -37,7 +37,7 @@ def encode(body: Body) -> tuple[str, int, str]:
 
 
 def encode_full(body: Body) -> str:
-    """Return the body's JSON with every field of its type, those that have their default included."""
+    """Return the body's JSON with every field, including those that have their default value."""
     if isinstance(body, Unknown):
         return body.stored
     serializer = _adapters()[body.type].serializer
@@ -45,10 +45,10 @@ def encode_full(body: Body) -> str:
 
 
 def decode(stored_type: str, version: int, stored: str) -> Body:
-    """The body that `encode` was given.
+    """Return the body that `encode` was given.
 
     Raises:
-        pydantic.ValidationError: the stored JSON does not hold such a body.
+        pydantic.ValidationError: the JSON is not a body of that type.
     """
     read = _readers().get(stored_type)
     if read is None or version > VERSION:
@@ -58,7 +58,7 @@ def decode(stored_type: str, version: int, stored: str) -> Body:
 
 @cache
 def body_types() -> dict[str, type[Body]]:
-    """Every type this loopline knows, by its stored word."""
+    """Return every known type by its stored name."""
     words = {kind: _type_name(kind) for kind in get_args(Body)}
     return {name: kind for kind, name in words.items() if kind is not Unknown}
 
@@ -80,11 +80,11 @@ def _adapters() -> dict[str, TypeAdapter[Body]]:
 
 
 class UnsoundBody(LooplineError):
-    """A body holds a value that its type does not allow; the message names the field."""
+    """A body has a value that its type does not allow; the message names the field."""
 
 
 def encode_checked(body: Body) -> tuple[str, int, str]:
-    """The body as `encode` makes it, once it has been read again from that.
+    """Encode the body and check that it decodes to the same body.
 
     Raises:
         UnsoundBody: one of its fields has a value of the wrong type, or one that JSON cannot hold.
@@ -103,23 +103,23 @@ def encode_checked(body: Body) -> tuple[str, int, str]:
 
 
 def check_body(body: Body) -> None:
-    """Refuse a body that no log would record.
+    """Check a body as a log does before it records it.
 
     Raises:
-        UnsoundBody: it is not `sound`.
+        UnsoundBody: it would not decode to the same body.
     """
     encode_checked(body)
 
 
 def warm_codec() -> None:
-    """Prepare the codec, which takes a moment the first time; blocks."""
+    """Prepare the codec, which takes a moment the first time; it blocks."""
     check_body(UserPrompt(text=""))
 
 
 def block_document(block: Block) -> JsonObject:
-    """A block with its place, its name and its body, in which every field of its type is there.
+    """Return a block as a JSON object with its position, its ref and its body with every field.
 
-    What of an unknown type would not be written as it is stored is there as `stored` too.
+    If the JSON of an unknown type would not be written exactly as it is stored, `stored` holds that text.
     """
     stored = encode_full(block.body)
     body = _loaded(stored)
@@ -140,7 +140,6 @@ def block_document(block: Block) -> JsonObject:
 
 
 def _loaded(stored: str) -> Json:
-    """The value of stored JSON; None of what is no JSON, as only an unknown type may hold."""
     try:
         return cast("Json", json.loads(stored))
     except ValueError:
@@ -148,29 +147,28 @@ def _loaded(stored: str) -> Json:
 
 
 def iso_time(moment: datetime) -> str:
-    """UTC to the millisecond, as `2026-03-21T10:00:00.000Z`."""
+    """Return the time in UTC to the millisecond, such as `2026-03-21T10:00:00.000Z`."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def matches_types(kind: str, types: Sequence[str]) -> bool:
-    """Whether a stored type is one of these or below one, as `react.tool.call` is below `react.tool`."""
+    """Return whether a stored type is one of these or below one, as `react.tool.call` is below `react.tool`."""
     return any(kind == prefix or kind.startswith(f"{prefix}.") for prefix in types)
 
 
 def is_known_type(kind: str) -> bool:
-    """Whether this loopline has such a type, or types below it."""
+    """Return whether there is such a type, or types below it."""
     return kind in _known_types()
 
 
 def nearest_type(kind: str) -> str:
-    """The known type, or beginning of types, that is written most like this one."""
+    """Return the known type, or prefix of types, that is spelled most like this one."""
     (nearest,) = get_close_matches(kind, _known_types(), n=1, cutoff=0)
     return nearest
 
 
 @cache
 def _known_types() -> tuple[str, ...]:
-    """Every type and every beginning of one, in alphabetical order."""
     parts = [name.split(".") for name in body_types()]
     return tuple(
         sorted({".".join(names[:end]) for names in parts for end in range(1, len(names) + 1)})

@@ -11,19 +11,19 @@ from loopline.refs import DocumentRef
 
 
 def turn_id(turn: int) -> str:
-    """`turn_3` for 3."""
+    """Return `turn_3` for 3."""
     return f"turn_{turn}"
 
 
 RESULT_CHARACTERS = 64_000
-"""So much of a result is shown, unless a window says otherwise."""
+"""How much of a result is shown, unless a projection says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePoint:
-    """A place in a prompt up to which a provider is asked to keep it.
+    """A point in a prompt up to which the provider is asked to cache it.
 
-    `messages` of the prompt stand before it; with system text and tools they cost about `tokens`.
+    `messages` is the number of messages before it; with system text and tools they cost about `tokens`.
     """
 
     name: Literal["prev_turn", "pre_tail", "tail"]
@@ -33,16 +33,15 @@ class CachePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection:
-    """What the prompts of an epoch show of the blocks before it: whole, cut, named, or summed up.
+    """How the prompts of an epoch show older blocks: in full, truncated, as a ref, or as a summary.
 
-    The summary at the seq `summary` stands for all blocks up to `start`. Turns before `old_before` are
-    clipped by kind; what turns before `spent_before` looked up is only named. Results of reads up to
-    the seq `reads_cleared`, and of every call up to `results_cleared`, are only named. No result is
-    longer than `result_limit` characters and no other text than `text_limit`. Hides up to the seq
-    `hides` are done; feedback up to the seq `feedback` stands in the turns it is about. Of what came up
-    to the seq `unbound`, no thinking is sent back and no tail is kept, for what stood before has changed.
-    The model is given attached files as `carrying` allows, but for those up to the seq `files_cleared`,
-    which are only named.
+    The summary at the seq `summary` replaces all blocks up to `start`. Texts in turns before `old_before` are
+    truncated by their type, and lookups in turns before `spent_before` appear only as refs. So do the results of
+    reads up to the seq `reads_cleared` and of all calls up to `results_cleared`. A result has at most
+    `result_limit` characters and any other text at most `text_limit`. Hides up to the seq `hides` are applied, and
+    feedback up to the seq `feedback` stands in the turns it is about. Up to the seq `unbound` no thinking is
+    sent back and no tail is kept, because the text before it has changed. The model gets attached files as
+    `carrying` allows; those up to the seq `files_cleared` appear only as refs.
     """
 
     summary: int = 0
@@ -62,19 +61,18 @@ class Projection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundStart:
-    """A round begins, and what its prompt is made of.
+    """A round starts; the block records what its prompt is made of.
 
-    `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers
-    to. An epoch is a stretch in which prompts only grow; `opened_by` says what began it, empty within
-    one, and `window` what it shows of what was before, None for as before. `limit` is the number of
-    decisions the turn may take. The digests are sha256 in hexadecimal; `stable_sha256` is that of the
-    messages up to `saw`. `system` and `tools` are the texts themselves where this round is the first of
-    its conversation with their digests. A `tail` whose `tail_kind` is "kept" or "cleared" is one of the
-    messages once the model has replied; what grows in it had `tail_room` tokens, 0 for no bound. `tokens` is the estimate of the whole request, `file_tokens` that
-    of the files in it, before any learning. One that `shows` the trace of its turn instead of the context
-    has no part in any epoch. `elapsed_ms` is how long its turn had run until then, 0 where nobody noted it.
-    The provider was taken to keep the prompt for `cache_ttl` seconds, 0 where nobody noted it. `answer_by` says
-    in which way the answer is held to the turn's output type, and `schema_sha256` is the digest of that.
+    `saw` is the last seq rendered; `takes` are the seqs of the user inputs that this round answers. Within an epoch
+    prompts only grow. `opened_by` says why this round opened an epoch and is empty if it did not; `window` is the
+    epoch's projection, None if unchanged. `limit` is the number of decisions the turn may take. Digests are sha256
+    in hexadecimal; `stable_sha256` covers the messages up to `saw`. `system` and `tools` are the texts themselves if
+    this round is the first of its conversation with their digests. A `tail` whose `tail_kind` is "kept" or
+    "cleared" becomes a message once the model has replied; its growing part had `tail_room` tokens, 0 for no bound.
+    `tokens` is the estimate of the full request and `file_tokens` that of its files, before any calibration. A round
+    that `shows` the trace of its turn instead of the context is part of no epoch. `elapsed_ms` is how long the turn
+    had run, and `cache_ttl` the seconds for which the provider was expected to keep the prompt; 0 if unknown.
+    `answer_by` is the way in which the answer is held to the turn's output type, `schema_sha256` that type's digest.
     """
 
     saw: int
@@ -108,7 +106,7 @@ class RoundStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemMessage:
-    """The runtime tells the model what has become of the context, such as that it was summed up."""
+    """A message from the runtime to the model about its context, for example that it was summarized."""
 
     code: str
     text: str
@@ -117,7 +115,7 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hide:
-    """The model put something out of its sight: `replacement` is shown where `path`, a ref, was."""
+    """The model hid a block: `replacement` is shown in place of the ref `path`."""
 
     path: str
     replacement: str
@@ -126,9 +124,9 @@ class Hide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """One block that a summary stands for: its ref, and words that say what it is.
+    """One block that a summary replaces: its ref and a few words about it.
 
-    Where there is no room for all lines, those of a low `rank` go first.
+    If there is no room for all lines, those of a low `rank` are dropped first.
     """
 
     ref: str
@@ -141,17 +139,15 @@ SummaryHint = Literal["general", "react_iteration", "planner_input", "step_depen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeSummary:
-    """What stands in prompts for the blocks from seq 1 to `covers`, which the log still holds.
+    """The summary that replaces the blocks from seq 1 to `covers` in prompts; the log still has them.
 
-    `first_turn` to `last_turn` are covered, the last one in part when it is `split`. `text` was written
-    by a model, or is empty. `carried` are the lines that later rounds refer to and the text left out,
-    `ledger` a line for each block that can be read again, `notes` the memory notes, `sources` the
-    numbers of those that were cited, each with its name. `dropped` counts the blocks for which the
-    ledger had no room, `older` is the ref of the summary before, if lines of it are among them; `dropped_notes`
-    and `dropped_sources` count the older notes and sources that had no room. `model` was
-    asked for the text, empty when none was, which took `elapsed_ms` and that `usage`; `cost` is in US dollars,
-    None while nobody knows a price. `why` says why there is no text. The prompt had `messages_before`, and
-    has `messages_after`.
+    It covers `first_turn` to `last_turn`, the last one in part if it is `split`. `text` was written by a model, or is
+    empty, and `why` says why. `carried` are lines that later rounds refer to and the text leaves out, `ledger` has a
+    line for each block that can be read again, `notes` are the memory notes and `sources` the cited sources with
+    their numbers. `dropped`, `dropped_notes` and `dropped_sources` count what had no room; `older` is the ref of
+    the previous summary if lines of it were dropped. `model` was asked for the text, empty if none was, which took
+    `elapsed_ms` and `usage`; `cost` is in US dollars, None if the price is unknown. The prompt had
+    `messages_before` messages and now has `messages_after`.
     """
 
     covers: int
@@ -179,19 +175,19 @@ class RangeSummary:
 
     @property
     def covered_turn_ids(self) -> list[str]:
-        """The turns that it covers, wholly or in part."""
+        """Return the ids of the turns that it covers, fully or in part."""
         return [turn_id(number) for number in range(self.first_turn, self.last_turn + 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """From where a conversation can be opened: what is needed of the blocks from seq 1 to `covers`.
+    """A position from which a conversation can be opened without reading the blocks from seq 1 to `covers`.
 
-    `carries` are the seqs of those that still matter: newest plans, sources, texts that were kept,
-    feedback in force, and input that no round had taken there. `calls` counts the tool calls, `texts` are
-    the sha256 of the system and tool texts that are kept, `types` the stored types, and `learned` holds,
-    for a model, its last reports of usage over what was estimated. `plans` counts the plans that had begun,
-    0 where it was not counted and every plan is carried. No turn had begun and not ended there.
+    `carries` are the seqs of earlier blocks that still matter: newest plans, sources, stored texts, feedback in
+    force and input that no round has taken. `calls` counts the tool calls, `texts` are the sha256 of the stored
+    system and tool texts, `types` are the stored types, and `learned` holds each model's last ratios of reported to
+    estimated usage. `plans` counts the plans started, 0 if not counted, in which case every plan is carried. Every
+    turn that had started before this position has ended.
     """
 
     covers: int = 0
@@ -209,11 +205,11 @@ SwitchCause = Literal["refusal", "unavailable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSwitched:
-    """A model gave no answer, and the next one of the chain is asked the same.
+    """A model gave no answer, so the next model of the chain gets the same request.
 
-    After a "refusal" it is asked for the rest of the turn, of one that was "unavailable" for this request.
-    That one stands at the `place` of the chain, from 0. `text` is what the model or its error said;
-    `usage` and `cost` are what the attempt used.
+    After a "refusal" the next model serves the rest of the turn; if the model was "unavailable", only this request.
+    `place` is the next model's index in the chain, from 0. `text` is the model's reply or its error; `usage` and
+    `cost` are those of the failed attempt.
     """
 
     model: str
@@ -228,9 +224,9 @@ class ModelSwitched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOverflowed:
-    """A model found a request too long, of `tokens` by our estimate; it is taken to have this `window`.
+    """A model rejected a request of about `tokens` as too long; from now on its window is taken to be `window`.
 
-    `text` is what it said.
+    `text` is the model's error.
     """
 
     model: str
@@ -241,7 +237,7 @@ class ModelOverflowed:
 
 
 def summary_text(summary: RangeSummary) -> str:
-    """Everything the summary says, section by section; a section without lines is left out."""
+    """Return the summary as text, section by section; empty sections are left out."""
     return "\n".join(_lines(summary))
 
 

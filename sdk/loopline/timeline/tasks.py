@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LONG_TEXT = 8_192
-"""Characters of a text that is worked on in a thread, or in parts: at a microsecond each, that is 8 ms."""
+"""Length from which a text is processed in a thread or in parts: at a microsecond a character, 8 ms."""
 
 
 def is_long(text: str) -> bool:
-    """Whether work on each character of a text would be noticed by other tasks of the loop."""
+    """Return whether processing the text would block the event loop noticeably."""
     return len(text) >= LONG_TEXT
 
 
 async def finish(outcome: asyncio.Future[T]) -> T:
-    """The outcome, which is waited for come what may: a cancellation is raised only after it."""
+    """Return the outcome; a cancellation is raised only once there is one."""
     try:
         return await asyncio.shield(outcome)
     except asyncio.CancelledError:
@@ -28,10 +28,10 @@ async def finish(outcome: asyncio.Future[T]) -> T:
 
 
 async def compute(work: Callable[[], T], *, characters: int = LONG_TEXT) -> T:
-    """Return what `work` gives, which only computes: it runs in a thread, so that the event loop stays free.
+    """Return the result of `work`, computed in a thread so that the event loop stays free.
 
-    A cancellation is raised once the thread is done: nothing computes with values that change meanwhile.
-    Work on a text of fewer than `MANY_CHARACTERS` is done at once.
+    A cancellation is raised once the thread is done, so that no value changes under it. Work on a text of fewer
+    than `LONG_TEXT` characters is done at once.
     """
     if characters < LONG_TEXT:
         return work()
@@ -39,7 +39,7 @@ async def compute(work: Callable[[], T], *, characters: int = LONG_TEXT) -> T:
 
 
 async def text_parts(text: str) -> AsyncIterator[str]:
-    """Yield a text in parts of `MANY_CHARACTERS` at most; other tasks of the loop come between them."""
+    """Yield a text in parts of at most `LONG_TEXT` characters, and let other tasks run between them."""
     yield text[:LONG_TEXT]
     for at in range(LONG_TEXT, len(text), LONG_TEXT):
         await asyncio.sleep(0)
@@ -47,9 +47,9 @@ async def text_parts(text: str) -> AsyncIterator[str]:
 
 
 async def wait_until_done(outcome: asyncio.Future[Any]) -> None:
-    """Wait until there is an outcome, whatever it is, however often this is cancelled meanwhile."""
+    """Wait until the future is done, however often this is cancelled meanwhile."""
     while not outcome.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([outcome])
     if not outcome.cancelled():
-        outcome.exception()  # it is nobody's any more, and asyncio would complain of that
+        outcome.exception()  # otherwise asyncio warns that it was never retrieved

@@ -1,7 +1,6 @@
-"""A conversation as it stands: the fold of its blocks, extended block by block.
+"""The state of a conversation: the fold of its blocks, extended block by block.
 
-Whatever is kept here could be made again from the blocks alone, and taking a block in costs the
-same wherever it stands.
+Everything here can be computed again from the blocks alone, and a block costs the same wherever it stands.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ TimelineBody = (
     | ArtifactKept
     | Unknown
 )
-"""What the state of a conversation is made of, beside that of its turns."""
+"""The bodies that the state of a conversation reads, apart from its turns."""
 _TIMELINE = BodyUnion[TimelineBody](TimelineBody)
 _RESTORED = BodyUnion[UserPrompt | Exit](UserPrompt | Exit)
 
 FoundBody = ToolCalled | ToolResult | ArtifactKept | UserAttachment | Plan
-"""What refs name by more than the type and the number of its block."""
+"""The bodies that have a ref of their own kind."""
 _FOUND = BodyUnion[FoundBody](FoundBody)
 
 
@@ -70,7 +69,7 @@ _TURN_ID = re.compile(r"turn_([1-9][0-9]{0,9})")
 
 @dataclass(slots=True)
 class _Names:
-    """Blocks by what refs call them. Most turns look nothing up, so it is made when one is sought."""
+    """An index of blocks by ref, made at the first lookup, since most turns look nothing up."""
 
     blocks: dict[str, Block] = field(default_factory=dict[str, Block])
     newest: dict[tuple[str, str], Block] = field(default_factory=dict[tuple[str, str], Block])
@@ -78,7 +77,7 @@ class _Names:
     block_count: int = 0
 
     def extend(self, blocks: Sequence[Block]) -> None:
-        """Take in those of a timeline's blocks that came since."""
+        """Index the blocks that came since the last call."""
         for block in blocks[self.block_count :]:
             turn_id, kind = block.turn_id, block.type
             self.blocks[f"ar:{turn_id}.{kind}.{block.n}"] = block
@@ -97,10 +96,10 @@ class _Names:
 
 
 class Timeline:
-    """Every block of a conversation and what follows from them.
+    """The blocks of a conversation and the state that follows from them.
 
-    With a `base` the blocks are those that it carries and every one after what it covers: the folds are
-    those of the whole, while turns that ended before are not there.
+    With a `base` the blocks are those that the checkpoint carries and every one after it: the folds are those of
+    the full conversation, but turns that ended before the checkpoint are missing.
     """
 
     def __init__(self, blocks: Iterable[Block] = (), base: Checkpoint | None = None) -> None:
@@ -136,23 +135,23 @@ class Timeline:
 
     @property
     def seq(self) -> int:
-        """The place of the last block, 0 when there is none."""
+        """Return the seq of the last block, 0 if there is none."""
         return max(self.blocks[-1].seq if self.blocks else 0, self.base.covers)
 
     def after(self, seq: int) -> Sequence[Block]:
-        """The blocks after that place."""
+        """Return the blocks after that seq."""
         return self.blocks[_count(self.blocks, seq) :]
 
     def until(self, seq: int) -> Sequence[Block]:
-        """The blocks up to that place."""
+        """Return the blocks up to that seq."""
         return self.blocks[: _count(self.blocks, seq)]
 
     def between(self, after: int, until: int) -> Sequence[Block]:
-        """The blocks after one place and up to another."""
+        """Return the blocks after one seq and up to another."""
         return self.blocks[_count(self.blocks, after) : _count(self.blocks, until)]
 
     def at(self, seqs: Iterable[int]) -> list[Block]:
-        """The blocks at these places, which are here."""
+        """Return the blocks with these seqs, all of which the timeline holds."""
         return [self.blocks[_count(self.blocks, seq) - 1] for seq in seqs]
 
     def __iter__(self) -> Iterator[Block]:
@@ -162,53 +161,50 @@ class Timeline:
         return len(self.blocks)
 
     def fold(self, kind: type[F], name: str, make: Callable[[], F]) -> F:
-        """Another fold of these blocks, which is kept with them under a name and made when there is none.
-
-        Whoever asks extends it; like everything here it could be made again.
-        """
+        """Return the fold stored under that name, made if it is missing; the caller extends it."""
         existing = self._folds.get(name)
         fold = existing if isinstance(existing, kind) else make()
         self._folds[name] = fold
         return fold
 
     def turn(self, number: int) -> Turn:
-        """The turn of that number, begun or not."""
+        """Return the turn of that number, started or not."""
         if number not in self.turns:
             self.turns[number] = Turn(number)
         return self.turns[number]
 
     @property
     def resumable(self) -> list[Turn]:
-        """The turns that a runner began and did not end and that may be carried on, oldest first."""
+        """Return the unfinished turns that may be resumed, oldest first."""
         return [turn for turn in self.unfinished if not turn.inert]
 
     @property
     def unfinished(self) -> list[Turn]:
-        """The turns that a runner began and did not end, oldest first."""
+        """Return the turns that a runner started and that have no exit, oldest first."""
         return [turn for turn in self._started.values() if not turn.exit]
 
     @property
     def queued(self) -> list[Turn]:
-        """The turns that a user asked for and no runner has begun, oldest first."""
+        """Return the turns that a user asked for and no runner has started, oldest first."""
         prompts = [block for block in self.pending.values() if isinstance(block.body, UserPrompt)]
         turns = [self.turn(prompt.turn) for prompt in prompts]
         return [turn for turn in turns if not turn.header and not turn.exit]
 
     def prompts_after(self, turn: int) -> list[str]:
-        """The refs of prompts that wait for turns of their own after that turn, oldest first."""
+        """Return the refs of the prompts queued after that turn, oldest first."""
         later = [turn_state for turn_state in self.queued if turn_state.number > turn]
         return [turn_state.prompt.ref for turn_state in later if turn_state.prompt is not None]
 
     def has_full_turn(self, number: int) -> bool:
-        """Whether every block of that turn is here, save some that a user may have said before it began."""
+        """Return whether the timeline holds every block of that turn since it started."""
         turn = self.turns.get(number)
         return not self.base.covers or (turn is not None and turn.header is not None)
 
     def inputs_for(self, turn: int) -> list[Block]:
-        """The user inputs that a round of that turn takes, in order.
+        """Return the user inputs that a round of that turn takes, in order.
 
-        They are its own prompt, what was added since, and prompts of turns that ended before any round
-        of theirs took them. The prompt of a turn that is yet to run waits for that.
+        They are the turn's own prompt, messages added since, and prompts of turns that ended before a round took
+        them. The prompt of a turn that has not run yet waits for that turn.
         """
         return [block for block in self.pending.values() if self._may_take(block, turn)]
 
@@ -217,14 +213,14 @@ class Timeline:
         return own or self.turn(block.turn).exit is not None
 
     def attachments(self, seq: int) -> list[Block]:
-        """The files that came with the input at that place."""
+        """Return the files that came with the input of that seq."""
         first = _count(self.blocks, seq)
         return list(
             takewhile(lambda block: input_seq_of(block) == seq, islice(self.blocks, first, None))
         )
 
     def find(self, ref: Ref) -> Block | None:
-        """The block that a ref names, its span aside; None when there is none."""
+        """Return the block that a ref names, ignoring its span; None if there is none."""
         names = self._names
         names.extend(self.blocks)
         match ref:
@@ -249,7 +245,7 @@ class Timeline:
                 return None
 
     def extend(self, blocks: Iterable[Block]) -> None:
-        """Take further blocks in; those taken in before are passed over."""
+        """Fold further blocks; those folded before are skipped."""
         last = self.seq
         for block in blocks:
             if block.seq > last:
@@ -259,7 +255,7 @@ class Timeline:
                 self._fold(block)
 
     def _restore(self, block: Block) -> None:
-        """Take in one that the base carries: what it says counts, and its turn is not here."""
+        """Fold a block that the base carries; its turn is not in this timeline."""
         self.blocks.append(block)
         if _RESTORED.has(block.body):
             self.turn(block.turn).take(block)
@@ -284,7 +280,7 @@ class Timeline:
                 self._started.pop(block.turn, None)
 
     def _keep_inert(self, confirmed: Sequence[str]) -> None:
-        """Nothing that was imported acts by itself, save what is confirmed."""
+        """Make the imported turns and repositories inert, except the confirmed ones."""
         for turn in [*self.unfinished, *self.queued]:
             turn.inert = turn.inert or turn_id(turn.number) not in confirmed
             if turn.inert and turn.header is None and turn.prompt is not None:
@@ -357,39 +353,38 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedAction:
-    """Something in a document that would act once it is confirmed; `text` says how."""
+    """Something in a document that acts only once it is confirmed; `text` says what it would do."""
 
     name: str
     text: str
 
 
 def repository_action(repository: str) -> str:
-    """The name by which reading from a repository is confirmed."""
+    """Return the name that confirms reading from a repository."""
     return f"repository:{repository}"
 
 
 def child_action(conversation: str) -> str:
-    """The name by which it is confirmed that a conversation is the child run of another one."""
+    """Return the name that confirms that a conversation is the child run of another one."""
     return f"child:{conversation}"
 
 
 def unknown_names(confirmed: Sequence[str], actions: Sequence[ImportedAction]) -> list[str]:
-    """The names that are confirmed although no action has them."""
+    """Return the confirmed names that no action has."""
     names = {action.name for action in actions}
     return [name for name in confirmed if name not in names]
 
 
 def _count(blocks: Sequence[Block], seq: int) -> int:
-    """How many of these blocks, in order, stand up to that place."""
     return bisect_right(blocks, seq, key=lambda block: block.seq)
 
 
 def started_plans(counted: int, carried: Iterable[Block]) -> int:
-    """Return how many plans began before a checkpoint; one that did not count them carries them all."""
+    """Return how many plans started before a checkpoint; a checkpoint without a count carries them all."""
     return counted or sum(isinstance(block.body, Plan) for block in carried)
 
 
 def turn_number(turn_id: str) -> int:
-    """3 for `turn_3`, and 0 for what names no turn."""
+    """Return 3 for `turn_3`, 0 if the text names no turn."""
     match = _TURN_ID.fullmatch(turn_id)
     return int(match[1]) if match else 0

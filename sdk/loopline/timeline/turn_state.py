@@ -1,4 +1,4 @@
-"""A turn as it stands, which is the fold of its blocks, and the result it ends with."""
+"""The state of a turn, which is the fold of its blocks, and the result it ends with."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ TurnBody = (
     | EndBody
     | SpentBody
 )
-"""What the state of a turn is made of."""
+"""The bodies that the state of a turn reads."""
 _TURN = BodyUnion[TurnBody](TurnBody)
 
 
 @dataclass(slots=True)
 class Batch:
-    """The calls of one decision, and what came of them as far as it is known."""
+    """The calls of one decision and the results so far."""
 
     calls: list[ToolCalled] = field(default_factory=list[ToolCalled])
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
@@ -66,7 +66,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Turn:
-    """One user request up to its end, as far as it has come.
+    """The state of one turn, from the user's prompt to its exit.
 
     `given` are the answers that calls of the last round gave for the turn, until one is its answer or is held.
     `undecided` is a round that has begun and has no decision yet, `overflowed` that its request was found
@@ -116,7 +116,7 @@ class Turn:
     inert: bool = False
 
     def take(self, block: Block) -> None:
-        """Fold one more of its blocks in."""
+        """Fold one more block of the turn."""
         self._take_time(block)
         body = block.body
         if not _TURN.has(body):
@@ -149,7 +149,7 @@ class Turn:
                 self.notice_counts[code] += 1
 
     def _take_time(self, block: Block) -> None:
-        """Let the time pass that a runner took to come here; between two runs none passes."""
+        """Add the time since the last block of the same run; no time passes between two runs."""
         if not block.term:  # whoever runs nothing takes no time
             return
         body, latest = block.body, self.latest_block
@@ -235,12 +235,12 @@ class Turn:
 
     @property
     def completion(self) -> Completion | None:
-        """The answer, as it was last given."""
+        """Return the last completion, None if there is none."""
         return self.completions[-1] if self.completions else None
 
     @property
     def tool_answer(self) -> str | None:
-        """The answer that a tool gave for the turn: that of the first call, once all have their results."""
+        """Return the answer that a tool gave for the turn: that of the first call, once every call has its result."""
         if self.open_calls or not self.batches:
             return None
         calls = [call.call_id for call in self.batches[-1].calls]
@@ -255,16 +255,15 @@ class Turn:
 
     @property
     def rounds(self) -> int:
-        """How many decisions it has seen, those that asked for the answer alone not counted."""
+        """Return the number of decisions; requests for the answer alone do not count."""
         return len(self.decisions)
 
     def failures(self, call: ToolCalled) -> int:
-        """Count how often it made this very call, arguments and all, and it failed."""
+        """Return how often this call failed before with the same arguments."""
         return self.failure_counts[_digest(call)]
 
 
 def _digest(call: ToolCalled) -> str:
-    """Digest the tool and the arguments of a call, in whatever order these are named."""
     text = dumps([call.tool, call.arguments], sort_keys=True)
     return sha256(text.encode()).hexdigest()
 
@@ -274,7 +273,7 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCall:
-    """A call that waits for its result from outside."""
+    """A call that waits for an answer or an approval from outside."""
 
     call_id: str
     tool: str
@@ -284,15 +283,12 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnResult(Generic[T_co]):
-    """What came of a turn.
+    """The result of a turn.
 
-    `output` is the answer as a value of the turn's output type; None without one, and where the answer is
-    no such value.
-
-    `sources` are those the answer cites, in the order of their first mention. `rounds` counts
-    decisions. `usage` and `cost` are those of the turn and of the child runs that its calls began;
-    `cost` is None while nobody knows a price. `late_input` holds what the user said too late for this
-    turn: it waits for the next one.
+    `output` is the answer as a value of the turn's output type, None without a type or if the answer is not such a
+    value. `sources` are those the answer cites, in the order of first mention. `rounds` counts decisions. `usage`
+    and `cost` include the child runs of the turn's calls; `cost` is None if no price is known. `late_input` are
+    messages that came too late for this turn and wait for the next one.
     """
 
     answer: str
