@@ -1,4 +1,4 @@
-"""Feedback: what people and machines thought of the turns, and which of it counts."""
+"""Feedback: the reactions of people and machines to the turns, and which of them are in force."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from itertools import takewhile
 from loopline.timeline.blocks import Block, Feedback, Reaction
 
 MIN_CONFIDENCE = 0.7
-"""A machine's feedback of less confidence stays in the log and counts for nothing."""
+"""Feedback of a machine with less confidence is ignored."""
 TEXT_LIMIT = 300
-"""A longer text is cut in a line, which then names the block that holds all of it."""
+"""Characters of the text in a line; a longer text is cut and the line names its block."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedbackEntry:
-    """One feedback, and the block that records it."""
+    """A feedback with the block that records it."""
 
     block: Block
     feedback: Feedback
 
     def line(self) -> str:
-        """What it says, in one line."""
+        """Return the feedback in one line."""
         text = " ".join(self.feedback.text.split())
         shown = text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]}… ({self.block.ref})"
         return f"{self.block.turn_id} {self._verdict} ({self._by}){': ' if shown else ''}{shown}"
@@ -41,7 +41,7 @@ class FeedbackEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Satisfaction:
-    """How many turns of a conversation the user judged, and how; a reaction that was taken back is none."""
+    """How many turns of a conversation the user judged, and how; withdrawn reactions do not count."""
 
     ok: int
     not_ok: int
@@ -49,21 +49,21 @@ class Satisfaction:
 
     @property
     def judged(self) -> int:
-        """The number of turns that were judged."""
+        """Return the number of judged turns."""
         return self.ok + self.not_ok + self.neutral
 
     @property
     def rate(self) -> float | None:
-        """The share of "ok", or None if no turn was judged."""
+        """Return the share of "ok", None if no turn was judged."""
         return self.ok / self.judged if self.judged else None
 
 
 @dataclass(slots=True)
 class Reactions:
-    """What was thought of each turn, by its number.
+    """The reactions to each turn, by its number.
 
-    Of the user's feedback the newest of a turn counts, and None takes theirs back. A machine's is
-    additive: it replaces nothing, and nothing replaces it. `newest` is the seq of the last feedback.
+    Of the user's feedback the newest of a turn is in force, and None withdraws it. A machine's feedback adds to
+    the others: it replaces nothing, and nothing replaces it. `newest_seq` is the seq of the last feedback.
     """
 
     _entries: list[FeedbackEntry] = field(default_factory=list[FeedbackEntry])
@@ -75,7 +75,7 @@ class Reactions:
     newest_seq: int = 0
 
     def take(self, block: Block) -> None:
-        """Fold one more block in; one that is no feedback changes nothing."""
+        """Fold one more block; only feedback changes anything."""
         feedback = block.body
         if not isinstance(feedback, Feedback):
             return
@@ -91,7 +91,7 @@ class Reactions:
 
     @property
     def user_reactions(self) -> dict[int, FeedbackEntry]:
-        """The user's reactions in force, by turn."""
+        """Return the user's reactions in force, by turn."""
         newest = {turn: entries[-1] for turn, entries in sorted(self._users.items())}
         return {
             turn: entry for turn, entry in newest.items() if entry.feedback.reaction is not None
@@ -99,16 +99,16 @@ class Reactions:
 
     @property
     def machine_feedback(self) -> list[FeedbackEntry]:
-        """The feedback of machines, in order."""
+        """Return the feedback of machines, in order."""
         return [entry for entry in self._entries if entry.feedback.origin != "user"]
 
     def in_force_for(self, turn: int) -> list[FeedbackEntry]:
-        """What is in force of one turn, in order."""
+        """Return the feedback in force for one turn, in order."""
         entries = [*self._users.get(turn, ())[-1:], *self._machines.get(turn, ())]
         return sorted(filter(self._counts, entries), key=lambda entry: entry.block.seq)
 
     def in_force_after(self, seq: int) -> list[FeedbackEntry]:
-        """Return what is in force and was recorded after that place, by turn and in order."""
+        """Return the feedback in force that was recorded after that seq, by turn and in order."""
         entries = filter(self._counts, self._after(seq))
         return sorted(entries, key=lambda entry: (entry.block.turn, entry.block.seq))
 
@@ -122,21 +122,21 @@ class Reactions:
 
     @property
     def rate(self) -> float | None:
-        """The share of "ok" in the user's reactions in force; None when there are none."""
+        """Return the share of "ok" in the user's reactions in force, None if there are none."""
         return self.satisfaction.rate
 
     @property
     def satisfaction(self) -> Satisfaction:
-        """How the user's reactions in force are spread."""
+        """Return the counts of the user's reactions in force."""
         reactions = Counter(entry.feedback.reaction for entry in self.user_reactions.values())
         return Satisfaction(
             ok=reactions["ok"], not_ok=reactions["not_ok"], neutral=reactions["neutral"]
         )
 
     def new_lines_since(self, seq: int) -> list[str]:
-        """A line for each feedback in force that was recorded after that place, in order.
+        """Return a line for each change of feedback after that seq, in order.
 
-        That the user took a reaction back is told only where it was recorded up to that place.
+        A withdrawn reaction is reported only if the reaction was recorded up to that seq.
         """
         recent = self._after(seq)
         turns = {entry.block.turn for entry in recent if entry.feedback.origin == "user"}
@@ -146,7 +146,7 @@ class Reactions:
 
 
 def fold(blocks: Iterable[Block]) -> Reactions:
-    """What was thought of the turns, after these blocks."""
+    """Return the reactions after these blocks."""
     reactions = Reactions()
     for block in blocks:
         reactions.take(block)
@@ -154,7 +154,7 @@ def fold(blocks: Iterable[Block]) -> Reactions:
 
 
 def _news(entries: Sequence[FeedbackEntry], seq: int) -> Iterator[FeedbackEntry]:
-    """The newest of what one user said of one turn, unless as much was known at that place."""
+    """Yield the newest entry about one turn, unless the same was in force at that seq."""
     before = next((entry for entry in reversed(entries) if entry.block.seq <= seq), None)
     newest = entries[-1]
     if newest.block.seq > seq and _in_force(newest) != _in_force(before):

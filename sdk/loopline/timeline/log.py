@@ -1,4 +1,4 @@
-"""The seam between conversations and wherever they are kept."""
+"""The log of a conversation: the protocol that stores implement, and the checks that all of them share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_USER = "local"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationKey:
-    """Whose conversation it is, and its name among theirs."""
+    """The key of a conversation: its owner and its name among the owner's conversations."""
 
     name: str
     user: str = DEFAULT_USER
@@ -41,7 +41,7 @@ class ConversationKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSummary:
-    """A line of a list of conversations. `uid` is unique for ever; `head` is the last seq."""
+    """What a list of conversations shows of one. `uid` is unique for ever; `head` is the last seq."""
 
     conversation: ConversationKey
     uid: str
@@ -55,9 +55,8 @@ class ConversationSummary:
 class TimelineLog(Protocol):
     """An append-only log for each conversation. There is nothing to update and nothing to delete.
 
-    Promised: all the entries of an append are kept or none; places are dense, 1, 2, 3, … in commit
-    order, whoever writes; what was returned survives the death of the process (where the log is kept
-    beyond it). Not promised: that `ts` rises along with `seq`.
+    Promised: an append stores all its entries or none; seqs are 1, 2, 3, … in commit order, whoever writes; what was
+    returned survives the death of the process, if the log outlives it. Not promised: that `ts` rises with `seq`.
     """
 
     async def append(
@@ -69,18 +68,18 @@ class TimelineLog(Protocol):
         term: int | None = None,
         key: str = "",
     ) -> Sequence[Block]:
-        """Keep the entries, and return every block after `seen`, other producers' included.
+        """Append the entries, and return every block after `seen`, including those of other producers.
 
-        A conversation begins with its first append. Entries of `NEW_TURN` share one new turn. A `key`
-        that was used in the conversation before appends nothing again: its first outcome stands.
-        A cancellation that arrives meanwhile is raised once nothing more will be kept.
+        A conversation begins with its first append. Entries of `NEW_TURN` share one new turn. An append with a
+        `key` that was used in the conversation before stores nothing: the first outcome stands. A cancellation is
+        raised once nothing more will be stored.
 
         Raises:
-            UnsoundBody: a body could not be read again; nothing was kept.
-            LeaseLost: the term is no longer the newest, or there is none and an entry is not the user's.
-            StoreBusy: another process held the store for too long; nothing was kept.
-            StoreFull: there is no room; nothing was kept.
-            StoreError: something new would begin in a conversation that is full; nothing was kept.
+            UnsoundBody: a body would not be read back as it is; nothing was stored.
+            LeaseLost: the term is not the newest, or there is none and an entry is not the user's.
+            StoreBusy: another process held the store for too long; nothing was stored.
+            StoreFull: there is no room; nothing was stored.
+            StoreError: the conversation is full, and something new would begin; nothing was stored.
         """
         ...
 
@@ -95,29 +94,28 @@ class TimelineLog(Protocol):
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """The blocks whose seq is greater than `after`, in order; none for one that never began.
+        """Return the blocks whose seq is greater than `after`, in order; none if the conversation never began.
 
-        With `types` only those of these types and of types below them, with `turn` only those of that
-        turn; of those that are left the first `limit`, and of these the `last` so many; both are 0 or
-        more. Before them come the blocks at the places `also`, as far as they are not greater than
-        `after`, of whatever type and turn.
+        `types` selects these types and the types below them, `turn` one turn. Of the selected blocks the first
+        `limit` are returned, and of those the `last` ones; both are 0 or more. Before them come the blocks with the
+        seqs `also` that are not greater than `after`, of any type and turn.
         """
         ...
 
     def lease(
         self, conversation: ConversationKey, *, wait: bool = True
     ) -> AbstractAsyncContextManager[int]:
-        """The right to run the conversation, as a new term, until the context is left.
+        """Hold the right to run the conversation, as a new term, until the context is left.
 
-        Waits for its turn while another runner has it. A runner that died has it no longer.
+        It waits while another runner holds the lease. A runner that died no longer holds it.
 
         Raises:
-            ConflictError: `wait` is False and another runner has it.
+            ConflictError: `wait` is False and another runner holds the lease.
         """
         ...
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """What is known of the conversation; None when it never began."""
+        """Return the conversation's summary, None if it never began."""
         ...
 
     async def conversations(
@@ -130,61 +128,60 @@ class TimelineLog(Protocol):
         before: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
-        """The conversations of that user, project and tenant, or of all, the one active last first.
+        """Return the conversations of that user, project and tenant, or of all, the one active last first.
 
-        Child runs are not among them. They were active last `after` the one moment and `before` the other; of those that are left the
-        first `limit`, which is 0 or more. Those of the same millisecond are in any order.
+        Child runs are left out. `after` and `before` bound the last activity, `limit` (0 or more) the number.
+        Conversations of the same millisecond are in any order.
         """
         ...
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """The conversations that may hold a turn which nobody ends, the one active last first.
+        """Return the conversations that may hold an unfinished turn, the one active last first.
 
-        A runner has had each of them here: neither forks nor imports that nobody ran are among them, nor
-        child runs, which their parents carry on. Turns that run or wait for the user have not ended either.
+        Only conversations that a runner has had in this store are among them: no forks or imports that nobody ran,
+        and no child runs, which their parents resume. Turns that run or wait for the user count as unfinished.
         """
         ...
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Whether the lease of that term stands: no later one has begun, as far as can be known here.
+        """Return whether the lease of that term still holds, as far as can be known here.
 
-        It costs nothing while the lease cannot have ended. After a pause past its end the store is
-        asked, and what stands is put off at once.
+        It costs nothing while the lease cannot have ended. After a pause past its end the store is asked, and a
+        lease that still holds is renewed at once.
         """
         ...
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were kept elsewhere, each as it is, all or none.
+        """Begin a conversation with blocks that were stored elsewhere, each as it is, all or none.
 
-        The blocks are taken to be a whole conversation from its first place on, in order.
+        The blocks are expected to be a full conversation from seq 1 on, in order.
 
         Raises:
-            UnsoundBody: a body could not be read again.
-            ConflictError: a conversation of that name has begun already.
-            StoreError: it is longer than one may become here; nothing was kept.
+            UnsoundBody: a body would not be read back as it is.
+            ConflictError: a conversation of that name exists.
+            StoreError: the conversation is longer than this store allows; nothing was stored.
         """
         ...
 
     async def fork(self, conversation: ConversationKey, fork: ConversationKey, seq: int) -> None:
         """Begin another conversation of the same owner with the blocks up to `seq`.
 
-        What it costs does not depend on how many those are. Places, turns and numbers go on from
-        there, and what is appended to either later is not in the other. Keys and terms are its own. Where
-        the mark of an import comes after `seq`, the fork begins with the same mark.
+        The cost does not depend on how many those are. Seqs, turns and numbers continue from there, and later
+        appends to either do not show in the other. Keys and terms are the fork's own. If the mark of an import comes
+        after `seq`, the fork begins with the same mark.
 
         Raises:
-            ConflictError: the fork has begun already.
-            StoreError: there is no such place, or the owner is another.
+            ConflictError: the fork exists.
+            StoreError: there is no such seq, or the owner is another.
         """
         ...
 
     async def forget(self, conversation: ConversationKey, *, cascade: bool = False) -> None:
-        """Remove a conversation for good: the one removal there is.
+        """Remove a conversation and its child runs for good; there is no other removal.
 
-        Its name stays taken, and a runner that has it is refused from then on. The child runs that its
-        calls began go with it. With `cascade` every fork that shows some of any of these is forgotten
-        too, with its own children. Forgetting again, or what never began, changes
-        nothing.
+        Its name stays taken, and a runner that has it is refused from then on. With `cascade` every fork that
+        shows some of these is forgotten too, with its own children. Forgetting a conversation again, or one
+        that never began, changes nothing.
 
         Raises:
             ConflictError: forks still show some of it, and `cascade` is False.
@@ -192,19 +189,19 @@ class TimelineLog(Protocol):
         ...
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
-        """When the conversation was forgotten; None when it was not."""
+        """Return when the conversation was forgotten, None if it was not."""
         ...
 
     async def close(self) -> None:
-        """Let go of what is held; what was acknowledged stays."""
+        """Release what is held; acknowledged appends stay."""
         ...
 
 
 def check_not_forgotten(conversation: ConversationKey, forgotten: datetime | None) -> None:
-    """Check that a conversation may go on.
+    """Check that a conversation was not forgotten.
 
     Raises:
-        StoreError: it was forgotten.
+        StoreError: it was.
     """
     if forgotten is not None:
         raise StoreError(
@@ -220,7 +217,7 @@ def check_fork(
 
     Raises:
         ConflictError: its name is taken.
-        StoreError: there is no such place, or the owner is another.
+        StoreError: there is no such seq, or the owner is another.
     """
     if replace(fork, name=conversation.name) != conversation:
         raise StoreError(f"{fork.name!r} is to be another's: a fork stays with its owner")
@@ -232,10 +229,10 @@ def check_fork(
 
 
 def check_forget(conversation: ConversationKey, forks: Sequence[str]) -> None:
-    """Check that a conversation may be forgotten, of which these forks show some.
+    """Check that a conversation may be forgotten; `forks` are those that show some of it.
 
     Raises:
-        ConflictError: there are any.
+        ConflictError: there are such forks.
     """
     if forks:
         names = ", ".join(sorted(forks))
@@ -250,7 +247,7 @@ _BY_USERS = BodyUnion[InputBody | Feedback](InputBody | Feedback)
 
 
 def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> None:
-    """Check that an append is allowed: by its term, or because it is only what the user says.
+    """Check that an append has the newest term, or holds only what a user says.
 
     Raises:
         LeaseLost: it is not.
@@ -270,7 +267,7 @@ def check_append(entries: Sequence[Entry], *, term: int | None, newest: int) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSize:
-    """How long a conversation is: so many blocks, and bytes of their bodies."""
+    """The number of blocks of a conversation, and of the bytes of their bodies."""
 
     blocks: int = 0
     bytes: int = 0
@@ -278,10 +275,10 @@ class ConversationSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationLimits:
-    """How long a conversation may become: at most so many blocks, and bytes of their bodies.
+    """The limits of a conversation: blocks, and bytes of their bodies.
 
     Raises:
-        LooplineError: there would be no room for anything.
+        LooplineError: a limit is below 1.
     """
 
     blocks: int = 1_000_000
@@ -305,12 +302,12 @@ def check_room(
     size: ConversationSize,
     limits: ConversationLimits,
 ) -> None:
-    """Check that something new may begin in a conversation of that size.
+    """Check that a conversation of that size has room for something new.
 
-    What has begun is recorded to its end, so that nothing is lost.
+    A round that has started is recorded to its end, so that nothing is lost.
 
     Raises:
-        StoreError: an entry begins a turn or a round, or adds to one, and the conversation is full.
+        StoreError: an entry begins or adds to a turn or a round, and the conversation is full.
     """
     begins = any(_BEGINS.has(entry.body) for entry in entries)
     if begins and (size.blocks >= limits.blocks or size.bytes >= limits.bytes):
@@ -323,10 +320,10 @@ def check_room(
 def check_restored(
     conversation: ConversationKey, size: ConversationSize, limits: ConversationLimits
 ) -> None:
-    """Check that a conversation of that size may be brought in from elsewhere.
+    """Check that a conversation of that size may be imported.
 
     Raises:
-        StoreError: it is longer than one may become here.
+        StoreError: it is longer than this store allows.
     """
     if size.blocks > limits.blocks or size.bytes > limits.bytes:
         raise StoreError(
@@ -341,7 +338,7 @@ def warn_if_nearly_full(
     after: ConversationSize,
     limits: ConversationLimits,
 ) -> None:
-    """Log a warning when a conversation has come close to its limits by this step."""
+    """Log a warning if this append brings a conversation close to its limits."""
     if not _is_nearly_full(before, limits) and _is_nearly_full(after, limits):
         logger.warning(
             "conversation %r is nearly full: it has %s",
@@ -365,11 +362,11 @@ def _measured(size: ConversationSize, limits: ConversationLimits) -> str:
 
 
 TITLE_LENGTH = 80
-"""A conversation's title is what its user said first, up to so many characters."""
+"""Characters of a conversation's title, which is the beginning of its first prompt."""
 
 
 def title_of(entries: Sequence[Entry]) -> str:
-    """The title that the first entries of a conversation give it."""
+    """Return the title of a conversation that begins with these entries."""
     for entry in entries:
         if isinstance(entry.body, UserPrompt):
             words = " ".join(entry.body.text.split())
@@ -381,23 +378,23 @@ _CHILD = re.compile(r"(.+)~c[0-9.]+", re.DOTALL)
 
 
 def child_name(parent: str, call_id: str, n: int) -> str:
-    """What the n-th child of a call is called, counted from 1."""
+    """Return the name of the n-th child run of a call, from 1: such as `talk~c7`, then `talk~c7.2`."""
     return f"{parent}~{call_id}" if n == 1 else f"{parent}~{call_id}.{n}"
 
 
 def is_child_of(name: str, call_id: str) -> bool:
-    """Whether a call of that id can have begun a child run of that name."""
+    """Return whether a call of that id can have started a child run of that name."""
     first, _, number = name.rpartition(".")
     return name.endswith(f"~{call_id}") or (number.isdecimal() and first.endswith(f"~{call_id}"))
 
 
 def parent_name(name: str) -> str | None:
-    """The conversation whose call began this one; None when it is no child run."""
+    """Return the name of the conversation whose call started this one, None if it is not a child run."""
     match = _CHILD.fullmatch(name)
     return None if match is None else match[1]
 
 
 def child_depth(name: str) -> int:
-    """How many calls stand above: 0 for a conversation of a person's."""
+    """Return how deep a child run is nested, 0 for a user's conversation."""
     above = parent_name(name)
     return 0 if above is None else child_depth(above) + 1

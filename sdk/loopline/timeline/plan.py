@@ -1,4 +1,4 @@
-"""Plans: a lineage of whole snapshots, and what a round may do to them."""
+"""Plans: their snapshots and bodies, the fold of them, and the changes that a round may make."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ PlanStatus = Literal["open", "complete", "closed", "superseded"]
 Mode = Literal["new", "activate", "replace", "close"]
 
 OPEN_LIMIT = 64
-"""Open plans that the fold keeps, those changed last; an older one is found by its ref."""
+"""How many open plans the fold keeps, those changed last; an older one is found by its ref."""
 ENDED_LIMIT = 20
-"""Ended plans that the fold keeps, those that ended last."""
+"""How many closed plans the fold keeps, those closed last."""
 LINE_LIMIT = 120
-"""Characters of the steps of a plan that is told in one line."""
+"""Characters of the steps in the one line about a plan."""
 NAMED_LIMIT = 12
-"""Open plans that an error names."""
+"""How many open plans an error names."""
 LISTED = DocumentRef(name="conv:plans")
 """The ref that lists every plan of the conversation."""
 
@@ -44,7 +44,7 @@ _COUNT = re.compile(r"[^0-9\[]*[0-9]+[ \t]+\S")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSnapshot:
-    """A plan at one moment.
+    """The state of a plan at one moment.
 
     `step_status` maps a step's number, "1" for the first, to its status; an absent step is pending.
     """
@@ -67,7 +67,7 @@ class PlanSnapshot:
 
     @property
     def status(self) -> PlanStatus:
-        """Where the plan as a whole stands."""
+        """Return the status of the plan."""
         if self.closed_ts is not None:
             return "closed"
         if self.superseded_ts is not None:
@@ -77,16 +77,16 @@ class PlanSnapshot:
 
     @property
     def open(self) -> bool:
-        """Whether steps may still be acknowledged."""
+        """Return whether steps may still be acknowledged."""
         return self.status == "open"
 
     def at(self, number: int) -> StepStatus:
-        """The status of step `number`, counted from 1."""
+        """Return the status of step `number`, counted from 1."""
         return self.step_status.get(str(number), "pending")
 
     @property
     def is_new(self) -> bool:
-        """Whether this is the plan as it was begun, before any change."""
+        """Return whether this is the first snapshot of the plan."""
         is_first = (self.created_ts, self.origin_turn_id) == (self.last_ts, self.last_turn_id)
         return is_first and not self.step_status and self.open
 
@@ -97,13 +97,13 @@ class PlanSnapshot:
         return f"{MARKS[self.at(number)]} [{number}] {shown}"
 
     def lines(self) -> list[str]:
-        """The steps with their marks, as ANNOUNCE shows them."""
+        """Return the steps with their marks, as ANNOUNCE shows them."""
         return [self.line(number) for number in range(1, len(self.steps) + 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A plan as it now stands: a whole snapshot, the newest of its id wins."""
+    """A snapshot of a plan; the newest of its id is the plan's state."""
 
     snapshot: PlanSnapshot
     type: Literal["react.plan"] = "react.plan"
@@ -111,7 +111,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanAck:
-    """The notes of a round changed the statuses of these steps, keyed by the step's number."""
+    """The notes of a round changed these steps, from step number to new status."""
 
     plan_id: str
     changes: dict[str, StepStatus]
@@ -120,7 +120,7 @@ class PlanAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanHistory:
-    """Every plan but the current one as it stood when its blocks were summed up."""
+    """Every plan except the current one, as text, recorded when its blocks were summarized."""
 
     text: str
     type: Literal["react.plan.history"] = "react.plan.history"
@@ -128,7 +128,7 @@ class PlanHistory:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When and in which turn something happens to a plan."""
+    """The time and turn of a change to a plan."""
 
     ts: datetime
     turn_id: str
@@ -138,8 +138,8 @@ class Moment:
 class Plans:
     """The newest snapshots of the plans changed last, in the order of that change.
 
-    `latest` keeps the last `OPEN_LIMIT` open plans and the last `ENDED_LIMIT` ended ones, so that it does not
-    grow with the conversation; `begun` counts all plans there ever were.
+    `latest` keeps the last `OPEN_LIMIT` open plans and the last `ENDED_LIMIT` closed ones, so that it does not
+    grow with the conversation; `started` counts all plans.
     """
 
     latest: dict[str, PlanSnapshot] = field(default_factory=dict[str, PlanSnapshot])
@@ -147,7 +147,7 @@ class Plans:
     _ended_ids: dict[str, None] = field(default_factory=dict[str, None])
 
     def take(self, snapshot: PlanSnapshot) -> None:
-        """Fold one more snapshot in."""
+        """Fold one more snapshot."""
         plan_id = snapshot.plan_id
         if self.latest.pop(plan_id, None) is None and snapshot.is_new:
             self.started += 1
@@ -158,7 +158,7 @@ class Plans:
         self._forget()
 
     def _forget(self) -> None:
-        """Drop the open and the ended plan changed longest ago, where there are too many."""
+        """Drop the open and the closed plan changed longest ago, if there are too many."""
         if len(self._ended_ids) > ENDED_LIMIT:
             oldest = next(iter(self._ended_ids))
             del self._ended_ids[oldest], self.latest[oldest]
@@ -167,22 +167,22 @@ class Plans:
 
     @property
     def open_plans(self) -> list[PlanSnapshot]:
-        """The open plans, the one changed last at the end."""
+        """Return the open plans, the one changed last at the end."""
         return [plan for name, plan in self.latest.items() if name not in self._ended_ids]
 
     @property
     def closed_plans(self) -> list[PlanSnapshot]:
-        """The plans that ended, the one that ended last at the end."""
+        """Return the closed plans, the one closed last at the end."""
         return [self.latest[name] for name in self._ended_ids]
 
     @property
     def current(self) -> PlanSnapshot | None:
-        """The open plan that acknowledgements go to."""
+        """Return the open plan that acknowledgements go to, None if there is none."""
         return next((plan for plan in reversed(self.open_plans) if plan.current), None)
 
 
 def fold(snapshots: Iterable[PlanSnapshot]) -> Plans:
-    """The plans as they stand after these snapshots."""
+    """Return the plans after these snapshots."""
     plans = Plans()
     for snapshot in snapshots:
         plans.take(snapshot)
@@ -190,7 +190,7 @@ def fold(snapshots: Iterable[PlanSnapshot]) -> Plans:
 
 
 def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> list[PlanSnapshot]:
-    """Begin a plan, which becomes the current one.
+    """Start a plan and make it the current one.
 
     Raises:
         ToolError: there are no steps, or one of them is empty.
@@ -199,7 +199,7 @@ def new(plans: Plans, plan_id: str, steps: Sequence[str], moment: Moment) -> lis
 
 
 def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
-    """Make an open plan the current one again.
+    """Make an open plan the current one.
 
     Raises:
         ToolError: no open plan has that id.
@@ -214,7 +214,7 @@ def activate(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
 def replace_with(
     plans: Plans, plan_id: str, new_id: str, steps: Sequence[str], moment: Moment
 ) -> list[PlanSnapshot]:
-    """Retire a plan and begin another in its place.
+    """Supersede a plan by a new one.
 
     Raises:
         ToolError: no open plan has that id, or there are no steps.
@@ -234,7 +234,7 @@ def replace_with(
 
 
 def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
-    """End a plan without a replacement.
+    """Close a plan without a replacement.
 
     Raises:
         ToolError: no open plan has that id.
@@ -251,7 +251,7 @@ def close(plans: Plans, plan_id: str, moment: Moment) -> list[PlanSnapshot]:
 
 
 def read_marks(notes: str, steps: int) -> dict[int, StepStatus]:
-    """The steps that lines of the notes acknowledge; the last line about a step wins.
+    """Return the steps that the notes acknowledge; the last line about a step wins.
 
     A line acknowledges when it begins with one of `✓ ✗ … □`, or a common look-alike of them, and then
     `[n]`, `n.`, `n:`, `n)` or `n`, with n from 1 to `steps`. A list bullet may stand before the mark.
@@ -261,14 +261,14 @@ def read_marks(notes: str, steps: int) -> dict[int, StepStatus]:
 
 
 def read_mark(line: str, steps: int = 9_999) -> tuple[int, StepStatus] | None:
-    """Return the step that a line acknowledges, of so many, and its status; None if it does not."""
+    """Return the step that a line acknowledges and its status, None if it acknowledges none."""
     match = _ACK.match(line.strip())
     number = int(match[2] or match[3]) if match else 0
     return (number, _STATUSES[match[1]]) if match and 1 <= number <= steps else None
 
 
 def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot | None:
-    """The plan after what the notes acknowledge; None when that changes nothing."""
+    """Return the plan after the notes' acknowledgements, None if they change nothing."""
     marks = read_marks(notes, len(plan.steps))
     changed = {str(n): status for n, status in marks.items() if plan.at(n) != status}
     if not changed:
@@ -284,9 +284,9 @@ def acknowledge(plan: PlanSnapshot, notes: str, moment: Moment) -> PlanSnapshot 
 
 
 def split_marks(text: str, steps: int) -> tuple[str, str]:
-    """Split an answer into the lines that lead it and acknowledge one of so many steps, and the rest.
+    """Split an answer into leading lines that acknowledge steps, which are notes, and the remaining text.
 
-    Such lines are notes. A bare number before words counts something in an answer and is no mark there.
+    A bare number before words counts something in an answer and is not a mark there.
     """
     lines = text.splitlines(keepends=True)
     count = 0
@@ -297,7 +297,7 @@ def split_marks(text: str, steps: int) -> tuple[str, str]:
 
 
 def may_lead(line: str) -> bool:
-    """Whether the beginning of a line may become one that `split_marks` takes off."""
+    """Return whether this beginning of a line may still become one that `split_marks` takes off."""
     start = line.strip()
     return not start or start[0] in "".join(_STATUSES) or start[0] in "-*•"
 
@@ -307,11 +307,11 @@ def _leads(line: str, steps: int) -> bool:
 
 
 def history(plans: Plans, limit: int | None = None) -> str:
-    """Return every plan but the current one in at most `limit` tokens; empty when there is none.
+    """Return every plan except the current one in at most `limit` tokens, empty if there is none.
 
-    It stands for the blocks that recorded them. Open plans come first, then ended ones, each newest first and
-    with the ref of its newest snapshot. An ended plan is one line; an open one has its steps if there is
-    room for those of all. Plans that have no room are counted, with the ref that lists them.
+    Open plans come first, then closed ones, each newest first and with the ref of its newest snapshot. A closed plan
+    is one line; open plans show their steps if there is room for those of all. Plans without room are counted,
+    with the ref that lists them.
     """
     current = plans.current
     earlier = [plan for plan in reversed(plans.open_plans) if plan is not current]
@@ -325,7 +325,7 @@ def history(plans: Plans, limit: int | None = None) -> str:
 
 
 def plan_line(plan: PlanSnapshot) -> str:
-    """Return one line that says what the plan is, how it stands and which ref has all of it."""
+    """Return one line with the plan's id, status, steps and ref."""
     steps = " ".join(
         plan.line(number, LINE_LIMIT) for number in range(1, len(plan.steps) + 1)[:LINE_LIMIT]
     )

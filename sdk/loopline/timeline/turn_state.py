@@ -68,16 +68,14 @@ class Batch:
 class Turn:
     """The state of one turn, from the user's prompt to its exit.
 
-    `given` are the answers that calls of the last round gave for the turn, until one is its answer or is held.
-    `undecided` is a round that has begun and has no decision yet, `overflowed` that its request was found
-    too long. `waiting` are the calls that wait for the user, `answers` what the user gave them. `children`
-    are the runs that its calls began, by conversation. `steered` is the number of rounds that were over when a
-    round took a steer. `told` are the codes of the notices since the last decision, `notices` counts all.
-    `malformed` and `cut_off` count the replies in a row that could not be read, or were cut off.
-    `elapsed_seconds` is how long runners have been at it; `latest` is the last block of one. `estimated`
-    is what was used beside `usage` and not reported. `made` counts the calls of its decisions by tool, `failed`
-    those that failed by a digest of all that they say. One that is `inert` was imported before it had ended,
-    and nobody confirmed it: it is never carried on.
+    `open_round` is a round without a decision yet, and it `overflowed` if its request was too long. `pending` are the
+    calls that wait for the user, `answers` the user's answers, `tool_answers` the answers that calls of the last
+    round gave for the turn. `children` are the child runs by conversation. `notice_codes` are those since the last
+    decision. `call_counts` counts calls by tool, `failure_counts` failed calls by a digest of tool and arguments.
+    `steered_at_round` is the number of finished rounds when a round took a steer. `model_index` is the model's place
+    in the chain. `malformed` and `cut_off` count replies in a row that could not be read or were cut off.
+    `estimated` is usage beside `usage` that no provider reported. `elapsed_seconds` is the time that runners spent;
+    `latest_block` is the last block of one. An `inert` turn was imported unfinished and is never resumed.
     """
 
     number: int
