@@ -1,4 +1,4 @@
-"""Time and fresh names, as a port: what would make a run differ from its replay comes from here."""
+"""The clock: time, waiting and new ids, behind one protocol so that a run can be replayed."""
 
 from __future__ import annotations
 
@@ -11,66 +11,66 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where now, waiting and new ids come from."""
+    """The source of the time, of waiting and of new ids."""
 
     def now(self) -> datetime:
-        """The time in UTC, whole milliseconds. Order never comes from it."""
+        """Return the time in UTC, in whole milliseconds. Nothing is ordered by it."""
         ...
 
     def elapsed(self) -> float:
-        """Seconds since an arbitrary start; never falls."""
+        """Return the seconds since an arbitrary start; it never falls."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds."""
         ...
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Have `ring` called on the running event loop once so many seconds have passed."""
+        """Call `ring` on the running event loop after so many seconds."""
         ...
 
     def new_id(self) -> str:
-        """A name nobody had before: 32 hexadecimal digits."""
+        """Return a new unique id of 32 hexadecimal digits."""
         ...
 
 
 def elapsed_ms(clock: Clock, since: float) -> float:
-    """The milliseconds that have passed since the clock had that many seconds elapsed."""
+    """Return the milliseconds since `elapsed` was `since`."""
     return round((clock.elapsed() - since) * 1000, 3)
 
 
 class Alarm(Protocol):
-    """Something that will ring, unless it is cancelled before."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None:
-        """Never ring; after it has rung nothing happens."""
+        """Cancel the call; after it was made, do nothing."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now(self) -> datetime:
-        """The time in UTC, whole milliseconds."""
+        """Return the time in UTC, in whole milliseconds."""
         return milliseconds(datetime.now(UTC))
 
     def elapsed(self) -> float:
-        """Seconds on the monotonic clock."""
+        """Return the seconds of the monotonic clock."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds."""
         await asyncio.sleep(seconds)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Have `ring` called on the running event loop once so many seconds have passed."""
+        """Call `ring` on the running event loop after so many seconds."""
         return asyncio.get_running_loop().call_later(max(seconds, 0.0), ring)
 
     def new_id(self) -> str:
-        """16 random bytes."""
+        """Return 16 random bytes in hexadecimal."""
         return os.urandom(16).hex()
 
 
 def milliseconds(moment: datetime) -> datetime:
-    """The moment without what is finer than a millisecond."""
+    """Return the time cut to whole milliseconds."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -1,29 +1,29 @@
-"""Everything loopline raises on purpose.
+"""Every error that Loopline raises on purpose.
 
 * LooplineError
-  - RefError          the text is not a ref, or nothing answers to it
-  - ToolError         a tool refused; the model reads the message and may try again
-  - ModelError        the model could not be asked, or did not answer
-      - ModelUnavailable  it may answer later, or another one now: rate limits, overload, silence
-          - ModelRateLimited    too many requests; `retry_after` says for how long, where that is known
-          - ModelOverloaded     its server cannot take the request now
-          - ModelTimedOut       nothing came for too long
+  - RefError          the text is not a ref, or the ref names nothing
+  - ToolError         a tool refused a call; the model reads the message and may try again
+  - ModelError        the model could not be called, or gave no answer
+      - ModelUnavailable  it may answer later, or another model now: rate limits, overload, timeouts
+          - ModelRateLimited    too many requests; `retry_after` is the wait in seconds, if known
+          - ModelOverloaded     the server cannot take the request now
+          - ModelTimedOut       no data came for too long
           - ModelUnreachable    no connection could be made
           - ModelStreamBroken   the reply ended in the middle
       - ModelOverflow     the request is longer than the model's window
-      - ModelReplyTooLarge the reply holds more than is read of one
+      - ModelReplyTooLarge the reply is longer than the limit
       - ModelRequestError the request is wrong: the message names the part
       - ModelAccessError  the key is missing or refused: the message names its variable
-  - AttachmentError   a file cannot be attached: the message names it, its size and what is allowed
+  - AttachmentError   a file cannot be attached: the message names it, its size and the limit
   - CassetteError     a cassette cannot be used, or holds no reply to a request
   - KnowledgeError    a knowledge space could not be built or read
-  - BundleError       a bundle is wrong: its author should look at the file and line named
+  - BundleError       a bundle is wrong: the message names the file and line
   - PropertyError     a property or setting is unknown or has the wrong type
-  - StoreError        the store could not do what was asked
-      - StoreBusy     another process held the store for too long: try again
-      - StoreFull     the disk is full: free some room, nothing acknowledged is lost
-      - StoreVersion  the store was written by a newer loopline
-      - ConflictError another writer moved the conversation on first
+  - StoreError        the store refused or failed
+      - StoreBusy     another process locked the store for too long: try again
+      - StoreFull     the disk is full: free some space; nothing acknowledged is lost
+      - StoreVersion  the store was written by a newer version of Loopline
+      - ConflictError another writer came first, or the name is taken
       - LeaseLost     another runner has taken this conversation over
 """
 
@@ -31,23 +31,23 @@ from __future__ import annotations
 
 
 class LooplineError(Exception):
-    """The root: catch this to catch everything loopline raises on purpose."""
+    """The base of every error that Loopline raises on purpose."""
 
 
 class RefError(LooplineError):
-    """The text is not a ref, or nothing answers to it."""
+    """The text is not a ref, or the ref names nothing."""
 
 
 class ToolError(LooplineError):
-    """A tool refused; the message is written for the model."""
+    """A tool refused a call; the message is written for the model."""
 
 
 class ModelError(LooplineError):
-    """The model could not be asked, or did not answer."""
+    """The model could not be called, or gave no answer."""
 
 
 class ModelUnavailable(ModelError):
-    """The model may answer later; `retry_after` is in seconds, None where nobody said when."""
+    """The model may answer later; `retry_after` is in seconds, None if unknown."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class ModelUnavailable(ModelError):
 
 
 class ModelRateLimited(ModelUnavailable):
-    """Too many requests, or too many tokens of them."""
+    """Too many requests, or too many tokens in them."""
 
 
 class ModelOverloaded(ModelUnavailable):
@@ -63,7 +63,7 @@ class ModelOverloaded(ModelUnavailable):
 
 
 class ModelTimedOut(ModelUnavailable):
-    """Nothing came from the model for too long."""
+    """The model sent nothing for too long."""
 
 
 class ModelUnreachable(ModelUnavailable):
@@ -83,11 +83,11 @@ class ModelOverflow(ModelError):
 
 
 class ModelReplyTooLarge(ModelError):
-    """The reply holds more than is read of one; the message says how much, and where to allow more."""
+    """The reply is longer than the limit; the message names the limit and its setting."""
 
 
 class ModelRequestError(ModelError):
-    """The model's server finds the request wrong; the message names the part."""
+    """The model's server rejected the request; the message names the part."""
 
 
 class ModelAccessError(ModelError):
@@ -95,7 +95,7 @@ class ModelAccessError(ModelError):
 
 
 class AttachmentError(LooplineError):
-    """A file cannot be attached; the message names it, and says how large it may be. Nothing was recorded."""
+    """A file cannot be attached; the message names it and the limit. Nothing was recorded."""
 
 
 class CassetteError(LooplineError):
@@ -107,7 +107,7 @@ class KnowledgeError(LooplineError):
 
 
 class BundleError(LooplineError):
-    """A bundle is wrong; the message names the file and line its author should look at."""
+    """A bundle is wrong; the message names the file and line."""
 
 
 class PropertyError(LooplineError):
@@ -115,11 +115,11 @@ class PropertyError(LooplineError):
 
 
 class StoreError(LooplineError):
-    """The store could not do what was asked."""
+    """The store refused or failed."""
 
 
 class StoreBusy(StoreError):
-    """Another process held the store for too long; trying again is safe."""
+    """Another process locked the store for too long; trying again is safe."""
 
 
 class StoreFull(StoreError):
@@ -127,11 +127,11 @@ class StoreFull(StoreError):
 
 
 class StoreVersion(StoreError):
-    """The store was written by a newer loopline, which alone may write to it."""
+    """The store was written by a newer version of Loopline, and only that version may write to it."""
 
 
 class ConflictError(StoreError):
-    """Another writer moved the conversation on first."""
+    """Another writer came first, or the name is taken."""
 
 
 class LeaseLost(StoreError):

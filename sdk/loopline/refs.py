@@ -1,8 +1,7 @@
-"""Refs: how anything in a conversation is named, so that it can be read again.
+"""Refs: names for everything in a conversation, by which it can be read again.
 
-`parse` turns text into one of the classes below; `str` of any of them is the text again. A ref that
-names a number, version, digest or commit is *pinned*: it gives the same bytes for ever. Without one it
-*moves* wherever something newer may come.
+`parse` turns text into one of the classes below, and `str` turns it back. A ref with a number, version, digest or
+commit is *pinned*: it reads the same bytes for ever. Without one it *moves*: it names the newest.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _ESCAPED = re.compile(r"[%@#\[\]\s\x00-\x1f\x7f]")
 
 
 def encode(path: str, *, also: str = "") -> str:
-    """The path with `% @ # [ ]`, white space, controls and `also` percent-encoded as UTF-8."""
+    """Return the path with `% @ # [ ]`, white space, controls and `also` percent-encoded as UTF-8."""
 
     def escape(match: re.Match[str]) -> str:
         return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
@@ -49,7 +48,7 @@ def encode(path: str, *, also: str = "") -> str:
 
 
 def decode(text: str) -> str:
-    """What `encode` was given.
+    """Return the path that `encode` was given.
 
     Raises:
         RefError: an escape is no UTF-8.
@@ -62,7 +61,7 @@ def decode(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines `first` to `last` of a text: counted from 1, both included, ended by newlines."""
+    """Lines `first` to `last` of a text, counted from 1, both included; a newline ends a line."""
 
     first: int
     last: int
@@ -73,7 +72,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Characters:
-    """Characters `first` to `last` of a text: counted from 1, both included."""
+    """Characters `first` to `last` of a text, counted from 1, both included."""
 
     first: int
     last: int
@@ -109,7 +108,7 @@ class BlockRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactRef:
-    """What a workflow kept under a name in a turn; without `version` the newest."""
+    """An artifact that a workflow stored under a name in a turn; without `version` the newest."""
 
     turn_id: str
     name: str
@@ -133,7 +132,7 @@ class PlanRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRef:
-    """A tool call, or what came of it."""
+    """A tool call or its result."""
 
     turn_id: str
     call_id: str
@@ -164,7 +163,7 @@ class FileRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcesRef:
-    """Sources of the pool, as ranges of numbers, both ends included."""
+    """Sources of the pool, as ranges of numbers with both ends included."""
 
     ranges: tuple[tuple[int, int], ...]
     span: Span | None = None
@@ -176,7 +175,7 @@ class SourcesRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRef:
-    """A compaction summary made in a turn; without `n` the newest."""
+    """A summary that a compaction wrote in a turn; without `n` the newest."""
 
     turn_id: str
     n: int | None = None
@@ -189,7 +188,7 @@ class SummaryRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillRef:
-    """A skill's body; without `digest` as it is now."""
+    """The text of a skill; without `digest` as it is now."""
 
     namespace: str
     skill: str
@@ -216,7 +215,7 @@ class KnowledgeRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationRef:
-    """The same name in another conversation of the same user."""
+    """A ref in another conversation of the same user."""
 
     conversation: str
     ref: Ref
@@ -227,7 +226,7 @@ class ConversationRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostedRef:
-    """A hosted file. The name locates it; it never authorises."""
+    """A hosted file. The ref locates it and gives no right to read it."""
 
     tenant: str
     project: str
@@ -252,7 +251,7 @@ Document = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentRef:
-    """A whole document of the conversation, as it is now."""
+    """A document made of the full conversation, as it is now."""
 
     name: Document
     span: Span | None = None
@@ -300,7 +299,7 @@ _SUMMARY = re.compile(r"conv\.range\.summary(?:\.([1-9]\d{0,9}))?\Z")
 
 
 def parse(text: str) -> Ref:
-    """The ref that `text` names.
+    """Return the ref that the text is.
 
     Raises:
         RefError: it is not a ref; the message says which forms there are.
@@ -316,7 +315,7 @@ def parse(text: str) -> Ref:
 
 
 def with_span(ref: SpannedRef, span: Span | None) -> SpannedRef:
-    """The same name for another part of its text."""
+    """Return the ref with another span."""
     return replace(ref, span=span)
 
 

@@ -1,8 +1,8 @@
-"""The chain of digests: each block's is made of the block and of the digest before it.
+"""The chain of digests: the digest of a block covers the block and the digest before it.
 
-The digest of a block is the sha256 of three things in a row: the digest of the block before (32 zero bytes
-before the first), the sha256 of its body's stored JSON, and its place as text. So whoever knows the last
-digest of a conversation notices when any block before it was changed, removed, moved or put in.
+The digest of a block is the sha256 of three values in a row: the digest of the previous block (32 zero bytes
+before the first), the sha256 of its body's stored JSON, and its position as text. So anyone who knows the last
+digest of a conversation can tell whether a block before it was changed, removed, moved or inserted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from loopline.timeline.codec import encode
 from loopline.timeline.log import ConversationKey
 
 START: bytes = bytes(32)
-"""What stands before the first digest."""
+"""The digest before the first block."""
 FAULT_LIMIT = 100
-"""So many faults are told of a conversation; finding a block that was moved costs a look at all others."""
+"""How many faults of a conversation are reported; to find a moved block, all others are compared."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -28,26 +28,26 @@ FaultKind = Literal["changed", "removed", "moved", "inserted", "cut", "rewritten
 
 
 def milliseconds_of(moment: datetime) -> int:
-    """Milliseconds since 1970 in UTC."""
+    """Return the milliseconds since 1970 in UTC."""
     return (moment - _EPOCH) // _MILLISECOND
 
 
 def position_bytes(
     turn: int, round_number: int, n: int, ts: int, term: int, version: int, kind: bytes
 ) -> bytes:
-    """Return where a block stands, its seq apart, as the chain has it; `ts` is in milliseconds since 1970."""
+    """Return the position of a block without its seq, as the chain hashes it; `ts` is in milliseconds since 1970."""
     # Written out rather than rounded to integers: a damaged row may hold numbers of any type.
     return f"{turn} {round_number} {n} {ts} {term} {version} ".encode() + kind
 
 
 def digest_after(before: bytes, body: bytes, seq: int, position: bytes) -> bytes:
-    """Return the digest of a block behind the digest `before`; `body` is the sha256 of its stored JSON."""
+    """Return the digest of a block after the digest `before`; `body` is the sha256 of its stored JSON."""
     return sha256(before + body + f"{seq} ".encode() + position).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A block as the chain sees it: where it stands, the rest of its place, and the digests that it has."""
+    """A block as the chain sees it: its seq, the rest of its position, and its digests."""
 
     seq: int
     position: bytes
@@ -55,13 +55,13 @@ class Link:
     digest: bytes
 
     def after(self, before: bytes, seq: int) -> bytes:
-        """Return the digest that it has at a place behind that digest."""
+        """Return the digest that the block has at that seq after the digest `before`."""
         return digest_after(before, self.body, seq, self.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong at a place of a conversation, and what to know of it."""
+    """A fault at one seq of a conversation, and a text about it."""
 
     seq: int
     kind: FaultKind
@@ -70,7 +70,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The last place of a conversation and its digest: what to keep elsewhere."""
+    """The last seq of a conversation and its digest, to be kept outside the store."""
 
     seq: int = 0
     digest: bytes = START
@@ -78,7 +78,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What was found of a conversation: its head as it is, and its faults, if it has any."""
+    """The result of an audit: the conversation's present head, and its faults."""
 
     conversation: ConversationKey
     head: Head
@@ -87,13 +87,13 @@ class Audit:
 
 
 def audit(conversation: ConversationKey, links: Sequence[Link], head: Head | None) -> Audit:
-    """Return what is wrong with a conversation of these links, whose head was once that one."""
+    """Audit a conversation of these links; `head` is one that was kept earlier."""
     last = Head(seq=links[-1].seq, digest=links[-1].digest) if links else Head()
     return Audit(conversation=conversation, head=last, faults=tuple(find_faults(links, head)))
 
 
 def block_link(block: Block, digest: bytes = START) -> Link:
-    """Return a block as the chain sees it, with the digest that it is said to have."""
+    """Return a block as the chain sees it, with the digest stored for it."""
     kind, version, stored = encode(block.body)
     ts = milliseconds_of(block.ts)
     position = position_bytes(
@@ -112,9 +112,9 @@ def digests(blocks: Iterable[Block]) -> Iterator[bytes]:
 
 
 def find_faults(links: Sequence[Link], head: Head | None = None) -> list[Fault]:
-    """Return what is wrong with a conversation, in order: nothing where it is as it was written.
+    """Return the faults of a conversation in order, none if it is as it was written.
 
-    Blocks that were cut off at its end, and a chain that was written anew, show by a `head` alone.
+    Only a `head` reveals blocks that were cut off at the end, or a chain that was rewritten.
     """
     faults = _Search(links).faults()
     if not faults and head is not None:
@@ -133,7 +133,7 @@ def _head_faults(links: Sequence[Link], head: Head) -> list[Fault]:
 
 
 class _Search:
-    """A walk along the chain that names what is out of place and goes on behind it."""
+    """A walk along the chain that reports each fault and continues after it."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
@@ -163,7 +163,7 @@ class _Search:
         self._faults.append(Fault(seq=seq, kind=kind, text=text))
 
     def _miss(self) -> None:
-        """There is no block at the place, unless it stands elsewhere."""
+        """Report that the block at this position is missing or stands elsewhere."""
         moved = self._find()
         if moved is None:
             self._tell(self._position, "removed", f"block {self._position} is missing")
@@ -172,7 +172,7 @@ class _Search:
             self._move(moved)
 
     def _find(self) -> Link | None:
-        """The block that belongs at the place, wherever it stands."""
+        """Return the block that belongs at this position, wherever it stands."""
         if self._before is None:
             return None
         for link in self._links_left.values():
@@ -187,7 +187,7 @@ class _Search:
         self._pass(link)
 
     def _diagnose(self, link: Link) -> None:
-        """The block at the place is not the one that was written there."""
+        """Report why the block at this position is not the one that was written there."""
         match = self._find()
         after = self._links_left.get(link.seq + 1)
         if match is None:
@@ -200,7 +200,7 @@ class _Search:
             self._move(match)
 
     def _replaced(self, link: Link, after: Link | None) -> None:
-        """Nothing here is what was written at the place: it was changed, or removed and the rest moved up."""
+        """Report a block that is nowhere: it was changed, or removed and later ones moved up."""
         if after is not None and after.after(link.digest, self._position + 2) == after.digest:
             self._tell(
                 self._position, "removed", f"block {self._position} is missing, later ones moved up"

@@ -1,4 +1,4 @@
-"""Citation tokens `[[S:1]]`, `[[S:2,3]]`, `[[S:1-4]]`: found, bounded and resolved, never in code."""
+"""Citation tokens `[[S:1]]`, `[[S:2,3]]`, `[[S:1-4]]`: how they are found outside code, bounded and resolved."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 TOKEN_LIMIT = 256
-"""A token has at most so many characters; what is longer is text."""
+"""Characters of a token at most; a longer one is text."""
 SPAN_LIMIT = 4_096
-"""A code span has fewer tokens and runs of backticks in it than that; what is wider is none."""
+"""A code span holds fewer tokens and runs of backticks than this; a wider one is text."""
 SID_LIMIT = 10_000
-"""The tokens of a text name at most so many sids together; the token that would name more is text."""
+"""How many sids the tokens of a text name together; a token that would name more is text."""
 
 _NUMBER = r"[0-9]{1,6}"
 _ITEM = rf"{_NUMBER}(?:[ \t]*[-–][ \t]*{_NUMBER})?"
@@ -34,7 +34,7 @@ _INDENT = 3
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """One token: where it stands in the text, and the sids it names, in the order written."""
+    """One token: its start and end in the text, and the sids it names, in the order written."""
 
     start: int
     end: int
@@ -42,10 +42,10 @@ class Citation:
 
 
 def find(text: str, *, newest: int) -> list[Citation]:
-    """The citations of a text outside code; ranges are bounded by `newest`, the highest sid.
+    """Return the citations of a text outside code; ranges are bounded by `newest`, the highest sid.
 
-    Code is what CommonMark takes for it: fences of backticks or tildes, also inside list items, and
-    spans between runs of as many backticks within one paragraph. An indented block is no code here.
+    Code is as in CommonMark: fences of backticks or tildes, also inside list items, and spans between equal runs
+    of backticks within one paragraph. An indented block does not count as code here.
     """
     if "[[" not in text:
         return []
@@ -54,16 +54,16 @@ def find(text: str, *, newest: int) -> list[Citation]:
 
 
 def cited_sids(text: str, *, newest: int) -> tuple[int, ...]:
-    """The sids that a text cites, each once, in the order of their first mention."""
+    """Return the sids that a text cites, each once, in the order of first mention."""
     return tuple(
         dict.fromkeys(sid for citation in find(text, newest=newest) for sid in citation.sids)
     )
 
 
 class Marks:
-    """What people see of sids: `[1]`, `[2]`, … in the order of their first mention.
+    """The marks that people see for sids: `[1]`, `[2]`, … in the order of first mention.
 
-    `[?]` is a sid that is not known; `numbers` are those given so far.
+    `[?]` stands for an unknown sid; `numbers` maps the sids to their numbers so far.
     """
 
     def __init__(self, known: Container[int]) -> None:
@@ -71,7 +71,7 @@ class Marks:
         self.numbers: dict[int, int] = {}
 
     def __call__(self, sids: tuple[int, ...]) -> str:
-        """The marks of one token."""
+        """Return the marks of one token."""
         return " ".join(self._mark(sid) for sid in sids)
 
     def _mark(self, sid: int) -> str:
@@ -81,7 +81,7 @@ class Marks:
 
 
 def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> str:
-    """The text with each token replaced by `mark` of its sids."""
+    """Return the text with each token replaced by `mark` of its sids."""
     pieces, at = list[str](), 0
     for citation in find(text, newest=newest):
         pieces += [text[at : citation.start], mark(citation.sids)]
@@ -90,7 +90,7 @@ def resolve(text: str, mark: Callable[[tuple[int, ...]], str], *, newest: int) -
 
 
 def prose(text: str) -> str:
-    """The text with its fenced code blanked out, as long as before."""
+    """Return the text with its fenced code replaced by blanks of the same length."""
     scanner = _Scanner(0)
     scanner.feed(text)
     scanner.close()
@@ -102,12 +102,11 @@ def prose(text: str) -> str:
 
 
 class Resolver:
-    """Resolves the citations of a text that arrives in pieces.
+    """A resolver of citations in a text that arrives in pieces.
 
-    Whatever the pieces, what `feed` and `close` give out is together what `resolve` makes of the whole.
-    Held back is only a token that is not whole yet, at most `TOKEN_LIMIT` characters, and what follows a
-    token of which it is still open whether it stands in code: at the longest to the end of its paragraph,
-    and no more than `SPAN_LIMIT` tokens.
+    However the text is split, `feed` and `close` together return what `resolve` returns for the full text. Only two
+    things are held back: an incomplete token, at most `TOKEN_LIMIT` characters, and the text after a token that may
+    still turn out to be code, at most to the end of its paragraph and `SPAN_LIMIT` tokens.
     """
 
     def __init__(self, mark: Callable[[tuple[int, ...]], str], *, newest: int) -> None:
@@ -117,12 +116,12 @@ class Resolver:
         self._from = 0
 
     def feed(self, text: str) -> str:
-        """The next piece of the text; what can be shown now."""
+        """Take the next piece of the text, and return what can be shown now."""
         self._pending.append(text)
         return self._release(self._scanner.feed(text))
 
     def close(self) -> str:
-        """The text is over; what was held back."""
+        """End the text, and return what was held back."""
         return self._release(self._scanner.close())
 
     def _release(self, citations: Sequence[Citation]) -> str:
@@ -140,7 +139,7 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Backticks in a row. As an opener a run is one shorter when its first backtick is escaped."""
+    """Backticks in a row; a run with an escaped first backtick opens a span one shorter."""
 
     start: int
     length: int
@@ -149,7 +148,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """An open fence; `column` is where the content of the list item it stands in begins."""
+    """An open fence; `column` is the column of its list item's content."""
 
     start: int
     mark: str
@@ -158,10 +157,10 @@ class _Fence:
 
 
 class _Scanner:
-    """Reads a text in pieces, each character once, and tells its tokens from code.
+    """A scanner that reads a text in pieces, each character once, and tells tokens from code.
 
-    `_step` is what reads on, from a place in the piece; it gives the place it came to, None to wait for
-    more. Places kept from piece to piece are counted from the beginning of the text.
+    `_step` reads on from an index in the piece and returns the index it reached, None to wait for more. Indexes kept
+    from piece to piece count from the beginning of the text.
     """
 
     def __init__(self, newest: int) -> None:
@@ -189,12 +188,12 @@ class _Scanner:
 
     @property
     def settled(self) -> int:
-        """Up to where it is known what is a token."""
+        """Return the index up to which all tokens are decided."""
         undecided = self._tokens or self._info
         return undecided[0].start if undecided else self._read
 
     def feed(self, piece: str) -> list[Citation]:
-        """Read on; the tokens that are certain now."""
+        """Read on, and return the tokens that are certain now."""
         text, at = self._unread + piece, 0
         while at < len(text):
             after = self._step(text, at)
@@ -207,7 +206,7 @@ class _Scanner:
         return decided
 
     def close(self) -> list[Citation]:
-        """The text is over; the tokens that were uncertain until now."""
+        """End the text, and return the tokens that were uncertain until now."""
         self._over = True
         decided = self.feed("")
         if self._length:
@@ -424,7 +423,7 @@ class _Scanner:
             self._decided.append(token)
 
     def _bound(self, undecided: Sequence[_Run | Citation]) -> None:
-        """Take what is too wide for a code span for none, so that nothing waits for its end."""
+        """Treat a span that became too wide as text, so that nothing waits for its end."""
         if len(undecided) >= SPAN_LIMIT:
             self._confirm_no_fence()
             self._settle()

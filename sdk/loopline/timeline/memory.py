@@ -1,4 +1,4 @@
-"""Conversations kept in memory: the specification that every other log agrees with."""
+"""The log in memory: the specification that every other log agrees with."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class _StoredConversation:
     title: str
     blocks: list[Block] = field(default_factory=list[Block])
     sizes: list[int] = field(default_factory=list[int])
-    """How many bytes the body of each block has, as it would be stored."""
+    """The bytes of each block's body as it would be stored."""
     counts: Counter[tuple[int, str]] = field(default_factory=Counter[tuple[int, str]])
     keys: set[str] = field(default_factory=set[str])
     turns: int = 0
     shows: dict[ConversationKey, int] = field(default_factory=dict[ConversationKey, int])
-    """Of whom a fork shows blocks, up to which place."""
+    """Whose blocks a fork shows, and up to which seq."""
     bytes: int = 0
 
     @property
     def size(self) -> ConversationSize:
-        """How long the conversation is."""
+        """Return the size of the conversation."""
         return ConversationSize(blocks=len(self.blocks), bytes=self.bytes)
 
 
@@ -73,7 +73,7 @@ class MemoryLog:
         term: int | None = None,
         key: str = "",
     ) -> Sequence[Block]:
-        """Keep the entries, and return every block after `seen`."""
+        """Append the entries, and return every block after `seen`."""
         if not entries:
             return await self.read(conversation, after=seen)
         sizes = [_size(entry.body) for entry in entries]
@@ -127,7 +127,7 @@ class MemoryLog:
         last: int | None = None,
         also: Sequence[int] = (),
     ) -> Sequence[Block]:
-        """The blocks after `after`."""
+        """Return the blocks after `after`."""
         stored = self._conversations.get(conversation)
         all_blocks = stored.blocks if stored else []
         before = [
@@ -147,7 +147,7 @@ class MemoryLog:
     async def lease(
         self, conversation: ConversationKey, *, wait: bool = True
     ) -> AsyncGenerator[int, None]:
-        """The right to run the conversation."""
+        """Hold the right to run the conversation."""
         lock = self._running.setdefault(conversation, asyncio.Lock())
         if not wait and lock.locked():
             raise ConflictError(f"conversation {conversation.name!r} is being run already")
@@ -157,7 +157,7 @@ class MemoryLog:
             yield self._terms[conversation]
 
     async def find(self, conversation: ConversationKey) -> ConversationSummary | None:
-        """What is known of the conversation."""
+        """Return the conversation's summary."""
         stored = self._conversations.get(conversation)
         return None if stored is None else _summary(conversation, stored)
 
@@ -171,7 +171,7 @@ class MemoryLog:
         before: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[ConversationSummary]:
-        """The conversations, the one active last first."""
+        """Return the conversations, the one active last first."""
         summaries = [
             _summary(c, stored)
             for c, stored in self._conversations.items()
@@ -188,7 +188,7 @@ class MemoryLog:
         return summaries[:limit]
 
     async def unfinished(self) -> Sequence[ConversationSummary]:
-        """The conversations that may hold a turn which nobody ends."""
+        """Return the conversations that may hold an unfinished turn."""
         summaries = await self.conversations()
         return [
             summary
@@ -198,11 +198,11 @@ class MemoryLog:
         ]
 
     async def holds(self, conversation: ConversationKey, term: int) -> bool:
-        """Whether the lease of that term stands."""
+        """Return whether the lease of that term still holds."""
         return 0 < term == self._terms[conversation]
 
     async def restore(self, conversation: ConversationKey, blocks: Sequence[Block]) -> None:
-        """Begin a conversation with blocks that were kept elsewhere."""
+        """Begin a conversation with blocks that were stored elsewhere."""
         sizes = [_size(block.body) for block in blocks]
         check_not_forgotten(conversation, self._forgotten.get(conversation))
         if conversation in self._conversations:
@@ -267,7 +267,7 @@ class MemoryLog:
     def _doomed(
         self, conversation: ConversationKey
     ) -> tuple[list[ConversationKey], list[ConversationKey]]:
-        """What goes with the conversation, itself included; and those of them that are forks."""
+        """Return the conversations to remove, this one included, and those of them that are forks."""
         doomed, forks = [conversation], list[ConversationKey]()
         for origin in doomed:  # it grows on the way
             for key, stored in self._conversations.items():
@@ -278,18 +278,18 @@ class MemoryLog:
         return doomed, forks
 
     async def forgotten(self, conversation: ConversationKey) -> datetime | None:
-        """When the conversation was forgotten."""
+        """Return when the conversation was forgotten."""
         return self._forgotten.get(conversation)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 def _size(body: Body) -> int:
-    """How many bytes the body has as it is stored.
+    """Return the bytes of the body as it is stored.
 
     Raises:
-        UnsoundBody: it could not be read again.
+        UnsoundBody: it would not be read back as it is.
     """
     _, _, text = encode_checked(body)
     return len(text.encode())
@@ -298,7 +298,7 @@ def _size(body: Body) -> int:
 def _shown(
     conversation: ConversationKey, stored: _StoredConversation, seq: int
 ) -> dict[ConversationKey, int]:
-    """Of whom a fork shows blocks, up to which place; each begins where the one before ends."""
+    """Return whose blocks a fork shows and up to which seq; each begins where the previous one ends."""
     shown = dict[ConversationKey, int]()
     before = 0
     for owner, last in [*stored.shows.items(), (conversation, len(stored.blocks))]:
@@ -308,7 +308,7 @@ def _shown(
 
 
 def _last_ended(stored: _StoredConversation) -> int:
-    """The number of the turn that ended last, 0 when none has."""
+    """Return the number of the turn that ended last, 0 if none has."""
     turns = (block.turn for block in reversed(stored.blocks) if block.type == "react.exit")
     return next(turns, 0)
 

@@ -1,4 +1,4 @@
-"""Memory notes: lines of the notes that say what must not be forgotten when the rounds are."""
+"""Memory notes: lines of the model's notes that stay when the rounds around them are summarized."""
 
 from __future__ import annotations
 
@@ -24,29 +24,27 @@ _NOTE = re.compile(r"[ \t]*(?:[-*•][ \t]+)?\[([PDSAK])\][ \t]*(\S.*)")
 
 @dataclass(frozen=True, slots=True)
 class MemoryNote:
-    """One line to remember, and the block that said it first."""
+    """One memory note, and the ref of the block that had it first."""
 
     kind: Kind
     text: str
     ref: str
 
     def line(self) -> str:
-        """The note as it was written, `[D] SQLite it is`."""
-        return (
-            f"[{next(letter for letter, kind in LETTERS.items() if kind == self.kind)}] {self.text}"
-        )
+        """Return the note as it was written, such as `[D] SQLite it is`."""
+        return f"[{_LETTER_OF[self.kind]}] {self.text}"
 
 
 @dataclass(slots=True)
 class MemoryNotes:
-    """The notes of a conversation in the order in which they were first said, each once."""
+    """The memory notes of a conversation, each once, in the order of first mention."""
 
     _notes: dict[tuple[Kind, str], MemoryNote] = field(
         default_factory=dict[tuple[Kind, str], MemoryNote]
     )
 
     def take(self, block: Block) -> None:
-        """Fold one more block in; one without memory notes changes nothing."""
+        """Fold one more block; only notes change anything."""
         if isinstance(block.body, Notes):
             for kind, text in read(block.body.text):
                 name = (kind, " ".join(text.split()).casefold())
@@ -54,17 +52,17 @@ class MemoryNotes:
 
     @property
     def notes(self) -> list[MemoryNote]:
-        """All of them, in order."""
+        """Return all memory notes, in order."""
         return list(self._notes.values())
 
     @property
     def text(self) -> str:
-        """A line for each, as a summary carries them; empty when there are none."""
+        """Return a line for each, as in a summary; empty if there are none."""
         return "\n".join(note.line() for note in self.notes)
 
 
 def read(notes: str) -> list[tuple[Kind, str]]:
-    """The memory notes among these lines: `[P]`, `[D]`, `[S]`, `[A]` or `[K]`, and then a text.
+    """Return the memory notes among these lines: `[P]`, `[D]`, `[S]`, `[A]` or `[K]`, and then a text.
 
     The letters stand for preference, decision, structure, achievement and key artifact. A list bullet
     may stand before them.
@@ -74,7 +72,7 @@ def read(notes: str) -> list[tuple[Kind, str]]:
 
 
 def fold(blocks: Iterable[Block]) -> MemoryNotes:
-    """The memory notes of these blocks."""
+    """Return the memory notes of these blocks."""
     notes = MemoryNotes()
     for block in blocks:
         notes.take(block)

@@ -1,4 +1,4 @@
-"""The pen of a running turn: it appends with a term, and folds what comes back."""
+"""The recorder of a running turn: it appends blocks under the turn's lease, and folds what other producers append."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Listener = Callable[[Block], None]
 
 
 class Recorder:
-    """Writes one turn of one conversation.
+    """The writer of one turn of one conversation.
 
-    Every body is in the log before `record` returns, and whatever other producers wrote meanwhile has
-    been folded into `timeline` and heard by the listener, in the order of the log. `answers` counts the
-    answers that this run of the turn has come to; the log may hold more of a run that was cut off.
-    `on_steer` is called when the user steers the turn, `on_stop` when it is to end. `header` is what the next append says first, outside any round,
-    unless it is what the turn's newest header says; `foreword` goes with the first one. A turn is `adopted`
-    that whoever asked for it has not begun. `output` is the type that was asked for its answer.
+    When `record` returns, its bodies are in the log, and everything that other producers appended before has been
+    folded into `timeline` and passed to the listener, in the order of the log. `answers` counts the answers of this
+    run of the turn; the log may hold more from a run that was cut off. `on_steer` is called when the user steers the
+    turn, `on_stop` when it must end. `header` is appended first, unless it equals the turn's newest header;
+    `foreword` goes with the first one. A turn is `adopted` if its runner was not asked to run it. `output` is the
+    requested type of the answer.
     """
 
     def __init__(
@@ -64,70 +64,70 @@ class Recorder:
         self.resume_clock()
 
     def resume_clock(self) -> None:
-        """Have the turn's time pass from now on; it stands still while nobody runs the turn."""
+        """Count the turn's time from now on; it stands still while nobody runs the turn."""
         self._before = self.turn.elapsed_seconds
         self._since = self._clock.elapsed()
 
     @property
     def elapsed_seconds(self) -> float:
-        """How long the turn has run, in this process and in those before it."""
+        """Return how long the turn has run, in this process and in earlier ones."""
         return self._before + self._clock.elapsed() - self._since
 
     @property
     def elapsed_ms(self) -> float:
-        """The same in milliseconds, as blocks note it."""
+        """Return the same in milliseconds, as it is recorded."""
         return round(self.elapsed_seconds * 1000, 3)
 
     @property
     def history(self) -> History:
-        """What the timeline was not opened with."""
+        """Return the blocks before those that the timeline holds."""
         return History(self._log, self.conversation, self.timeline)
 
     @property
     def turn(self) -> Turn:
-        """The turn that is being written."""
+        """Return the state of the turn."""
         return self.timeline.turn(self.number)
 
     async def record(self, *bodies: Body) -> Sequence[Block]:
-        """Append the bodies to the current round of the turn, all or none, and return them as blocks.
+        """Append the bodies to the current round of the turn, all or none, and return their blocks.
 
-        A cancellation that arrives meanwhile is raised once the outcome is known.
+        A cancellation is raised once the outcome is known.
 
         Raises:
             LooplineError: the turn is over.
-            UnsoundBody: a body could not be read again; nothing is recorded.
+            UnsoundBody: a body would not be read back as it is; nothing was recorded.
             LeaseLost: another runner has taken the conversation over.
         """
         return await self.record_from(lambda _: bodies)
 
     async def record_from(self, make: Callable[[Timeline], Sequence[Body]]) -> Sequence[Block]:
-        """`record` what is made of the timeline as it is directly before, such as the next number."""
+        """Record the bodies that `make` returns for the timeline as it is directly before the append."""
         try:
             await self._order.acquire()
-        except asyncio.CancelledError:  # another append was first; this one is made all the same
+        except asyncio.CancelledError:  # another append is first; this one is still made
             await wait_until_done(asyncio.ensure_future(self.record_from(make)))
             raise
         try:
             recorded = await self._append(make)
         finally:
             self._order.release()
-        await asyncio.sleep(0)  # who hears of it may act upon it before the next step
+        await asyncio.sleep(0)  # a subscriber may act on it before the next step
         return recorded
 
     def notify_steer(self) -> None:
-        """The user has just steered the conversation in this process."""
+        """Tell the turn that the user has just steered it in this process."""
         if self.on_steer is not None:
             self.on_steer()
 
     async def newest_steer_after(self, seq: int) -> int:
-        """The seq of the newest steer after that place which nobody has folded yet; else that place."""
+        """Return the seq of the newest steer or stop after `seq` that is not folded yet, else `seq`."""
         after, types = max(self.timeline.seq, seq), ["user.steer", "user.stop"]
         blocks = await self._log.read(self.conversation, after=after, types=types)
         self._look_for_stop(blocks)
         return blocks[-1].seq if blocks else seq
 
     def _look_for_stop(self, blocks: Sequence[Block]) -> None:
-        """End the turn, if the user wants that."""
+        """Call `on_stop` if one of these blocks stops the turn."""
         stops = [
             block
             for block in blocks
@@ -137,19 +137,19 @@ class Recorder:
             self.on_stop()
 
     async def child_turn(self, name: str) -> Turn:
-        """Return the one turn of the child run of that name, as far as its log goes."""
+        """Return the state of the turn of that child run."""
         turn = Turn(1)
         for block in await self._log.read(replace(self.conversation, name=name)):
             turn.take(block)
         return turn
 
     async def catch_up(self) -> None:
-        """Fold what other producers have written."""
+        """Fold what other producers have appended."""
         async with self._order:
             await self._read_on()
 
     async def check_lease(self) -> None:
-        """Check that the conversation is this runner's still; directly before what cannot be undone.
+        """Check that this runner still holds the lease, directly before something that cannot be undone.
 
         Raises:
             LeaseLost: another runner has taken it over.
@@ -171,7 +171,7 @@ class Recorder:
             blocks = await self._log.append(
                 self.conversation, entries, seen=self.timeline.seq, term=self._term
             )
-        except asyncio.CancelledError:  # what was kept is known from the log alone
+        except asyncio.CancelledError:  # only the log knows what was stored
             await wait_until_done(asyncio.ensure_future(self._read_on()))
             raise
         self._take(blocks)

@@ -1,4 +1,4 @@
-"""Spending: what a conversation's requests to models used and cost, read off its blocks."""
+"""The usage and cost of a conversation's requests to models, read from its blocks."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from loopline.models import Usage, find_model_facts
 from loopline.timeline.blocks import Block, BodyUnion, Decision, RunChild, ToolsSelected
 from loopline.timeline.prompt_blocks import ModelSwitched, RangeSummary, SwitchCause
 
-SpendingBody = Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChild
-"""What says that a request to a model is over."""
-_SPENDING = BodyUnion[SpendingBody](SpendingBody)
+PricedBody = Decision | ModelSwitched | ToolsSelected | RangeSummary | RunChild
+"""The bodies that say what a request to a model used."""
+_PRICED = BodyUnion[PricedBody](PricedBody)
 
 CostPurpose = Literal["decision", "answer", "selection", "summary", "child"] | SwitchCause
-"""What was asked for. A "refusal" was one, an "unavailable" model gave none, and a "child" is a whole run."""
+"""The purpose of a request. A "refusal" or an "unavailable" model gave no answer; a "child" is a full run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCost:
-    """What one request used, by the block that says so.
+    """The usage and cost of one request, and the block that records it.
 
-    `cost` is in US dollars, None where nobody knows a price. It is `estimated` where none was recorded:
-    then it is by the price that is known now.
+    `cost` is in US dollars, None if the price is unknown. It is `estimated` from today's price if none was recorded.
     """
 
     block: Block
@@ -36,10 +35,10 @@ class RequestCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostSummary:
-    """Several requests together.
+    """The sum over several requests.
 
-    `cost` is what is known of it, in US dollars, None when nothing is. No price is known of so many as
-    `unknown` says; `estimated` counts those whose cost is.
+    `cost` is the sum of the known costs in US dollars, None if none is known. `unknown` counts the requests without
+    a known price, `estimated` those whose cost is an estimate.
     """
 
     requests: int
@@ -50,25 +49,25 @@ class CostSummary:
 
     @classmethod
     def of(cls, requests: Iterable[RequestCost]) -> CostSummary:
-        """Their sum."""
+        """Return the sum of these costs."""
         request_list = list(requests)
-        costs = [one.cost for one in request_list if one.cost is not None]
+        costs = [request.cost for request in request_list if request.cost is not None]
         return cls(
             requests=len(request_list),
-            usage=sum((one.usage for one in request_list), Usage()),
+            usage=sum((request.usage for request in request_list), Usage()),
             cost=sum(costs) if costs else None,
             unknown=len(request_list) - len(costs),
-            estimated=sum(one.estimated for one in request_list),
+            estimated=sum(request.estimated for request in request_list),
         )
 
 
 def request_cost(block: Block) -> RequestCost | None:
-    """What a block says of a request that was over with it; None where it says nothing of one.
+    """Return the cost of the request that this block ends, None if it ends none.
 
-    The run of a child counts once, where it has ended.
+    A child run counts once, in the block of its end.
     """
     body = block.body
-    if not _SPENDING.has(body):
+    if not _PRICED.has(body):
         return None
     match body:
         case Decision(model="") | RunChild(reason=""):

@@ -1,4 +1,4 @@
-"""The sources pool: everything an answer may cite, each under a number that it keeps."""
+"""The source pool: everything an answer may cite, each source under a fixed number."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SourceType = Literal["web", "file", "attachment", "manual"]
 class Source:
     """Something citable that a tool found.
 
-    `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with
-    both ends included. `text` is what was shown of it, which the log keeps, so that it reads the same
-    when the source is gone. `objective_relevance` is from 0 to 1, None when nothing measured it.
+    `url` is a web address or a pinned ref; `commit` is a full commit id, `lines` counts from 1 with both ends
+    included. `text` is what was shown of the source: the log stores it, so that it can still be read when the
+    source is gone. `objective_relevance` is from 0 to 1, None if nothing measured it.
     """
 
     url: str
@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceAdded:
-    """A source has joined the pool under its number `sid`, which it keeps."""
+    """A source was added to the pool under the number `sid`."""
 
     sid: int
     source: Source
@@ -54,10 +54,9 @@ class SourceAdded:
 
 @dataclass(slots=True)
 class SourcePool:
-    """The sources of a conversation by number, and the numbers by what they stand for.
+    """The sources of a conversation by number.
 
-    The first stands: what comes again under a number that is taken, or as a source that is there,
-    changes neither, whatever more it says.
+    The first one stays: adding a source again, or another one under a number that is taken, changes nothing.
     """
 
     sources: dict[int, Source] = field(default_factory=dict[int, Source])
@@ -65,23 +64,23 @@ class SourcePool:
     _newest: int = 0
 
     def take(self, added: SourceAdded) -> None:
-        """Fold one more source in."""
+        """Fold one more source."""
         self.sources.setdefault(added.sid, added.source)
         self._sids.setdefault(_name(added.source), added.sid)
         self._newest = max(self._newest, added.sid)
 
     @property
     def newest(self) -> int:
-        """The highest number given so far, 0 when there is none."""
+        """Return the highest number so far, 0 if there is none."""
         return self._newest
 
     def find(self, url: str) -> Source | None:
-        """The source of that address; None when the pool has none."""
+        """Return the source of that address, None if the pool has none."""
         sid = self._sids.get(("url", identity(url)))
         return None if sid is None else self.sources[sid]
 
     def assign_numbers(self, sources: Sequence[Source]) -> tuple[list[int], list[SourceAdded]]:
-        """The number of each source, and the bodies that add those which are new."""
+        """Return the number of each source, and the bodies that add the new ones."""
         sids, added, new = list[int](), list[SourceAdded](), dict[tuple[str, ...], int]()
         for source in sources:
             name = _name(source)
@@ -95,11 +94,11 @@ class SourcePool:
 
 
 def identity(url: str) -> str:
-    """What makes two addresses the same source; any text has one.
+    """Return the normal form of an address; addresses with the same one are the same source.
 
-    Of a web address: scheme and host in lower case, the host in its ASCII form without a last dot, no
-    user, no default port, no fragment, no tracking parameters, no trailing slash, `.` and `..` walked,
-    escapes as RFC 3986 (6.2.2) has them. Anything else, such as a pinned ref, is itself.
+    A web address is normalized: scheme and host in lower case, the host in ASCII without a final dot, no user,
+    default port, fragment, tracking parameters or trailing slash, `.` and `..` resolved, escapes as in RFC 3986
+    (6.2.2). Any other text, such as a pinned ref, stays as it is.
     """
     web = _WEB.fullmatch(url.strip())
     authority = _AUTHORITY.fullmatch(web[2]) if web else None
@@ -113,7 +112,7 @@ def identity(url: str) -> str:
 
 
 def _name(source: Source) -> tuple[str, ...]:
-    """By address; without one by path, commit and lines; without these by title and text."""
+    """Return the key of a source: its address, else its path, commit and lines, else its title and text."""
     if source.url.strip():
         return ("url", identity(source.url))
     if source.path:
@@ -122,7 +121,7 @@ def _name(source: Source) -> tuple[str, ...]:
 
 
 def _host(written: str) -> str:
-    """The host in ASCII; empty when no host can be written like that."""
+    """Return the host in ASCII, empty if it cannot be a host."""
     if written.startswith("["):
         return written.lower()
     read = unicodedata.normalize("NFKC", unquote(written, errors="surrogateescape")).lower()
@@ -153,7 +152,7 @@ def _tracks(name: str) -> bool:
 
 
 def _escaped(text: str) -> str:
-    """The text in printable ASCII, its escapes in upper case and only where they are needed."""
+    """Return the text in printable ASCII, with upper-case escapes where they are needed."""
     ascii_only = _UNPRINTED.sub(lambda match: _percent(match[0]), text)
     return _ESCAPE.sub(_unescaped, ascii_only)
 
@@ -168,7 +167,7 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 
 def _walked(path: str) -> str:
-    """The path without `.` and `..`, as RFC 3986 (5.2.4) removes them."""
+    """Return the path without `.` and `..`, removed as in RFC 3986 (5.2.4)."""
     if "/." not in path:
         return path
     segments = list[str]()

@@ -1,4 +1,4 @@
-"""How the cited sentences of an answer overlap the texts of the sources they cite."""
+"""Verification: how the cited sentences of an answer overlap the texts of their sources."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ _COMMON = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """How much of a sentence stands in a text.
+    """How much of a sentence is in a text.
 
-    `share` is the share of its content words that the text has, `run` the length in words of the
-    longest stretch of it that the text has word for word, `missing_numbers` are the numbers that the
-    text does not have.
+    `share` is the share of its content words that are in the text, `run` the number of words of its longest
+    passage that is in the text word for word, `missing_numbers` are its numbers that are not in the text.
     """
 
     share: float
@@ -52,7 +51,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CitedSentence:
-    """A sentence, the sources it cites that there are, and its overlap with each and with all of them."""
+    """A sentence, the existing sources it cites, and its overlap with each and with all of them."""
 
     text: str
     sids: tuple[int, ...]
@@ -62,7 +61,7 @@ class CitedSentence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What an answer says by its sources, what it says without any that there is, and unknown numbers."""
+    """The cited sentences of an answer, the uncited ones, and the numbers that name no source."""
 
     cited: tuple[CitedSentence, ...]
     uncited: tuple[str, ...]
@@ -70,7 +69,7 @@ class Verification:
 
     @property
     def counts(self) -> dict[Support, int]:
-        """How many of the cited sentences have each kind of support."""
+        """Return how many of the cited sentences have each kind of support."""
         counts: dict[Support, int] = {
             "supported": 0,
             "weak": 0,
@@ -83,15 +82,14 @@ class Verification:
 
 
 def verify(answer: str, sources: Mapping[int, Source]) -> Verification:
-    """Compare each cited sentence with the kept texts of its sources.
+    """Compare each cited sentence with the stored texts of its sources.
 
     Content words are those of three letters or more, or with a digit, that are not among the most
     common English ones; they are compared in lower case, without a possessive or plural `s`.
-    `supported` is a sentence of whose content words 60 % are found, or eight words in a row, and none
-    of whose numbers is missing; `weak` one with 30 % or five words in a row; `no text kept` one whose
-    sources have no text, and any other is `unsupported`. A sentence without content words has a share
-    of 0. Words are all that is compared: a sentence that says the opposite in the words of its source
-    is `supported`, and one in a script without spaces is one word.
+    A sentence is `supported` if 60 % of its content words or eight words in a row are found and none of its numbers
+    is missing, `weak` with 30 % or five words in a row, `no text kept` if its sources have no text, else
+    `unsupported`. A sentence without content words has a share of 0. Only words are compared: a sentence that says
+    the opposite in the words of its source is `supported`, and one in a script without spaces is one word.
     """
     newest = max(sources, default=0)
     sentences = [*_sentences(answer, newest)]
@@ -127,9 +125,9 @@ class _Text:
 
 
 def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
-    """The sentences of the answer without its tokens, and the sids of the tokens of each.
+    """Yield the sentences of the answer without tokens, each with the sids of its tokens.
 
-    A token after the end of a sentence and on the same line still belongs to it.
+    A token after the end of a sentence, on the same line, belongs to that sentence.
     """
     prose, tokens = citations.prose(answer), citations.find(answer, newest=newest)
     bare = _without(prose, tokens)
@@ -146,7 +144,7 @@ def _sentences(answer: str, newest: int) -> Iterator[_Sentence]:
 
 
 def _without(prose: str, tokens: Sequence[Citation]) -> str:
-    """The text with blanks for its tokens, so that places stay what they are."""
+    """Return the text with blanks in place of its tokens, so that indexes stay the same."""
     pieces, at = list[str](), 0
     for token in tokens:
         pieces += [prose[at : token.start], " " * (token.end - token.start)]
@@ -161,13 +159,13 @@ def _spans(bare: str) -> list[tuple[int, int]]:
 
 
 def _counts(bare: str, dot: int) -> bool:
-    """Whether the dot ends the number of a list item, not a sentence."""
+    """Return whether the dot ends the number of a list item, not a sentence."""
     _, line, before = ("\n" + bare[:dot] if dot < 12 else bare[dot - 12 : dot]).rpartition("\n")
     return line == "\n" and before.strip().isdecimal()
 
 
 def _owner(token: Citation, spans: Sequence[tuple[int, int]], bare: str) -> int:
-    """The sentence in whose span the token is; at its beginning and on its line, the one before."""
+    """Return the index of the token's sentence; a token at the beginning of a line's sentence belongs to the previous one."""
     index = bisect_right(spans, (token.start, len(bare))) - 1
     if index < 0:
         return 0
@@ -226,7 +224,7 @@ def _words(text: str) -> Iterator[str]:
 
 
 def _numbers(text: str) -> Iterator[str]:
-    """The numbers of a text, without the commas between their digits."""
+    """Yield the numbers of a text without the commas between their digits."""
     for match in _NUMBER.finditer(text):
         yield match[0].replace(",", "")
 
