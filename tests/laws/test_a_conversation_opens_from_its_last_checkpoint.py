@@ -97,7 +97,7 @@ def test_every_ref_reads_the_same_whether_the_whole_was_read_or_what_a_checkpoin
 
 async def part(log: TimelineLog) -> ConversationView:
     timeline = await open_timeline(log, HERE)
-    return ConversationView(timeline, past=History(log, HERE, timeline))
+    return ConversationView(timeline, history=History(log, HERE, timeline))
 
 
 async def read(here: ConversationView, refs: Sequence[str]) -> list[tuple[str, str, str, str]]:

@@ -462,7 +462,7 @@ class Turns:
                     models=models,
                     model=child.model if child else None,
                     conversation=ConversationView(
-                        recorder.timeline, lease.summary, past=recorder.history
+                        recorder.timeline, lease.summary, history=recorder.history
                     ),
                     lookup=conversation_lookup(self._log, lease.conversation),
                     spawn=partial(self.run_child, lease.conversation, models),

@@ -1,4 +1,4 @@
-"""One way in for every ref."""
+"""Reading by ref, and a conversation as a document that can be exported, imported and audited."""
 
 from loopline.reader.chain_heads import HeadsError, audit_document, heads_text, read_heads
 from loopline.reader.conversation_documents import (
@@ -6,12 +6,8 @@ from loopline.reader.conversation_documents import (
     source_row,
     timeline_document,
 )
-from loopline.reader.document_import import (
-    DocumentError,
-    import_actions,
-    import_mark,
-    read_document,
-)
+from loopline.reader.document_checks import DocumentError
+from loopline.reader.document_import import import_actions, import_mark, read_document
 from loopline.reader.items import Item, Reading, Status, passage_source, text_of
 from loopline.reader.reader import (
     ConversationLookup,

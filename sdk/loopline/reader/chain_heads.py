@@ -1,4 +1,4 @@
-"""Heads of conversations as a file to be kept elsewhere, signed with a key or not."""
+"""Heads of conversations in a signed file, and the audit of exported documents against them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from hashlib import sha256
 
 from loopline.errors import LooplineError
 from loopline.models import Json, JsonObject, dumps
-from loopline.reader.document_import import DocumentError, block_at, rows_of
+from loopline.reader.document_checks import DocumentError
+from loopline.reader.document_import import block_at, rows_of
 from loopline.timeline import ConversationKey
 from loopline.timeline.chain import START, Audit, Fault, Head, Link, audit, block_link
 
 VERSION = 1
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class HeadsError(LooplineError):
@@ -25,28 +27,30 @@ class HeadsError(LooplineError):
 def heads_text(heads: Mapping[ConversationKey, Head], key: bytes = b"") -> str:
     """Return the heads as JSON; with a key it has an HMAC-SHA256 of them."""
     rows: list[Json] = [_row(conversation, head) for conversation, head in heads.items()]
-    signed: JsonObject = {"hmac_sha256": _signature(rows, key)} if key else {}
-    return json.dumps({"version": VERSION, "heads": rows, **signed}, ensure_ascii=False, indent=1)
+    signature: JsonObject = {"hmac_sha256": _signature(rows, key)} if key else {}
+    content = {"version": VERSION, "heads": rows, **signature}
+    return json.dumps(content, ensure_ascii=False, indent=1)
 
 
 def read_heads(text: str, key: bytes = b"") -> dict[ConversationKey, Head]:
-    """Return the heads that the text holds.
+    """Return the heads of a text.
 
     Raises:
-        HeadsError: it is no such text, or it was not signed with the key.
+        HeadsError: the text has no heads, or was not signed with the key.
     """
     try:
-        written: Json = json.loads(text)
+        content: Json = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise HeadsError(f"the heads are no JSON: {error}") from error
-    match written:
-        case {"version": 1, "heads": [*rows], **rest}:
+    match content:
+        case {"version": 1, "heads": [*rows], **optional}:
             pass
         case _:
             raise HeadsError("the heads are not those of loopline audit --save, version 1")
-    if key and not hmac.compare_digest(str(rest.get("hmac_sha256")), _signature(rows, key)):
+    signature = str(optional.get("hmac_sha256"))
+    if key and not hmac.compare_digest(signature, _signature(rows, key)):
         raise HeadsError("the heads were not signed with this key, or changed since they were")
-    return dict(map(_read, rows))
+    return dict(map(_head, rows))
 
 
 def _signature(rows: list[Json], key: bytes) -> str:
@@ -64,7 +68,7 @@ def _row(conversation: ConversationKey, head: Head) -> JsonObject:
     }
 
 
-def _read(row: Json) -> tuple[ConversationKey, Head]:
+def _head(row: Json) -> tuple[ConversationKey, Head]:
     match row:
         case {
             "conversation": str(name),
@@ -72,62 +76,59 @@ def _read(row: Json) -> tuple[ConversationKey, Head]:
             "project": str(project),
             "tenant": str(tenant),
             "seq": int(seq),
-            "digest": str(digest),
+            "digest": str(written),
         }:
             pass
         case _:
             raise HeadsError("a head lacks a field, or has one of the wrong type")
     try:
-        known = bytes.fromhex(digest)
+        digest = bytes.fromhex(written)
     except ValueError:
-        known = b""
-    if len(known) != len(START) or seq < 1:
-        raise HeadsError(f"the head of {name!r} is none: its digest has 64 hexadecimal digits")
-    conversation = ConversationKey(name=name, user=user, project=project, tenant=tenant)
-    return conversation, Head(seq=seq, digest=known)
-
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+        digest = b""
+    if len(digest) != len(START) or seq < 1:
+        raise HeadsError(f"the head of {name!r} is not valid: a digest has 64 hexadecimal digits")
+    key = ConversationKey(name=name, user=user, project=project, tenant=tenant)
+    return key, Head(seq=seq, digest=digest)
 
 
 def audit_document(
-    document: JsonObject, heads: Mapping[ConversationKey, Head], whose: ConversationKey
+    document: JsonObject, heads: Mapping[ConversationKey, Head], key: ConversationKey
 ) -> Audit:
-    """Return what is wrong with a document, as `whose` its head is among the heads.
+    """Return what is wrong with a document, compared with the head of its conversation.
 
     Raises:
-        DocumentError: it is none, or has no digests.
+        DocumentError: it is not a document, or has no digests.
     """
     rows = rows_of(document)
-    links = [_link(row, place) for place, row in enumerate(rows, start=1)]
+    links = [_link(row, seq) for seq, row in enumerate(rows, start=1)]
     if not any(link.digest for link in links):
         raise DocumentError("there are no digests in it: it was exported by an older loopline")
-    result = audit(whose, links, heads.get(whose))
-    return result if result.faults else replace(result, faults=_named_wrongly(rows))
+    result = audit(key, links, heads.get(key))
+    return result if result.faults else replace(result, faults=_wrong_seqs(rows))
 
 
-def _link(row: Json, place: int) -> Link:
-    """A row as a link at its place; one that is no block has nothing that a digest would fit."""
+def _link(row: Json, seq: int) -> Link:
+    """Return a row as the link with this seq; a row that is not a block matches no digest."""
     match row:
-        case {"seq": int(seq), "digest": str(written)} if _DIGEST.fullmatch(written):
+        case {"seq": int(written_seq), "digest": str(written)} if _DIGEST.fullmatch(written):
             digest = bytes.fromhex(written)
         case _:
-            seq, digest = 0, b""
+            written_seq, digest = 0, b""
     try:
-        link = block_link(block_at(row, seq)[0], digest)
+        link = block_link(block_at(row, written_seq)[0], digest)
     except DocumentError:
-        return Link(seq=place, position=b"", body=b"", digest=digest)
-    return replace(link, seq=place)
+        return Link(seq=seq, position=b"", body=b"", digest=digest)
+    return replace(link, seq=seq)
 
 
-def _named_wrongly(rows: Sequence[Json]) -> tuple[Fault, ...]:
-    """The rows whose `seq` is not their place, although the rest of them is as it was."""
-    found = list[Fault]()
-    for place, row in enumerate(rows, start=1):
+def _wrong_seqs(rows: Sequence[Json]) -> tuple[Fault, ...]:
+    """Return the rows with a wrong `seq` whose other fields are unchanged."""
+    faults = list[Fault]()
+    for expected, row in enumerate(rows, start=1):
         match row:
-            case {"seq": int(seq)} if seq != place:
-                text = f"block {place} says that it is block {seq}"
-                found.append(Fault(seq=place, kind="changed", text=text))
+            case {"seq": int(seq)} if seq != expected:
+                text = f"block {expected} says that it is block {seq}"
+                faults.append(Fault(seq=expected, kind="changed", text=text))
             case _:
                 pass
-    return tuple(found)
+    return tuple(faults)

@@ -1,4 +1,4 @@
-"""The conversation as documents: `artifact:conv.timeline.v1` and `artifact:conv:sources_pool`."""
+"""A conversation as documents: its timeline, its sources, and its plans, notes and feedback as lists."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ VERSION = 1
 
 
 def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
-    """Every block in order, and what the conversation is called; child runs are only named."""
+    """Return every block in order, with the name of the conversation; child runs are only named."""
     blocks: list[Json] = [
         {**block_document(block), "digest": digest.hex()}
         for block, digest in zip(timeline, digests(timeline), strict=True)
     ]
-    elsewhere: list[Json] = [*children(timeline)]
+    turns = timeline.turns.values()
+    children: list[Json] = list(dict.fromkeys(name for turn in turns for name in turn.children))
     first, last = (timeline.blocks[0], timeline.blocks[-1]) if timeline.blocks else (None, None)
     return {
         "version": VERSION,
@@ -42,20 +43,15 @@ def timeline_document(timeline: Timeline, summary: ConversationSummary | None) -
         "conversation_started_at": iso_time(first.ts) if first else "",
         "last_activity_at": iso_time(last.ts) if last else "",
         "turn_ids": [f"turn_{number}" for number in timeline.turns],
-        **({"children_not_included": elsewhere} if elsewhere else {}),
+        **({"children_not_included": children} if children else {}),
         "blocks": blocks,
     }
-
-
-def children(timeline: Timeline) -> list[str]:
-    """The conversations of the child runs that the blocks name, each a document of its own."""
-    return list(dict.fromkeys(name for turn in timeline.turns.values() for name in turn.children))
 
 
 def page_document(
     blocks: Sequence[Block], summary: ConversationSummary, next_after: int | None
 ) -> JsonObject:
-    """Some blocks of a conversation, and after which place there are more; None when there are none."""
+    """Return some blocks of a conversation, and the seq after which there are more, or None."""
     page: list[Json] = [block_document(block) for block in blocks]
     return {
         "version": VERSION,
@@ -70,7 +66,7 @@ def page_document(
 
 
 def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> JsonObject:
-    """Every source by number."""
+    """Return every source by number."""
     rows: list[Json] = [source_row(sid, timeline) for sid in timeline.pool.sources]
     return {
         "conversation_id": summary.conversation.name if summary else "",
@@ -79,12 +75,12 @@ def pool_document(timeline: Timeline, summary: ConversationSummary | None) -> Js
 
 
 def source_row(sid: int, timeline: Timeline) -> JsonObject:
-    """The source of that number with the fields of the pool, and its text where one is kept.
+    """Return the source of that number with the fields of the pool, and its text if the log keeps one.
 
     Base64 of more than 4,000 characters is left out of the text.
 
     Raises:
-        KeyError: there is none.
+        KeyError: there is no such source.
     """
     source = timeline.pool.sources[sid]
     kept = timeline.kept_texts.get(source.url)
@@ -107,16 +103,14 @@ def plan_list(blocks: Iterable[Block]) -> str:
 
 
 def note_list(blocks: Iterable[Block]) -> str:
-    """Return a line for each memory note of these blocks, with the ref of the block that said it first."""
+    """Return a line for each memory note of these blocks, with the ref of its first block."""
     notes = memory_notes.fold(blocks).notes
     return "\n".join(f"{note.ref} {note.line()}" for note in notes) or "no memory notes"
 
 
 def feedback_list(blocks: Iterable[Block]) -> str:
-    """Return a line for each feedback of these blocks that counts, with the ref of its block."""
+    """Return a line for each valid feedback of these blocks, with the ref of its block."""
     reactions = feedback.fold(blocks)
-    given = sorted(
-        [*reactions.user_reactions.values(), *reactions.machine_feedback],
-        key=lambda one: one.block.seq,
-    )
-    return "\n".join(f"{one.block.ref} {one.line()}" for one in given) or "no feedback"
+    current = [*reactions.user_reactions.values(), *reactions.machine_feedback]
+    current.sort(key=lambda reaction: reaction.block.seq)
+    return "\n".join(f"{item.block.ref} {item.line()}" for item in current) or "no feedback"

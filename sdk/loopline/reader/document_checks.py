@@ -1,12 +1,16 @@
-"""Check that the numbers in a document's bodies are possible, and name what is there."""
+"""Checks of an imported document: the order of its blocks, their numbers, names, digests and files."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import pairwise
 
+from loopline.errors import LooplineError
 from loopline.models import Json
 from loopline.timeline import (
     ArtifactKept,
@@ -14,54 +18,178 @@ from loopline.timeline import (
     Body,
     Checkpoint,
     Completion,
+    KnowledgeCommit,
     Projection,
     RangeSummary,
     RoundStart,
+    RunChild,
     SourceAdded,
+    ToolCalled,
+    ToolResult,
+    ToolStarted,
+    TurnHeader,
     Unknown,
+    UserAttachment,
+    UserFollowup,
+    UserPrompt,
     UserRecalled,
+    UserSteer,
+    attachments,
     encode_full,
+    input_seq_of,
+    is_child_of,
 )
+from loopline.timeline.chain import digests
 
-MOST = 2**53
-"""No number of a block is larger."""
-_FREE = {"arguments", "ran_with", "value", "parts", "limits"}
-"""Fields whose values tools, bundles and providers choose."""
+LARGEST_NUMBER = 2**53
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_FREE_FIELDS = {"arguments", "ran_with", "value", "parts", "limits"}
+"""Fields with values of tools, bundles and providers."""
+
+
+class DocumentError(LooplineError):
+    """A document cannot be imported; the message names the place in it."""
+
+
+def check_turns(blocks: Sequence[Block]) -> None:
+    """Check that turns begin one after the other, each with a prompt."""
+    newest, prompted = 0, set[int]()
+    for index, block in enumerate(blocks):
+        if block.turn > newest + 1:
+            raise DocumentError(f"blocks[{index}]: {block.turn_id} begins after turn_{newest}")
+        newest = max(newest, block.turn)
+        if isinstance(block.body, UserPrompt):
+            prompted.add(block.turn)
+        elif block.turn not in prompted and not isinstance(block.body, Unknown):
+            # A block of an unknown type may begin a turn: a newer loopline wrote it.
+            raise DocumentError(f"blocks[{index}]: {block.turn_id} begins without a user.prompt")
+
+
+def check_order(blocks: Sequence[Block]) -> None:
+    """Check that each block is the n-th of its type in its turn, and that the terms never fall."""
+    counts, newest = Counter[tuple[int, str]](), 0
+    for index, block in enumerate(blocks):
+        counts[block.turn, block.type] += 1
+        if block.n != counts[block.turn, block.type]:
+            raise DocumentError(f"blocks[{index}]: n {block.n} does not number it in its turn")
+        if block.term and block.term < newest:
+            raise DocumentError(f"blocks[{index}]: term {block.term} comes after {newest}")
+        newest = max(newest, block.term)
+
+
+def check_calls(blocks: Sequence[Block]) -> None:
+    """Check that every start, child and result follows its call, with one start and one result each."""
+    turns, started, finished = dict[str, int](), set[str](), set[str]()
+    for index, block in enumerate(blocks):
+        match block.body:
+            case ToolCalled(call_id=call_id):
+                is_valid = call_id not in turns
+                turns.setdefault(call_id, block.turn)
+            case ToolStarted(call_id=call_id):
+                is_valid = turns.get(call_id) == block.turn and call_id not in started | finished
+                started.add(call_id)
+            case ToolResult(call_id=call_id):
+                is_valid = turns.get(call_id) == block.turn and call_id not in finished
+                finished.add(call_id)
+            case RunChild(call_id=call_id, conversation=name):
+                is_valid = turns.get(call_id) == block.turn and is_child_of(name, call_id)
+            case _:
+                continue
+        if not is_valid:
+            raise DocumentError(f"blocks[{index}]: {block.type} of {call_id!r} is out of place")
+
+
+def check_attachments(blocks: Sequence[Block]) -> None:
+    """Check that every file belongs to an input of its turn, and has the bytes of its digest."""
+    for index, block in enumerate(blocks):
+        file = block.body
+        if not isinstance(file, UserAttachment):
+            continue
+        seq = input_seq_of(block)
+        message = blocks[seq - 1] if 1 <= seq <= len(blocks) else block
+        is_input = isinstance(message.body, UserPrompt | UserFollowup | UserSteer)
+        if message.turn != block.turn or not is_input:
+            raise DocumentError(f"blocks[{index}]: {file.name!r} came with no input")
+        try:
+            digest = sha256(attachments.content(file)).hexdigest()
+        except ValueError:
+            digest = ""
+        if digest != file.sha256:
+            raise DocumentError(f"blocks[{index}]: {file.name!r} is not what its sha256 says")
+
+
+def check_refs(blocks: Sequence[tuple[Block, Json]]) -> None:
+    """Check that each block has the ref that follows from its position and its body."""
+    for index, (block, ref) in enumerate(blocks):
+        try:
+            expected = block.ref
+        except LooplineError as error:
+            raise DocumentError(f"blocks[{index}]: it cannot be named: {error}") from error
+        if ref != expected:
+            actual = repr(ref) if isinstance(ref, str) else "no text"
+            raise DocumentError(f"blocks[{index}]: its ref is {actual}, and should be {expected!r}")
+
+
+def check_digests(blocks: Sequence[Block], rows: Sequence[Json]) -> None:
+    """Check the digests; documents of older versions have none."""
+    for index, (digest, row) in enumerate(zip(digests(blocks), rows, strict=True)):
+        match row:
+            case {"digest": written} if written != digest.hex():
+                raise DocumentError(
+                    f"blocks[{index}]: it is not what its digest says, so it or one before it was "
+                    "changed: loopline audit --document says more"
+                )
+            case _:
+                pass
+
+
+def check_commits(blocks: Sequence[Block]) -> None:
+    """Check that a commit is a digest, never a text that a command could take for an option."""
+    for index, block in enumerate(blocks):
+        match block.body:
+            case TurnHeader(knowledge=KnowledgeCommit(commit=commit)):
+                if not _COMMIT.fullmatch(commit):
+                    raise DocumentError(
+                        f"blocks[{index}].body.knowledge.commit: {commit!r} is no commit"
+                    )
+            case _:
+                pass
 
 
 @dataclass(slots=True)
-class _Known:
-    """What the blocks before a place have made."""
+class _Counts:
+    """The turns, sources and artifact versions of the blocks before."""
 
     turn: int = 0
     sids: set[int] = field(default_factory=set[int])
     versions: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
 
 
-def number_fault(blocks: Sequence[Block]) -> tuple[int, str] | None:
-    """Return the index of the first block with an impossible number, and what is wrong with it."""
-    known = _Known()
+def check_numbers(blocks: Sequence[Block]) -> None:
+    """Check that the numbers in bodies are possible, and name blocks, turns and sources that exist."""
+    counts = _Counts()
     for index, block in enumerate(blocks):
-        known.turn = max(known.turn, block.turn)
-        for path, number in _numbers(_whole(block.body), "body"):
-            if not 0 <= number <= MOST:
-                return index, f"{path}: {number} is not from 0 to {MOST}"
-        for fault in _faults(block, known):
-            return index, fault
-    return None
+        counts.turn = max(counts.turn, block.turn)
+        for path, number in _numbers(_fields(block.body), "body"):
+            if not 0 <= number <= LARGEST_NUMBER:
+                raise DocumentError(
+                    f"blocks[{index}].{path}: {number} is not from 0 to {LARGEST_NUMBER}"
+                )
+        for fault in _faults(block, counts):
+            raise DocumentError(f"blocks[{index}].{fault}")
 
 
-def _whole(body: Body) -> Json:
-    written: Json = None if isinstance(body, Unknown) else json.loads(encode_full(body))
-    return written
+def _fields(body: Body) -> Json:
+    fields: Json = None if isinstance(body, Unknown) else json.loads(encode_full(body))
+    return fields
 
 
 def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
-    """Every number in a body, with its path, save those in free-form JSON."""
+    """Yield every number of a body with its path, except those in free-form JSON."""
     match value:
         case dict():
             for name, item in value.items():
-                if name not in _FREE:
+                if name not in _FREE_FIELDS:
                     yield from _numbers(item, f"{path}.{name}")
         case list():
             for index, item in enumerate(value):
@@ -74,66 +202,66 @@ def _numbers(value: Json, path: str) -> Iterator[tuple[str, int | float]]:
             pass
 
 
-def _faults(block: Block, known: _Known) -> Iterator[str]:
+def _faults(block: Block, counts: _Counts) -> Iterator[str]:
     """Yield what is wrong with numbers that name other blocks, turns, sources or versions."""
     before = block.seq - 1
     match block.body:
-        case UserRecalled(said=said):
-            yield from _beyond("said", [said], 1, before)
-        case RoundStart(saw=saw, takes=takes, window=window):
-            yield from _beyond("saw", [saw], 0, before)
-            yield from _beyond("takes", takes, 1, before)
-            if window is not None:
-                yield from _window_faults(window, known.turn, before)
+        case UserRecalled(said=seq):
+            yield from _outside("said", [seq], 1, before)
+        case RoundStart(saw=saw, takes=takes, window=projection):
+            yield from _outside("saw", [saw], 0, before)
+            yield from _outside("takes", takes, 1, before)
+            if projection is not None:
+                yield from _projection_faults(projection, counts.turn, before)
         case RangeSummary(covers=covers, first_turn=first, last_turn=last):
-            yield from _beyond("covers", [covers], 1, before)
-            yield from _beyond("first_turn", [first], 1, known.turn)
-            yield from _beyond("last_turn", [last], first, known.turn)
+            yield from _outside("covers", [covers], 1, before)
+            yield from _outside("first_turn", [first], 1, counts.turn)
+            yield from _outside("last_turn", [last], first, counts.turn)
         case Checkpoint(covers=covers, carries=carries):
-            yield from _beyond("covers", [covers], 1, before)
-            yield from _beyond("carries", carries, 1, covers)
-            if any(one >= after for one, after in pairwise(carries)):
-                yield "body.carries: the places are not in order"
+            yield from _outside("covers", [covers], 1, before)
+            yield from _outside("carries", carries, 1, covers)
+            if any(seq >= following for seq, following in pairwise(carries)):
+                yield "body.carries: the numbers are not in order"
         case _:
-            yield from _pool_faults(block, known)
+            yield from _kept_faults(block, counts)
 
 
-def _window_faults(window: Projection, turn: int, before: int) -> Iterator[str]:
-    places = {
-        "summary": window.summary,
-        "start": window.start,
-        "reads_cleared": window.reads_cleared,
-        "results_cleared": window.results_cleared,
-        "hides": window.hides,
-        "feedback": window.feedback,
-        "unbound": window.unbound,
-        "files_cleared": window.files_cleared,
+def _projection_faults(projection: Projection, turn: int, before: int) -> Iterator[str]:
+    seqs = {
+        "summary": projection.summary,
+        "start": projection.start,
+        "reads_cleared": projection.reads_cleared,
+        "results_cleared": projection.results_cleared,
+        "hides": projection.hides,
+        "feedback": projection.feedback,
+        "unbound": projection.unbound,
+        "files_cleared": projection.files_cleared,
     }
-    for name, place in places.items():
-        yield from _beyond(f"window.{name}", [place], 0, before)
-    turns = {"old_before": window.old_before, "spent_before": window.spent_before}
+    for name, seq in seqs.items():
+        yield from _outside(f"window.{name}", [seq], 0, before)
+    turns = {"old_before": projection.old_before, "spent_before": projection.spent_before}
     for name, number in turns.items():
-        yield from _beyond(f"window.{name}", [number], 0, turn + 1)
+        yield from _outside(f"window.{name}", [number], 0, turn + 1)
 
 
-def _pool_faults(block: Block, known: _Known) -> Iterator[str]:
+def _kept_faults(block: Block, counts: _Counts) -> Iterator[str]:
     match block.body:
         case SourceAdded(sid=sid):
-            yield from _beyond("sid", [sid], 1, len(known.sids) + 1)
-            known.sids.add(sid)
+            yield from _outside("sid", [sid], 1, len(counts.sids) + 1)
+            counts.sids.add(sid)
         case Completion(sources_used=used):
             for sid in used:
-                if sid not in known.sids:
+                if sid not in counts.sids:
                     yield f"body.sources_used: there is no source {sid}"
         case ArtifactKept(name=name, version=version):
-            newest = known.versions.get((block.turn, name), 0)
-            yield from _beyond("version", [version], newest + 1, newest + 1)
-            known.versions[block.turn, name] = version
+            expected = counts.versions.get((block.turn, name), 0) + 1
+            yield from _outside("version", [version], expected, expected)
+            counts.versions[block.turn, name] = version
         case _:
             pass
 
 
-def _beyond(name: str, numbers: Iterable[int], first: int, last: int) -> Iterator[str]:
+def _outside(name: str, numbers: Iterable[int], first: int, last: int) -> Iterator[str]:
     for number in numbers:
         if not first <= number <= last:
             yield f"body.{name}: {number} is not from {first} to {last}"

@@ -1,4 +1,4 @@
-"""What a reading gives: an item for each ref asked for, and a status over all of them."""
+"""Items of a reading: each ref's text, how much of it fits, and the status of all items."""
 
 from __future__ import annotations
 
@@ -63,15 +63,17 @@ from loopline.timeline import (
 )
 
 Status = Literal["ok", "cut", "missing", "gone"]
+MARKDOWN = "text/markdown"
+JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One ref, read.
+    """A ref with its text.
 
-    `ref` is pinned wherever the name that was `asked` for moves. `message` says what was cut and which
-    ref restores it, or why there is nothing and what was possible. `data` are the bytes of an attached
-    file, whose `text` is its text form, or a line that says what it is.
+    `ref` is pinned where the `requested` ref moves. `message` says what was cut and which ref restores it, or why there
+    is nothing and what is possible. `data` are the bytes of an attached file, whose `text` is its text form or a line
+    that describes it.
     """
 
     ref: str
@@ -87,18 +89,18 @@ class Item:
 
     @property
     def readable(self) -> bool:
-        """Whether there is something to read."""
+        """Return whether there is something to read."""
         return self.status in ("ok", "cut")
 
     @property
     def sha256(self) -> str:
-        """The digest of the text, in hexadecimal."""
+        """Return the digest of the text, in hexadecimal."""
         return sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The items of one reading, in the order asked; iterating gives them."""
+    """The items of a reading, in the order of the request; iterating yields them."""
 
     items: Sequence[Item]
     exists_in_visible_context: Sequence[str] = ()
@@ -108,21 +110,21 @@ class Reading:
 
     @property
     def paths(self) -> list[str]:
-        """The refs that were read."""
+        """Return the refs that were read."""
         return [item.ref for item in self.items if item.readable]
 
     @property
     def missing(self) -> list[str]:
-        """The refs that gave nothing."""
+        """Return the requested refs that gave nothing."""
         return [item.requested for item in self.items if not item.readable]
 
     @property
     def total_tokens(self) -> int:
-        """An estimate of the tokens that the texts cost."""
+        """Return an estimate of the tokens of all texts."""
         return sum(estimate(item.text) for item in self.items)
 
     def status(self) -> JsonObject:
-        """The status that precedes the texts."""
+        """Return the status that precedes the texts."""
         paths: list[Json] = [
             {"path": item.ref, "tokens": estimate(item.text)}
             for item in self.items
@@ -136,12 +138,8 @@ class Reading:
         }
 
 
-MARKDOWN = "text/markdown"
-JSON = "application/json"
-
-
 def text_of(block: Block) -> tuple[str, str]:
-    """The text of a block and its MIME type."""
+    """Return the text of a block and its MIME type."""
     match block.body:
         case UserAttachment(text=text, mime=mime) as file:
             return text or attachments.describe(file), mime
@@ -198,11 +196,11 @@ def text_of(block: Block) -> tuple[str, str]:
             return encode(block.body)[2], JSON  # as it is stored
 
 
-def part(text: str, span: Span | None) -> str:
-    """The lines or characters of a text that a span names; one that goes beyond the end ends there.
+def text_in(text: str, span: Span | None) -> str:
+    """Return the lines or characters of a text in the span, up to the end of the text.
 
     Raises:
-        RefError: the span begins beyond the end; the message says how long the text is.
+        RefError: the span begins after the end; the message has the length of the text.
     """
     match span:
         case None:
@@ -218,76 +216,55 @@ def part(text: str, span: Span | None) -> str:
             return text[first - 1 : last]
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """What fits of a text: the part, its span, and the span of the rest, None when all fits."""
+def fitted_item(ref: SpannedRef, requested: str, text: str, mime: str, room: int) -> Item:
+    """Return the part of a text that `ref` names, as far as it fits into `room` characters.
 
-    text: str
-    span: Span | None
-    rest: Span | None = None
-    message: str = ""
-
-
-def fit(whole: str, span: Span | None, limit: int) -> Fitted:
-    """What of the part that `span` names fits into `limit` characters: whole lines, if any fit.
+    It ends with a full line if one fits. The item's ref names what it shows, its message the remaining part.
 
     Raises:
-        RefError: the span begins beyond the end of the text.
-    """
-    text = part(whole, span)
-    if len(text) <= limit:
-        return Fitted(text, span)
-    first_line, first_character = _start(whole, span)
-    count = f"cut: %s of {len(text)} characters"
-    kept = text[: text.rfind("\n", 0, limit) + 1]
-    if kept and not isinstance(span, Characters):
-        last = first_line + len(split_lines(text)) - 1
-        next_line = first_line + kept.count("\n")
-        shown: Span = Lines(first_line, next_line - 1)
-        rest: Span = Lines(next_line, last)
-    else:
-        kept = text[:limit]
-        next_character = first_character + len(kept)
-        shown = Characters(first_character, max(next_character - 1, first_character))
-        rest = Characters(next_character, first_character + len(text) - 1)
-    return Fitted(kept, shown, rest, count % (len(text) - len(kept)))
-
-
-def fitted(name: SpannedRef, asked: str, whole: str, mime: str, room: int) -> Item:
-    """What fits of the part that `name` names, as an item whose ref names just what it shows.
-
-    Raises:
-        RefError: the span begins beyond the end of the text.
+        RefError: the span begins after the end of the text.
     """
     if room < 1:
-        message = f"cut: no room was left for it; read {name} by itself"
-        return Item(ref=str(name), requested=asked, status="cut", mime=mime, message=message)
-    found = fit(whole, name.span, room)
-    if found.rest is None:
-        return Item(ref=str(name), requested=asked, status="ok", text=found.text, mime=mime)
+        message = f"cut: no room was left for it; read {ref} by itself"
+        return Item(ref=str(ref), requested=requested, status="cut", mime=mime, message=message)
+    part = text_in(text, ref.span)
+    if len(part) <= room:
+        return Item(ref=str(ref), requested=requested, status="ok", text=part, mime=mime)
+    first_line, first_character = _start(text, ref.span)
+    shown = part[: part.rfind("\n", 0, room) + 1]
+    if shown and not isinstance(ref.span, Characters):
+        next_line = first_line + shown.count("\n")
+        span: Span = Lines(first_line, next_line - 1)
+        remaining: Span = Lines(next_line, first_line + len(split_lines(part)) - 1)
+    else:
+        shown = part[:room]
+        next_character = first_character + len(shown)
+        span = Characters(first_character, max(next_character - 1, first_character))
+        remaining = Characters(next_character, first_character + len(part) - 1)
     return Item(
-        ref=str(with_span(name, found.span)),
-        requested=asked,
+        ref=str(with_span(ref, span)),
+        requested=requested,
         status="cut",
-        text=found.text,
+        text=shown,
         mime=mime,
-        message=f"{found.message}; the rest is {with_span(name, found.rest)}",
+        message=f"cut: {len(part) - len(shown)} of {len(part)} characters; "
+        f"the rest is {with_span(ref, remaining)}",
     )
 
 
-def _start(whole: str, span: Span | None) -> tuple[int, int]:
-    """The line and the character at which a span begins, both counted from 1."""
+def _start(text: str, span: Span | None) -> tuple[int, int]:
+    """Return the line and the character at which a span begins, both from 1."""
     match span:
         case Lines(first=first):
-            return first, sum(map(len, split_lines(whole)[: first - 1])) + 1
+            return first, sum(map(len, split_lines(text)[: first - 1])) + 1
         case Characters(first=first):
-            return whole.count("\n", 0, first - 1) + 1, first
+            return text.count("\n", 0, first - 1) + 1, first
         case None:
             return 1, 1
 
 
 def passage_source(passage: Passage) -> Source:
-    """A passage as something citable."""
+    """Return a passage as a source to cite."""
     return Source(
         url=passage.ref,
         title=passage.title,
@@ -298,64 +275,61 @@ def passage_source(passage: Passage) -> Source:
     )
 
 
-def read_passage(passage: Passage, asked: str, whole: str, room: int) -> Item:
-    """What fits of a passage; `whole` is its text, or the whole file where that is too long."""
+def passage_item(passage: Passage, requested: str, text: str, room: int) -> Item:
+    """Return what fits of a passage; `text` is that of the passage, or of the full file if it does not fit."""
     mime = MARKDOWN if passage.path.endswith((".md", ".markdown")) else "text/plain"
-    name = parse(passage.ref)
-    if len(passage.text) <= room or not isinstance(name, KnowledgeRef):
-        text = passage.text[:room]
-        item = Item(ref=passage.ref, requested=asked, status="ok", text=text, mime=mime)
+    ref = parse(passage.ref)
+    if len(passage.text) <= room or not isinstance(ref, KnowledgeRef):
+        shown = passage.text[:room]
+        item = Item(ref=passage.ref, requested=requested, status="ok", text=shown, mime=mime)
         if len(passage.text) > room:
             item = replace(item, status="cut", message=f"cut: the whole is {passage.ref}")
     else:
-        item = fitted(name, asked, whole, mime, room)
-    shown = parse(item.ref)
+        item = fitted_item(ref, requested, text, mime, room)
+    shown_ref = parse(item.ref)
     lines = passage.lines
-    if isinstance(shown, KnowledgeRef) and isinstance(shown.span, Lines):
-        lines = (shown.span.first, shown.span.last)
+    if isinstance(shown_ref, KnowledgeRef) and isinstance(shown_ref.span, Lines):
+        lines = (shown_ref.span.first, shown_ref.span.last)
     source = passage_source(replace(passage, ref=item.ref, lines=lines))
     return replace(item, title=passage.title, source=source, keep=bool(item.text))
 
 
 def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | None:
-    """A passage that the log itself keeps: the very one, or one that encloses the lines."""
+    """Return a passage that the log keeps: the same, or one that contains the lines."""
     if ref.commit is None:
         return None
-    asked = str(ref)
-    if asked in timeline.kept_texts:
-        return _kept_item(timeline, asked, asked, timeline.kept_texts[asked].text, room)
-    digest = timeline.shown_texts.get(asked)
+    requested = str(ref)
+    if requested in timeline.kept_texts:
+        text = timeline.kept_texts[requested].text
+        return _kept_item(timeline, requested, requested, text, room)
+    digest = timeline.shown_texts.get(requested)
     for name, kept in timeline.kept_texts.items():
         if digest is not None and sha256(kept.text.encode()).hexdigest() == digest:
-            return _kept_item(timeline, asked, name, kept.text, room)
-        text = _enclosed(name, kept.text, ref)
-        if text is not None:
-            return _kept_item(timeline, asked, name, text, room)
+            return _kept_item(timeline, requested, name, kept.text, room)
+        text_of_lines = _lines_of(name, kept.text, ref)
+        if text_of_lines is not None:
+            return _kept_item(timeline, requested, name, text_of_lines, room)
     return None
 
 
-def _kept_item(timeline: Timeline, asked: str, name: str, text: str, room: int) -> Item:
-    source, title = timeline.pool.find(name), timeline.kept_texts[name].title
+def _kept_item(timeline: Timeline, requested: str, name: str, text: str, room: int) -> Item:
+    title = timeline.kept_texts[name].title
+    item = Item(ref=requested, requested=requested, status="ok", text=text, title=title)
     if len(text) > room:
         message = f"cut: {len(text) - room} of {len(text)} characters, which had no room here"
-        shown = text[:room]
-        return Item(
-            ref=asked, requested=asked, status="cut", text=shown, title=title, message=message
-        )
-    return Item(ref=asked, requested=asked, status="ok", text=text, title=title, source=source)
+        return replace(item, status="cut", text=text[:room], message=message)
+    return replace(item, source=timeline.pool.find(name))
 
 
-def _enclosed(name: str, text: str, wanted: KnowledgeRef) -> str | None:
-    if not name.startswith("ks:") or not isinstance(wanted.span, Lines):
+def _lines_of(name: str, text: str, ref: KnowledgeRef) -> str | None:
+    """Return the ref's lines from a kept text, or None if it does not have them."""
+    if not name.startswith("ks:") or not isinstance(ref.span, Lines):
         return None
     kept = parse(name)
-    if not isinstance(kept, KnowledgeRef):
+    if not isinstance(kept, KnowledgeRef) or (kept.path, kept.commit) != (ref.path, ref.commit):
         return None
-    if (kept.path, kept.commit) != (wanted.path, wanted.commit):
+    span = kept.span if isinstance(kept.span, Lines) else Lines(1, len(split_lines(text)))
+    if not span.first <= ref.span.first <= ref.span.last <= span.last:
         return None
-    whole = Lines(1, len(split_lines(text)))
-    span = kept.span if isinstance(kept.span, Lines) else whole
-    if not span.first <= wanted.span.first <= wanted.span.last <= span.last:
-        return None
-    first = wanted.span.first - span.first + 1
-    return part(text, Lines(first, wanted.span.last - span.first + 1))
+    first = ref.span.first - span.first + 1
+    return text_in(text, Lines(first, ref.span.last - span.first + 1))

@@ -1,4 +1,4 @@
-"""Reading by ref: one way in for every name."""
+"""The reader: one way in for every ref."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from loopline.reader.items import (
     MARKDOWN,
     Item,
     Reading,
-    fitted,
+    fitted_item,
     kept_passage,
-    read_passage,
+    passage_item,
     text_of,
 )
 from loopline.refs import (
@@ -64,34 +64,32 @@ from loopline.timeline import (
 
 KnowledgeRead = Callable[[str], Awaitable[Passage]]
 UNLIMITED = 1 << 62
-
-
 BlockRefs = BlockRef | CallRef | ArtifactRef | SummaryRef | FileRef
 """The refs of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationView:
-    """A conversation as a reader finds it; with a `past` the timeline may begin with a checkpoint."""
+    """A conversation to read from; with a `history` the timeline may begin with a checkpoint."""
 
     timeline: Timeline
     summary: ConversationSummary | None = None
     forgotten: datetime | None = None
-    past: History | None = None
+    history: History | None = None
 
-    async def holding(self, ref: Ref) -> Timeline:
-        """A timeline in which `find` finds the ref as in the whole."""
-        return self.timeline if self.past is None else await self.past.containing(ref)
+    async def containing(self, ref: Ref) -> Timeline:
+        """Return a timeline in which `find` finds the ref as in the full one."""
+        return self.timeline if self.history is None else await self.history.containing(ref)
 
-    async def whole(self) -> Timeline:
-        """The conversation from its first block on."""
-        return self.timeline if self.past is None else await self.past.full()
+    async def full(self) -> Timeline:
+        """Return the conversation from its first block on."""
+        return self.timeline if self.history is None else await self.history.full()
 
     async def of_type(self, kind: str) -> Sequence[Block]:
         """Return every block of a stored type, oldest first."""
-        if self.past is None:
+        if self.history is None:
             return [block for block in self.timeline if block.type == kind]
-        return await self.past.of_type(kind)
+        return await self.history.of_type(kind)
 
 
 ConversationLookup = Callable[[str], Awaitable[ConversationView | None]]
@@ -119,7 +117,7 @@ def conversation_lookup(log: TimelineLog, conversation: ConversationKey) -> Conv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Reads whatever a ref names: from the log, from skills, or from the knowledge space."""
+    """Reads what a ref names from the log, from skills, or from the knowledge space."""
 
     conversation: ConversationView
     skills: Skills = field(default_factory=Skills)
@@ -127,10 +125,9 @@ class Reader:
     lookup: ConversationLookup | None = None
 
     async def read(self, refs: Sequence[str], *, limit: int = UNLIMITED) -> Reading:
-        """An item for each ref, in order; one that cannot be read does not stop the others.
+        """Return an item for each ref, in order. A ref that cannot be read does not stop the others.
 
-        `limit` is the number of characters that all texts together may have; what is cut says which
-        ref restores it.
+        `limit` is the number of characters of all texts together. An item that is cut names the ref that restores it.
         """
         items, room = list[Item](), limit
         for ref in refs:
@@ -139,180 +136,168 @@ class Reader:
             room = max(room - len(item.text), 0)
         return Reading(items)
 
-    async def _item(self, asked: str, room: int) -> Item:
-        if self.conversation.forgotten is not None:
-            said = f"the conversation was forgotten on {self.conversation.forgotten:%Y-%m-%d}"
-            return Item(ref=asked, requested=asked, status="gone", message=said)
+    async def _item(self, requested: str, room: int) -> Item:
+        forgotten = self.conversation.forgotten
+        if forgotten is not None:
+            message = f"the conversation was forgotten on {forgotten:%Y-%m-%d}"
+            return Item(ref=requested, requested=requested, status="gone", message=message)
         try:
-            ref = parse(asked)
+            ref = parse(requested)
             if not self.conversation.timeline.turns and not isinstance(
                 ref, KnowledgeRef | SkillRef
             ):
-                raise RefError(f"{asked!r}: this conversation has not begun")
-            return await self._read(ref, asked, room)
+                raise RefError(f"{requested!r}: this conversation has not begun")
+            return await self._read(ref, requested, room)
         except LooplineError as error:
-            return Item(ref=asked, requested=asked, status="missing", message=str(error))
+            return Item(ref=requested, requested=requested, status="missing", message=str(error))
 
-    async def _read(self, ref: Ref, asked: str, room: int) -> Item:
+    async def _read(self, ref: Ref, requested: str, room: int) -> Item:
         match ref:
-            case BlockRef() | CallRef() | ArtifactRef() | SummaryRef():
-                return await self._block(ref, asked, room)
-            case FileRef(area="user.attachments"):
-                return await self._block(ref, asked, room)
-            case PlanRef(plan_id=plan_id):
-                return await self._plan(ref, plan_id, asked, room)
+            case (
+                BlockRef()
+                | CallRef()
+                | ArtifactRef()
+                | SummaryRef()
+                | FileRef(area="user.attachments")
+            ):
+                return await self._block(ref, requested, room)
+            case PlanRef():
+                return await self._plan(ref, requested, room)
             case SourcesRef():
-                return self._sources(ref, asked, room)
+                return self._sources(ref, requested, room)
             case SkillRef():
-                return self._skill(ref, asked, room)
+                return self._skill(ref, requested, room)
             case KnowledgeRef():
-                return await self._knowledge(ref, asked, room)
+                return await self._knowledge(ref, requested, room)
             case ConversationRef():
-                return await self._elsewhere(ref, asked, room)
+                return await self._other_conversation(ref, requested, room)
             case DocumentRef():
-                return await self._document(ref, asked, room)
-            case FileRef() | HostedRef():
-                raise RefError(_absent(ref))
+                text, mime = await self._document(ref.name)
+                return fitted_item(ref, requested, text, mime, room)
+            case FileRef():
+                raise RefError(f"no file {str(ref)!r}: this conversation has no files")
+            case HostedRef():
+                raise RefError(f"{str(ref)!r} names a hosted file: hosting is absent here")
 
     async def find(self, ref: Ref) -> Block | None:
-        """The block that a ref names, its span aside; None when there is none."""
-        return (await self.conversation.holding(ref)).find(ref)
+        """Return the block that a ref names, whatever its span, or None if there is none."""
+        return (await self.conversation.containing(ref)).find(ref)
 
-    async def _block(self, ref: BlockRefs, asked: str, room: int) -> Item:
+    async def _block(self, ref: BlockRefs, requested: str, room: int) -> Item:
         block = await self.find(ref)
         if block is None:
-            raise RefError(_possible(await self.conversation.whole(), ref))
+            raise RefError(_missing_block(await self.conversation.full(), ref))
         text, mime = text_of(block)
-        item = fitted(_pinned(block, ref), asked, text, mime, room)
-        match block.body:
-            case UserAttachment(name=name) as file:
-                source = Source(url=block.ref, title=name, source_type="attachment")
-                return replace(item, title=name, data=attachments.content(file), source=source)
-            case _:
-                return item
+        item = fitted_item(_pinned(block, ref), requested, text, mime, room)
+        if not isinstance(block.body, UserAttachment):
+            return item
+        file = block.body
+        source = Source(url=block.ref, title=file.name, source_type="attachment")
+        return replace(item, title=file.name, data=attachments.content(file), source=source)
 
-    async def _plan(self, ref: PlanRef, plan_id: str, asked: str, room: int) -> Item:
+    async def _plan(self, ref: PlanRef, requested: str, room: int) -> Item:
         block = await self.find(ref)
         if block is None:
-            known = list(self.conversation.timeline.plans.latest)[-plan.NAMED_LIMIT :]
-            raise RefError(f"no plan {plan_id!r}: plans here are {known or 'none'}")
+            plan_ids = list(self.conversation.timeline.plans.latest)[-plan.NAMED_LIMIT :]
+            raise RefError(f"no plan {ref.plan_id!r}: plans here are {plan_ids or 'none'}")
         text, mime = text_of(block)
-        name = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
-        return fitted(name, asked, text, mime, room)
+        pinned = BlockRef(turn_id=block.turn_id, type=block.type, n=block.n)
+        return fitted_item(pinned, requested, text, mime, room)
 
-    def _sources(self, ref: SourcesRef, asked: str, room: int) -> Item:
+    def _sources(self, ref: SourcesRef, requested: str, room: int) -> Item:
         pool = self.conversation.timeline.pool
-        wanted = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
+        available = f"so:sources_pool[1-{pool.newest}]" if pool.newest else "no sources"
+        sids = [sid for a, b in ref.ranges for sid in range(a, min(b, pool.newest) + 1)]
         rows: list[Json] = [
-            source_row(sid, self.conversation.timeline) for sid in wanted if sid in pool.sources
+            source_row(sid, self.conversation.timeline) for sid in sids if sid in pool.sources
         ]
         if not rows:
-            raise RefError(f"no such source: the pool holds {_range(pool.newest)}")
-        item = fitted(ref, asked, dumps(rows), JSON, room)
-        beyond = any(last > pool.newest for _, last in ref.ranges)
-        note = f"the pool holds only {_range(pool.newest)}" if beyond else ""
-        return replace(item, message="; ".join(part for part in (item.message, note) if part))
+            raise RefError(f"no such source: the pool holds {available}")
+        item = fitted_item(ref, requested, dumps(rows), JSON, room)
+        if any(last > pool.newest for _, last in ref.ranges):
+            notes = filter(None, (item.message, f"the pool holds only {available}"))
+            return replace(item, message="; ".join(notes))
+        return item
 
-    async def _document(self, ref: DocumentRef, asked: str, room: int) -> Item:
-        text, mime = await self._document_text(ref.name)
-        return fitted(ref, asked, text, mime, room)
-
-    async def _document_text(self, name: Document) -> tuple[str, str]:
-        here = self.conversation
+    async def _document(self, name: Document) -> tuple[str, str]:
+        view = self.conversation
         match name:
             case "conv.timeline.v1":
-                return dumps(timeline_document(await here.whole(), here.summary)), JSON
+                return dumps(timeline_document(await view.full(), view.summary)), JSON
             case "conv:sources_pool":
-                return dumps(pool_document(await here.whole(), here.summary)), JSON
+                return dumps(pool_document(await view.full(), view.summary)), JSON
             case "conv:plans":
-                return plan_list(await here.of_type("react.plan")), "text/plain"
+                return plan_list(await view.of_type("react.plan")), "text/plain"
             case "conv:notes":
-                return note_list(await here.of_type("react.notes")), "text/plain"
+                return note_list(await view.of_type("react.notes")), "text/plain"
             case "conv:feedback":
-                return feedback_list(await here.of_type("turn.feedback")), "text/plain"
+                return feedback_list(await view.of_type("turn.feedback")), "text/plain"
 
-    def _skill(self, ref: SkillRef, asked: str, room: int) -> Item:
+    def _skill(self, ref: SkillRef, requested: str, room: int) -> Item:
         kept = self.conversation.timeline.kept_texts.get(str(replace(ref, span=None)))
         if kept is not None:
-            return replace(fitted(ref, asked, kept.text, MARKDOWN, room), title=kept.title)
+            item = fitted_item(ref, requested, kept.text, MARKDOWN, room)
+            return replace(item, title=kept.title)
         skill = self.skills.find(ref.namespace, ref.skill)
         if ref.digest is not None and not skill.digest.startswith(ref.digest):
-            return Item(
-                ref=asked,
-                requested=asked,
-                status="gone",
-                message=f"the skill has changed since and was not shown here: now {skill.ref}",
-            )
-        item = fitted(replace(ref, digest=skill.digest), asked, skill.body, MARKDOWN, room)
+            message = f"the skill has changed since and was not shown here: now {skill.ref}"
+            return Item(ref=requested, requested=requested, status="gone", message=message)
+        pinned = replace(ref, digest=skill.digest)
+        item = fitted_item(pinned, requested, skill.body, MARKDOWN, room)
         return replace(item, title=skill.name, keep=bool(item.text))
 
-    async def _knowledge(self, ref: KnowledgeRef, asked: str, room: int) -> Item:
+    async def _knowledge(self, ref: KnowledgeRef, requested: str, room: int) -> Item:
         kept = kept_passage(self.conversation.timeline, ref, room)
-        if kept is not None and kept.status == "ok":
-            return replace(kept, requested=asked)
-        if kept is not None and self.knowledge is None:
-            return replace(kept, requested=asked)
+        if kept is not None and (kept.status == "ok" or self.knowledge is None):
+            return replace(kept, requested=requested)
         if self.knowledge is None:
-            raise KnowledgeError(f"{asked!r} cannot be read: there is no knowledge space here")
+            raise KnowledgeError(f"{requested!r} cannot be read: there is no knowledge space here")
         try:
             passage = await self.knowledge(str(ref))
-            whole = passage.text
-            if len(whole) > room:  # what fits is counted in lines of the whole file
-                whole = (await self.knowledge(str(replace(ref, span=None)))).text
+            text = passage.text
+            if len(text) > room:  # what fits is counted in lines of the full file
+                text = (await self.knowledge(str(replace(ref, span=None)))).text
         except LooplineError as error:
             if kept is not None:
-                return replace(kept, requested=asked)
+                return replace(kept, requested=requested)
             if isinstance(error, RefError):
                 raise
-            return Item(ref=asked, requested=asked, status="gone", message=str(error))
-        return read_passage(passage, asked, whole, room)
+            return Item(ref=requested, requested=requested, status="gone", message=str(error))
+        return passage_item(passage, requested, text, room)
 
-    async def _elsewhere(self, ref: ConversationRef, asked: str, room: int) -> Item:
+    async def _other_conversation(self, ref: ConversationRef, requested: str, room: int) -> Item:
         is_stored = well_formed(ref.conversation) == ref.conversation
-        found = await self.lookup(ref.conversation) if self.lookup and is_stored else None
-        if found is None:
+        view = await self.lookup(ref.conversation) if self.lookup and is_stored else None
+        if view is None:
             raise RefError(f"no conversation {ref.conversation!r} of this user")
-        item = await replace(self, conversation=found)._read(ref.ref, asked, room)
+        item = await replace(self, conversation=view)._read(ref.ref, requested, room)
         if not item.readable:
             return item
-        there = partial(ConversationRef, conversation=ref.conversation)
+        qualified = partial(ConversationRef, conversation=ref.conversation)
         source = item.source
         if source is not None and source.source_type == "attachment":
-            source = replace(source, url=str(there(ref=parse(source.url))))
-        return replace(item, ref=str(there(ref=parse(item.ref))), source=source)
+            source = replace(source, url=str(qualified(ref=parse(source.url))))
+        return replace(item, ref=str(qualified(ref=parse(item.ref))), source=source)
 
 
-def _possible(timeline: Timeline, ref: BlockRefs) -> str:
-    """Why there is nothing by that name, and what there is."""
+def _missing_block(timeline: Timeline, ref: BlockRefs) -> str:
+    """Return why no block has the ref, and which refs are near it."""
     turns = [f"turn_{number}" for number in timeline.turns]
     if ref.turn_id not in turns:
         return f"no {ref.turn_id!r} here: turns are {', '.join(turns) or 'none'}"
-    refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
     if isinstance(ref, SummaryRef):
         return f"no summary {str(ref)!r}: {ref.turn_id} was never compacted"
-    kind = str(ref)[:3]
-    near = [name for name in refs if name.startswith(kind)]
-    best = get_close_matches(str(ref), near, n=4, cutoff=0) or near[:4]
-    return f"nothing here answers to {str(ref)!r}; near it are {', '.join(best) or 'none'}"
+    refs = [block.ref for block in timeline if block.turn_id == ref.turn_id]
+    similar = [name for name in refs if name.startswith(str(ref)[:3])]
+    nearest = get_close_matches(str(ref), similar, n=4, cutoff=0) or similar[:4]
+    return f"nothing here answers to {str(ref)!r}; near it are {', '.join(nearest) or 'none'}"
 
 
-def _absent(ref: FileRef | HostedRef) -> str:
-    match ref:
-        case FileRef():
-            return f"no file {str(ref)!r}: this conversation has no files"
-        case HostedRef():
-            return f"{str(ref)!r} names a hosted file: hosting is absent here"
-
-
-def _pinned(block: Block, asked: BlockRefs) -> SpannedRef:
-    match block.name, asked:
+def _pinned(block: Block, ref: BlockRefs) -> SpannedRef:
+    match block.name, ref:
         case (BlockRef() | CallRef() | ArtifactRef() | SummaryRef() | FileRef()) as name, _:
-            return with_span(name, asked.span)
+            return with_span(name, ref.span)
         case _, BlockRef():
-            return replace(asked, n=block.n)
+            return replace(ref, n=block.n)
         case _:
-            return asked
-
-
-def _range(newest: int) -> str:
-    return f"so:sources_pool[1-{newest}]" if newest else "no sources"
+            return ref

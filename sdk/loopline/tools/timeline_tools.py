@@ -126,7 +126,7 @@ async def _block_named(path: str, call: ToolInvocation) -> Block:
         if block is None:
             raise ToolError(f"nothing here answers to {path!r}")
         return block
-    for block in reversed((await call.reader.conversation.whole()).blocks):
+    for block in reversed((await call.reader.conversation.full()).blocks):
         match block.body:
             case ToolResult(shows=shows) if any(name == path for name, _ in shows):
                 if len({digest for _, digest in shows}) > 1:
