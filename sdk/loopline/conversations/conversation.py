@@ -1,4 +1,4 @@
-"""A conversation as a person has it: say, add, stop, carry on, read, judge."""
+"""A conversation of a user: say, add, stop, resume, read, and give feedback."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ REACTIONS: tuple[Reaction | None, ...] = ("ok", "not_ok", "neutral", None)
 class Conversation(Generic[T_co]):
     """One conversation of one user.
 
-    An answer is a value of the bundle's output type, if that has one, or of the `output_type` that is
-    given with what is said: a pydantic model, a dataclass, or any other type with a JSON form.
+    An answer is a value of the bundle's output type, if it has one, or of the `output_type` that is passed with the
+    message: a pydantic model, a dataclass, or any other type with a JSON form.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class Conversation(Generic[T_co]):
         output_type: object = None,
         **limits: Unpack[Limits],
     ) -> TurnResult[Any]:
-        """Say something, with files by their paths or as values, and wait for what comes of it.
+        """Send a message, with files by path or as values, and return the result of its turn.
 
-        While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" say it to
-        that turn and give what comes of it, and "reject" refuses.
+        While another turn of the conversation runs, "queue" waits for it, "followup" and "steer" add the message to
+        that turn and return its result, and "reject" refuses.
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
@@ -152,10 +152,10 @@ class Conversation(Generic[T_co]):
         output_type: object = None,
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
-        """Say something and hear what happens; the last event is the turn's `react.exit` block.
+        """Send a message and yield the events of its turn; the last one is the turn's `react.exit` block.
 
-        Leaving the iteration leaves the turn running. Whoever is slow does not slow it, and is told by a
-        `missed` which blocks went by; they can be read with `blocks`.
+        Leaving the iteration leaves the turn running. A slow reader does not slow the turn down: a `missed` event
+        says which blocks it missed, and `blocks` reads them.
         """
         output = output_type_of(output_type)
         files = await self._attachments(text, attachments)
@@ -165,11 +165,11 @@ class Conversation(Generic[T_co]):
             yield event
 
     async def listen(self, *, after: int | None = None) -> AsyncGenerator[Event, None]:
-        """Hear every turn of the conversation that runs in this process, from now on.
+        """Yield the events of every turn of the conversation that runs in this process from now on.
 
-        Any number may listen, beside whoever has said something, each as slow as they are; the iteration
-        ends when it is left. With `after`, a seq, every block behind it is heard, each once and in its
-        place: those that are in the log already, and those that a slow listener would have missed.
+        Any number of subscribers may listen, each at its own speed; the iteration ends when it is left. With `after`,
+        a seq, every later block is yielded once and in order: those that are in the log already, and those that a slow
+        subscriber would have missed.
         """
         mailbox = Mailbox()
         with self._turns.subscribed(self.conversation, mailbox.put):
@@ -180,9 +180,9 @@ class Conversation(Generic[T_co]):
     async def _with_missed_blocks(
         self, mailbox: Mailbox, after: int
     ) -> AsyncGenerator[Event, None]:
-        """What is heard, with the blocks behind `after` that are missing in it from the log.
+        """Yield the events of the mailbox, and from the log the blocks after `after` that it lacks.
 
-        The log may be ahead of what is heard: deltas before the last block that a runner wrote go by.
+        The log may be ahead of the mailbox: deltas from before the last block that a runner wrote are dropped.
         """
         reached, newest, stands = self._turns.last_seq(self.conversation) or 0, after, 0
         for block in await self.blocks(after=after):
@@ -227,10 +227,10 @@ class Conversation(Generic[T_co]):
         output_type: object = None,
         **limits: Unpack[Limits],
     ) -> TurnResult[Any]:
-        """Carry on the turn that was cut off or is paused, or begin one that was never begun.
+        """Continue the turn that was cut off or is paused, or start one that was never started.
 
-        `values` are what the user gives to calls that wait, by call id; an approval takes True or False.
-        Without an `output_type` the answer is held to what the turn was begun with.
+        `values` are the user's answers to calls that wait, by call id; an approval takes True or False.
+        Without an `output_type` the answer keeps the type that the turn was started with.
 
         Raises:
             LooplineError: there is nothing to carry on, or a call waits for something else.
@@ -245,15 +245,15 @@ class Conversation(Generic[T_co]):
         output_type: object = None,
         **limits: Unpack[Limits],
     ) -> AsyncIterator[Event]:
-        """`resume`, heard."""
+        """Resume as `resume` does, and yield the events of the turn."""
         output = output_type_of(output_type)
         async for event in self._stream(lambda sink: self._resume(values, limits, sink, output)):
             yield event
 
     async def steer(self, text: str, *, attachments: Attachments = ()) -> Receipt:
-        """Have the running turn go another way: what it is writing or looking up is cut off for this.
+        """Redirect the running turn: its current model reply or tool calls are cut off for this message.
 
-        When none is running, the next one takes it.
+        If no turn is running, the next one takes the message.
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
@@ -262,7 +262,7 @@ class Conversation(Generic[T_co]):
         return await self.interrupts.steer(text, await self._attachments(text, attachments))
 
     async def followup(self, text: str, *, attachments: Attachments = ()) -> Receipt:
-        """Add something to the running turn, or to the next one when none is running.
+        """Add a message to the running turn, or to the next one if none is running.
 
         Raises:
             AttachmentError: a file cannot be attached; nothing was recorded.
@@ -271,13 +271,13 @@ class Conversation(Generic[T_co]):
         return await self.interrupts.followup(text, await self._attachments(text, attachments))
 
     async def recall(self, receipt: Receipt) -> bool:
-        """Take back what was said, unless a round has taken it; whether it was taken back."""
+        """Take a message back, unless a round has taken it; return whether it was taken back."""
         return await self.interrupts.recall(receipt)
 
     async def stop(self) -> bool:
-        """End the turn that runs, in whatever process, or waits; whether there was one.
+        """Stop the turn that runs, in any process, or waits; return whether there was one.
 
-        What waits behind it in this harness is taken back. The next turn carries on from what the ended one left.
+        Messages that wait behind it in this harness are taken back. The next turn continues from what this one left.
         """
         if await self._turns.stop(self.conversation):
             return True
@@ -291,7 +291,7 @@ class Conversation(Generic[T_co]):
         return True
 
     async def feedback(self, turn: str, reaction: Reaction | None, *, text: str = "") -> Receipt:
-        """Say what a turn was worth; the newest word counts, None takes it back.
+        """Rate a turn; the newest reaction counts, and None removes it.
 
         Raises:
             LooplineError: there is no such turn or reaction.
@@ -311,12 +311,12 @@ class Conversation(Generic[T_co]):
         )
 
     async def satisfaction(self) -> Satisfaction:
-        """Return how the user's reactions in force are spread, and their rate."""
+        """Return the counts of the user's reactions in force, and their rate."""
         blocks = await self._log.read(self.conversation, types=["turn.feedback"])
         return feedback.fold(blocks).satisfaction
 
     async def read(self, refs: str | Sequence[str]) -> Reading:
-        """Read anything that has a ref, or several; what exists is read although some do not."""
+        """Read one ref or several; a ref that does not exist does not stop the others."""
         reader = await self._reader(self.conversation)
         return await reader.read([refs] if isinstance(refs, str) else refs)
 
@@ -328,10 +328,10 @@ class Conversation(Generic[T_co]):
         types: str | Sequence[str] = (),
         turn: str | None = None,
     ) -> Sequence[Block]:
-        """The blocks whose seq is greater than `after`, and of them the first `limit`.
+        """Return the blocks whose seq is greater than `after`, at most `limit` of them.
 
-        With `types`, such as `user.prompt` or `react.tool`, only those of these types and of types below
-        them; with `turn`, such as `turn_2`, only those of that turn.
+        `types`, such as `user.prompt` or `react.tool`, selects blocks of these types and of the types below them; `turn`,
+        such as `turn_2`, selects those of one turn.
 
         Raises:
             LooplineError: there is no such type, which names the nearest; or a number is below 0.
@@ -347,7 +347,7 @@ class Conversation(Generic[T_co]):
         )
 
     async def _check_type(self, kind: str) -> None:
-        """A type that is not known here may be of a newer loopline, which the log shows."""
+        """Refuse a type that is neither known here nor in the log, which a newer loopline may have written."""
         if is_known_type(kind):
             return
         if well_formed(kind) != kind or not await self._log.read(
@@ -357,7 +357,7 @@ class Conversation(Generic[T_co]):
             raise LooplineError(f"no block here has the type {kind!r}: nearest is {near!r}")
 
     async def children(self) -> Sequence[ConversationSummary]:
-        """The runs that calls of this conversation began, in their order; forgotten ones are left out."""
+        """Return the child runs that calls of this conversation started, in order, without forgotten ones."""
         blocks = await self._log.read(self.conversation, types=["run.child"])
         names = dict.fromkeys(
             block.body.conversation for block in blocks if isinstance(block.body, RunChild)
@@ -366,15 +366,15 @@ class Conversation(Generic[T_co]):
         return [summary for summary in summaries if summary is not None]
 
     async def export(self) -> JsonObject:
-        """The whole conversation as the document `artifact:conv.timeline.v1`."""
+        """Return the whole conversation as the document `artifact:conv.timeline.v1`."""
         timeline = Timeline(await self._log.read(self.conversation))
         return timeline_document(timeline, await self._log.find(self.conversation))
 
     async def fork(self, *, seq: int, name: str = "") -> Conversation[T_co]:
-        """Another conversation of the same user that begins with the blocks up to `seq`.
+        """Return a new conversation of the same user that begins with the blocks up to `seq`.
 
-        It goes on from there on its own; a call that is open there is not run, and its turn is ended as
-        interrupted by the next one. Without a name it is called after this one.
+        A call that is open at that point is not run; the next turn ends its turn as interrupted. Without a name the
+        fork is named after this conversation.
 
         Raises:
             StoreError: there is no such place.
@@ -394,21 +394,16 @@ class Conversation(Generic[T_co]):
         )
 
     async def _fork_name(self) -> str:
-        """The first name of its kind that nobody has, and that nobody had who was forgotten."""
-        number = 1
-        while await self._is_taken(self._forked(number)):
+        """Return the first free name for a fork; a forgotten conversation's name is not free."""
+        number = 0
+        while True:
             number += 1
-        return self._forked(number).name
-
-    def _forked(self, number: int) -> ConversationKey:
-        return replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
-
-    async def _is_taken(self, conversation: ConversationKey) -> bool:
-        summary = await self._log.find(conversation)
-        return summary is not None or await self._log.forgotten(conversation) is not None
+            key = replace(self.conversation, name=f"{self.conversation.name}-fork-{number}")
+            if not await self._log.find(key) and await self._log.forgotten(key) is None:
+                return key.name
 
     async def _attachments(self, text: str, attachments: Attachments) -> Sequence[UserAttachment]:
-        """The files as they are recorded: read, and checked with the text against the caps."""
+        """Read the files, and check them and the text against the caps."""
         size = check_text(text, self._caps)
         if not attachments:
             return ()
@@ -438,7 +433,7 @@ class Conversation(Generic[T_co]):
         receipts = [await self.interrupts.append(body, NEW_TURN, files)] if wait else []
 
         async def choose(timeline: Timeline) -> int:
-            """The turn of what was said; said only now, where it may not have to wait."""
+            """Return the turn of the message, which is recorded only now where it may not have to wait."""
             if not receipts:
                 receipts.append(await self.interrupts.append(body, NEW_TURN, files))
             if timeline.seq < receipts[0].seq:
@@ -472,7 +467,7 @@ class Conversation(Generic[T_co]):
         when_busy: WhenBusy,
         output: OutputType[Any] | None,
     ) -> TurnResult[Any] | None:
-        """Say it to the turn that runs, and wait for what comes of that; None when it came too late."""
+        """Add the message to the running turn and return its result; None if it came too late."""
         add = self.interrupts.steer if when_busy == "steer" else self.interrupts.followup
         receipt = await add(text, files)
         reads = output or self._turns.output
@@ -516,7 +511,7 @@ class Conversation(Generic[T_co]):
             return stopped_early(turn_id(turn_to_resume(timeline)))
 
     async def _answer(self, values: Mapping[str, Json]) -> None:
-        """Keep what the user gives to calls that wait.
+        """Record the user's answers to calls that wait.
 
         Raises:
             LooplineError: no such call waits, or it waits for something else.
@@ -557,11 +552,11 @@ class Conversation(Generic[T_co]):
     def _discard_task(self, task: asyncio.Task[TurnResult[Any]]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever still listens hears it; else it is in the log
+            task.exception()  # raised to whoever still iterates; else it is in the log
 
 
 def check_name(kind: str, name: str) -> None:
-    """Check that this is a name under which something can be stored.
+    """Check that something can be stored under this name.
 
     Raises:
         LooplineError: it is blank, or is no text that can be stored.
@@ -571,12 +566,12 @@ def check_name(kind: str, name: str) -> None:
 
 
 def stopped_early(turn: str) -> TurnResult:
-    """Return the result of a turn that was stopped while it waited, before it was begun or gone on with here."""
+    """Return the result of a turn that was stopped while it waited to be run here."""
     return TurnResult(answer="", turn_id=turn, exit_reason="stopped", ok=False)
 
 
 def _number(turn: str) -> int:
-    """2 for `turn_2`.
+    """Return 2 for `turn_2`.
 
     Raises:
         LooplineError: it names no turn.

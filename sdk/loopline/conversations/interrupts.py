@@ -1,4 +1,4 @@
-"""The inbox of a conversation: what its user says while a turn runs, kept before anybody hears it."""
+"""The inbox of a conversation: what its user sends while a turn runs, stored before anyone is told of it."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from loopline.timeline import (
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What the user said is in the log, at this place."""
+    """The position of a user's message in the log."""
 
     seq: int
     turn: int
 
     @property
     def turn_id(self) -> str:
-        """The turn as refs name it."""
+        """The turn's name in refs."""
         return turn_id(self.turn)
 
 
 class InterruptQueue:
-    """What was said waits in the log until one round takes it, or it is recalled, whichever comes first.
+    """Messages that wait in the log until a round takes them or the user recalls them.
 
-    `steered` is called when the turn that runs here should look at once; `seen` gives the last place that
-    was read here, None when nothing was.
+    `steered` is called when the turn that runs here should look at once; `last_seq` returns the last seq that was read
+    here, None if nothing was read.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class InterruptQueue:
         self._last_seq = last_seq
 
     async def followup(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
-        """Add something, which the running turn answers to as well, or else the next one.
+        """Add a message that the running turn also answers, or else the next one.
 
         Raises:
             LooplineError: the conversation has not begun.
@@ -70,7 +70,7 @@ class InterruptQueue:
         return await self._add(UserFollowup(text=checked_text(text)), turn, files)
 
     async def steer(self, text: str, files: Sequence[UserAttachment] = ()) -> Receipt:
-        """Have the running turn go another way: what it is writing or looking up is cut off for this.
+        """Redirect the running turn: its current model reply or tool calls are cut off for this message.
 
         Raises:
             LooplineError: the conversation has not begun.
@@ -81,7 +81,7 @@ class InterruptQueue:
         return receipt
 
     async def recall(self, receipt: Receipt) -> bool:
-        """Take back what was said, unless a round has taken it; whether it was taken back."""
+        """Take a message back, unless a round has taken it; return whether it was taken back."""
         receipt_of_recall = await self.append(UserRecalled(said=receipt.seq), receipt.turn)
         for block in await self._log.read(self._conversation, after=receipt.seq):
             match block.body:
@@ -94,12 +94,12 @@ class InterruptQueue:
         return False
 
     async def pending(self) -> Sequence[Block]:
-        """What no round has taken yet and nobody has recalled, in order."""
+        """Return the messages that no round has taken and nobody has recalled, in order."""
         timeline = await open_timeline(self._log, self._conversation)
         return list(timeline.pending.values())
 
     async def _add(self, body: Body, turn: int, files: Sequence[UserAttachment]) -> Receipt:
-        """Keep it, with files whose names nothing in the turn has."""
+        """Append the message, its files renamed where the turn has files of these names."""
         if files:
             attached = await self._log.read(
                 self._conversation, types=["user.attachment"], turn=turn
@@ -111,9 +111,7 @@ class InterruptQueue:
         return await self.append(body, turn, files)
 
     async def append(self, body: Body, turn: int, files: Sequence[UserAttachment] = ()) -> Receipt:
-        """Keep what a user may say at any time, and the files that come with it, all of it or nothing.
-
-        It is in the log when this returns.
+        """Append the user's input with its files, all of it or nothing; it is in the log when this returns.
 
         Raises:
             LooplineError: this is a child run, which may only be judged.
@@ -138,7 +136,7 @@ class InterruptQueue:
 
 
 def checked_text(text: str) -> str:
-    """The text, when it says something.
+    """Return the text in a form that can be stored.
 
     Raises:
         LooplineError: it is empty.

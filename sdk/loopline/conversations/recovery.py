@@ -1,4 +1,4 @@
-"""Recovery: the turns of a store that their runners left behind are taken up, each once."""
+"""Recovery: turns that were left unfinished in a store are resumed, each once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loopline.timeline import (
 
 RecoveryStatus = Literal["resumed", "waiting", "running", "skipped", "failed"]
 MAX_RECOVERIES = 1
-"""How often a turn is taken up unasked: one that cuts off its second process too may be the reason."""
+"""How often a turn is resumed unasked: one that ends its second process too may be the cause."""
 NEVER_STARTED = (
     "no bundle has begun a turn here, so nobody knows which one was asked: resume it yourself"
 )
@@ -30,10 +30,10 @@ NEVER_STARTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What became of a turn that was left behind.
+    """The outcome for a turn that was left unfinished.
 
-    It was "resumed", and `result` is what came of it; it is "waiting" for its user, for what
-    `result.pending` names; another runner has it "running"; it was "skipped", or "failed", for the `reason`.
+    It was "resumed", and has a `result`; it is "waiting" for the user to answer `result.pending`; another runner has it
+    "running"; it was "skipped", or "failed", for the `reason`.
     """
 
     conversation: ConversationKey
@@ -44,15 +44,15 @@ class Recovery:
 
 
 class _NothingToResume(LooplineError):
-    """Since the conversation was looked at, its turn was taken up, or ended, elsewhere."""
+    """The turn was resumed or ended elsewhere since the conversation was read."""
 
 
 class _CutOffAgain(LooplineError):
-    """The turn was taken up before, and whoever took it up is gone too."""
+    """The turn was resumed before, and its second runner is gone too."""
 
 
 class Recoveries:
-    """Takes up what is left behind in a store, for one bundle."""
+    """Resumes the unfinished turns of one bundle in a store."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Recoveries:
         self._on_outcome = on_outcome
 
     async def carry_on(self, at_once: int) -> list[Recovery]:
-        """Take up turn after turn, at most so many at once; what became of each, as it became known.
+        """Resume turn after turn, at most `at_once` at a time; return the outcomes in the order they became known.
 
         Raises:
             LooplineError: `at_once` is below 1.
@@ -98,7 +98,7 @@ class Recoveries:
                     self._on_outcome(outcome)
 
     async def _recover(self, conversation: ConversationKey, number: int) -> Recovery | None:
-        """What becomes of the oldest turn that is left behind; None when there is none."""
+        """Resume the oldest unfinished turn and return the outcome; None if there is none."""
         status: RecoveryStatus
         try:
             timeline = await open_timeline(self._log, conversation)
@@ -123,7 +123,7 @@ class Recoveries:
     def _reason_to_leave(
         self, conversation: ConversationKey, timeline: Timeline, turn: Turn
     ) -> Recovery | None:
-        """Why the turn is not taken up; None when it is to be."""
+        """Return why the turn is not resumed; None if it is to be."""
         status: RecoveryStatus = "skipped"
         reason = ""
         bundle = _bundle(timeline, turn)
@@ -143,7 +143,7 @@ class Recoveries:
 
     async def _resume(self, conversation: ConversationKey, number: int) -> Recovery:
         async def choose(timeline: Timeline) -> int:
-            """The turn, if it is still left now that the conversation is held."""
+            """Return the turn, if it is still unfinished now that the conversation is leased."""
             turn = _oldest_left(timeline)
             if (
                 turn is None
@@ -171,12 +171,12 @@ class Recoveries:
 
 
 def _oldest_left(timeline: Timeline) -> Turn | None:
-    """The oldest turn that was cut off or is paused, else the oldest that was never begun."""
+    """Return the oldest turn that was cut off or is paused, else the oldest that never started."""
     return next(iter([*timeline.resumable, *timeline.queued]), None)
 
 
 def _bundle(timeline: Timeline, turn: Turn) -> str:
-    """Whose turn it is: the bundle that began it, else the one that began a turn last."""
+    """Return the bundle that started the turn, else the one that started a turn last."""
     headers = [
         turn.header,
         *(other_turn.header for other_turn in reversed(timeline.turns.values())),

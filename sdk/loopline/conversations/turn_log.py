@@ -1,4 +1,4 @@
-"""Log records of turns: whose turn a record was made in, and what a turn says of itself."""
+"""Log records of turns: the turn in which a record was made, and the records of a turn's own blocks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _running: ContextVar[Recorder | None] = ContextVar("_running", default=None)
 
 
 class InTurn(logging.Filter):
-    """Gives each record `conversation`, `turn_id` and `round`: those of the turn that it was made in.
+    """A filter that gives each record the `conversation`, `turn_id` and `round` of the turn that made it.
 
-    They are empty, and 0, outside of a turn. Child runs have their own, and so has a tool's thread.
+    Outside of a turn they are empty and 0. Child runs have their own, and so has a tool's thread.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -44,7 +44,7 @@ IN_TURN: InTurn = InTurn()
 
 @contextmanager
 def in_turn(recorder: Recorder) -> Generator[None, None, None]:
-    """Records that are made within are of that turn."""
+    """Attribute the records that are made within the context to that turn."""
     token = _running.set(recorder)
     try:
         yield
@@ -57,23 +57,23 @@ Values = dict[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What a block is worth to say, and its values for who reads records by machine."""
+    """The text of a block's record, and its values for programs that read records."""
 
     text: str
     values: Values
 
 
 def log_block(conversation: str, block: Block) -> None:
-    """Log the block, if it is one that a person would want to hear of."""
-    message = _record(block)
-    if message is not None:
+    """Log the block, if records of its type are of use to a person."""
+    record = _record(block) if logger.isEnabledFor(logging.INFO) else None
+    if record is not None:
         where: Values = {
             "conversation": conversation,
             "turn_id": block.turn_id,
             "round": block.round,
         }
         logger.info(
-            "%s %s %s", conversation, block.turn_id, message.text, extra=where | message.values
+            "%s %s %s", conversation, block.turn_id, record.text, extra=where | record.values
         )
 
 

@@ -59,10 +59,10 @@ from loopline.timeline import (
 )
 
 Choose = Callable[[Timeline], Awaitable[int]]
-"""Which turn to run, decided once the conversation is held."""
+"""Chooses the turn to run, once the conversation is leased."""
 
 KEPT_TIMELINES = 64
-"""Folds of the conversations run last, kept so that a turn reads only what is new."""
+"""Timelines of the conversations run last, cached so that a turn reads only new blocks."""
 
 _log = logging.getLogger("loopline")
 _inside: ContextVar[frozenset[ConversationKey]] = ContextVar("_inside", default=frozenset())
@@ -79,10 +79,10 @@ class ChildRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A turn that somebody wants run; with `wait` False not behind another one.
+    """A request to run a turn; with `wait` False it does not queue behind another one.
 
-    It is `adopted` when that is not who asked for it. `sink` receives its events. `output` is the type that its answer is
-    to be of, and `default` that of its bundle, by which an answer is read that was given before.
+    `sink` receives the turn's events. A turn is `adopted` by who did not ask for it. `output` is the type of the answer,
+    and `default` the bundle's, by which an answer is read that was given before.
     """
 
     conversation: ConversationKey
@@ -103,7 +103,7 @@ class Request:
 
 @dataclass(slots=True)
 class _PendingRequest:
-    """A request in this process, from the moment it is made until its turn is over."""
+    """A request in this process, from when it is made until its turn is over."""
 
     request: Request
     task: asyncio.Task[TurnResult[Any]] | None = None
@@ -112,14 +112,14 @@ class _PendingRequest:
 
 @dataclass(slots=True)
 class _CachedConversation:
-    """A conversation that was run here: as it stands, and what does not change of it."""
+    """A conversation that was run here: its timeline, and the summary, whose names never change."""
 
     timeline: Timeline
     summary: ConversationSummary | None = None
 
 
 class StoppedInQueue(LooplineError):
-    """The turn was stopped before it was begun; what was said can still be recalled."""
+    """The turn was stopped before it started; its message can still be recalled."""
 
 
 class Turns:
@@ -158,7 +158,7 @@ class Turns:
         return None if self._bundle is None else self._bundle.services.output
 
     def check_outside(self, conversation: ConversationKey) -> None:
-        """Refuse to wait for a conversation from within its own turn, which would be for ever.
+        """Refuse to wait for a conversation from within its own turn, which would never end.
 
         Raises:
             LooplineError: this is called from within a turn of the conversation.
@@ -172,9 +172,9 @@ class Turns:
     async def run(self, request: Request) -> TurnResult[Any]:
         """Run the chosen turn once the conversation is free.
 
-        A turn that another runner left unfinished is ended first, as interrupted; one that was asked
-        for before this one, and that nobody has run, is run first. The turn has a task of its own, so
-        that `stop` ends it and not whoever waits for it; cancelling whoever waits stops it too.
+        A turn that another runner left unfinished is ended first, as interrupted; one that was requested earlier and that
+        nobody has run is run first. The turn has a task of its own, so that `stop` ends it and not its caller; cancelling
+        the caller stops it too.
 
         Raises:
             StoppedInQueue: it was stopped while it waited.
@@ -245,7 +245,7 @@ class Turns:
         )
 
     def steer(self, conversation: ConversationKey) -> None:
-        """Have the turn that runs here look at what the user has just said."""
+        """Tell the turn that runs here that the user has just steered it."""
         recorder = self._subscriptions.running.get(conversation)
         if recorder is not None:
             recorder.notify_steer()
@@ -253,7 +253,7 @@ class Turns:
     async def outcome(
         self, conversation: ConversationKey, number: int, output: OutputType[Any] | None = None
     ) -> TurnResult[Any]:
-        """What comes of a turn that runs, here or in another process, once it is over or paused.
+        """Return the result of a turn that runs, here or in another process, once it is over or paused.
 
         Raises:
             BundleError: its bundle's code failed.
@@ -270,12 +270,12 @@ class Turns:
         return _ended_result(timeline, number, output)
 
     def last_seq(self, conversation: ConversationKey) -> int | None:
-        """The last place that was read here; None when it was not run here."""
+        """Return the last seq of the conversation that was read here; None if it was not run here."""
         cached = self._cached.get(conversation)
         return cached.timeline.seq if cached else None
 
     async def stop(self, conversation: ConversationKey) -> bool:
-        """End the running turn and those that wait behind it here; whether there are any."""
+        """Stop the running turn and those that wait behind it here; return whether there were any."""
         stopped = [
             pending for pending in self._requests if pending.request.conversation == conversation
         ]
@@ -283,7 +283,7 @@ class Turns:
         return bool(stopped)
 
     async def end_stopped(self, conversation: ConversationKey) -> None:
-        """Wait until nobody runs the turn that the user has stopped, and end it if it has not ended."""
+        """Wait until nobody runs the turn that the user has stopped, and end it if it is still open."""
         queue = self._queues.setdefault(conversation, asyncio.Lock())
         async with queue, self._log.lease(conversation) as term:
             lease = self._leased(
@@ -298,7 +298,7 @@ class Turns:
                 await lease.stop(recorder)
 
     async def close(self) -> None:
-        """Stop every turn that runs; those that wait stay pending."""
+        """Stop every running turn; those that wait stay pending."""
         self._closing = True
         running = [
             pending for pending in self._requests if pending.request.conversation in self._running()
@@ -337,7 +337,7 @@ class Turns:
 
     @asynccontextmanager
     async def _lease(self, request: Request) -> AsyncGenerator[int, None]:
-        """The right to run the conversation; a sender who waits for it is told what for.
+        """Take the lease of the conversation; a sender who has to wait is told which turn it waits for.
 
         Raises:
             ConflictError: it may not wait, and another turn runs.
@@ -357,7 +357,7 @@ class Turns:
             yield term
 
     async def _current(self, conversation: ConversationKey) -> _CachedConversation:
-        """The conversation as it stands: what was folded here before, and what has come since."""
+        """Return the conversation with its newest blocks, from the cache where it is there."""
         cached = self._cached.pop(conversation, None)
         if cached is None:
             cached = _CachedConversation(await open_timeline(self._log, conversation))
@@ -389,7 +389,7 @@ class Turns:
     async def _run_chosen(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> TurnResult[Any]:
-        """Run the turn with the lease in hand; whatever happens, it ends, or ended before."""
+        """Run the chosen turn under the lease; on every way out it is ended."""
         timeline, request = lease.timeline, pending.request
         await self._subscriptions.catch_up(lease.conversation, timeline, number)
         sender = None if request.sink is None else Subscriber(request.sink, 0)
@@ -420,7 +420,7 @@ class Turns:
     async def _run_for_another(
         self, pending: _PendingRequest, lease: LeasedConversation, number: int
     ) -> None:
-        """Run a turn whose sender has not come to it, or has died; it hears of it from the log."""
+        """Run a turn whose sender is gone or still waits; the sender reads of it in the log."""
         recorder, sink = lease.recorder(number)
         recorder.adopted = True
         with in_turn(recorder):
@@ -438,7 +438,7 @@ class Turns:
         recorder: Recorder,
         sink: EventSink,
     ) -> TurnResult[Any]:
-        """Prepare the turn's run, hand it to the bundle, and end the turn with what comes of it."""
+        """Prepare the run of the turn, hand it to the bundle, and end the turn with the result."""
         payload, limits, schema = _payload(recorder)
         request, bundle, child = pending.request, self.check_bundle(), pending.request.child
         recorder.output = None if recorder.adopted else request.output
@@ -508,14 +508,14 @@ def _cancelled() -> bool:
 
 
 def _uncancel() -> None:
-    """The cancellation was our own way to stop the turn: it goes no further."""
+    """Withdraw a cancellation that was only our way to stop the turn."""
     task = asyncio.current_task()
     while task is not None and task.cancelling() > 0:
         task.uncancel()
 
 
 def turn_to_resume(timeline: Timeline) -> int:
-    """The oldest turn that was cut off, else the oldest that was never begun.
+    """Return the oldest turn that was cut off, else the oldest that never started.
 
     Raises:
         LooplineError: there is none.
@@ -550,7 +550,7 @@ def _check_confirmed(timeline: Timeline, number: int) -> None:
 def _ended_result(
     timeline: Timeline, number: int, output: OutputType[Any] | None
 ) -> TurnResult[Any]:
-    """What came of a turn that is over.
+    """Return the result of a turn that is over.
 
     Raises:
         BundleError: its bundle's code failed.
@@ -564,7 +564,7 @@ def _ended_result(
 
 
 def _payload(recorder: Recorder) -> tuple[TurnPayload, Limits, OutputSchema | None]:
-    """What the turn is about, under which limits, and what its answer is to be, as the log has it."""
+    """Return the turn's payload, its limits and the type of its answer, as the log has them."""
     match recorder.turn.prompt:
         case Block(body=UserPrompt(text=text, limits=limits, output=output), ts=ts, seq=seq):
             files = recorder.timeline.attachments(seq)
