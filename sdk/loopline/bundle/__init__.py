@@ -5,7 +5,7 @@ from loopline.bundle.bundle import Bundle
 from loopline.bundle.communicator import ChatCommunicator
 from loopline.bundle.descriptors import load_skills, load_tools
 from loopline.bundle.load import Available, LoadedBundle, available, blame, load
-from loopline.bundle.prepared_run import PreparedRun, RunLoop, Services, commit_of, prepare
+from loopline.bundle.prepared_run import PreparedRun, RunLoop, Services, commit_of
 from loopline.bundle.properties import (
     LoopSettings,
     Properties,
@@ -48,5 +48,4 @@ __all__ = [
     "make_deps",
     "merged",
     "parse_setting",
-    "prepare",
 ]

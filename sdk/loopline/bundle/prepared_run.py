@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
 from loopline.bundle.properties import LoopSettings, Properties
 from loopline.clock import Clock
-from loopline.errors import KnowledgeError
 from loopline.events import EventSink
 from loopline.knowledge import KnowledgeSpace, Progress
-from loopline.models import Chain, Model, ModelRegistry, OutputType
+from loopline.models import Chain, ModelRegistry, OutputType
 from loopline.react import Child, Limits, LoopOptions, TurnPayload, TurnResult, choose_protocol
 from loopline.reader import ConversationLookup, ConversationView, KnowledgeRead
 from loopline.skills import Skills
-from loopline.timeline import History, KnowledgeCommit, Notice, Recorder, Timeline, TurnHeader
+from loopline.timeline import History, KnowledgeCommit, Recorder, Timeline, TurnHeader
 from loopline.tools import ToolSet
 
 
@@ -120,64 +119,6 @@ class PreparedRun:
         if default is None and header is not None and header.output is not None:
             return OutputType.of_schema(header.output)
         return default
-
-
-async def prepare(
-    services: Services,
-    *,
-    payload: TurnPayload,
-    recorder: Recorder,
-    sink: EventSink,
-    limits: Limits,
-    models: ModelRegistry,
-    model: Model | str | None,
-    conversation: ConversationView,
-    lookup: ConversationLookup,
-    spawn: SpawnRun,
-) -> PreparedRun:
-    """Bring the knowledge space up to date, have the turn begin with its header, and return the run.
-
-    `model` is the one that the header names where the bundle's workflow wires no loop.
-    """
-    stale = await _reconcile(services)
-    space, header = services.knowledge, recorder.turn.header
-    run = PreparedRun(
-        services=services,
-        payload=payload,
-        recorder=recorder,
-        sink=sink,
-        limits=limits,
-        models=models,
-        conversation=conversation,
-        lookup=lookup,
-        spawn=spawn,
-        began=recorder.turn.started_at or services.clock.now(),
-        recoveries=(header.recoveries if header else 0) + recorder.adopted,
-        commit=None if space is None else commit_of(space),
-    )
-    if header is None:
-        recorder.header = run.header(models.chain(model), LoopOptions().with_limits(limits))
-        recorder.foreword = stale
-    else:
-        recorder.header = replace(header, recoveries=run.recoveries)
-        if stale:
-            await recorder.record(*stale)
-    if recorder.adopted:  # if it ends this process too, the next one passes it over
-        await recorder.record()
-    return run
-
-
-async def _reconcile(services: Services) -> list[Notice]:
-    """Bring the knowledge space up to date; a notice if it cannot be, while what was built serves."""
-    if services.knowledge is None:
-        return []
-    try:
-        await services.knowledge.ensure(services.on_build)
-    except KnowledgeError as error:
-        commit = services.knowledge.state.short_commit
-        text = f"The knowledge space stays as it was at {commit}: {error}"
-        return [Notice(code="knowledge_stale", text=text)]
-    return []
 
 
 def commit_of(space: KnowledgeSpace) -> KnowledgeCommit:

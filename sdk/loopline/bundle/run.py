@@ -1,19 +1,22 @@
-"""A turn of a bundle: its hooks around its process, and who is to blame when its code fails."""
+"""An open bundle: it prepares the runs of turns, and runs the bundle's hooks and process."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args, get_origin
 
 from loopline.bundle.load import LoadedBundle, blame, raised_inside
-from loopline.bundle.prepared_run import PreparedRun, Services
+from loopline.bundle.prepared_run import PreparedRun, Services, SpawnRun, commit_of
 from loopline.bundle.workflow import BaseWorkflow
-from loopline.errors import BundleError, LooplineError
-from loopline.react import TurnResult
-from loopline.timeline import Completion
+from loopline.errors import BundleError, KnowledgeError, LooplineError
+from loopline.events import EventSink
+from loopline.models import Model, ModelRegistry
+from loopline.react import Limits, LoopOptions, TurnPayload, TurnResult
+from loopline.reader import ConversationLookup, ConversationView
+from loopline.timeline import Completion, Notice, Recorder
 from loopline.tools import deps_problem
 
 _loaded: set[type] = set()
@@ -64,6 +67,64 @@ class OpenBundle:
 
     loaded: LoadedBundle
     services: Services
+
+    async def prepare(
+        self,
+        *,
+        payload: TurnPayload,
+        recorder: Recorder,
+        sink: EventSink,
+        limits: Limits,
+        models: ModelRegistry,
+        model: Model | str | None,
+        conversation: ConversationView,
+        lookup: ConversationLookup,
+        spawn: SpawnRun,
+    ) -> PreparedRun:
+        """Bring the knowledge space up to date, have the turn begin with its header, and return its run.
+
+        `model` is the one that the header names until a workflow wires a loop.
+        """
+        services = self.services
+        stale = await self._update_knowledge()
+        space, header = services.knowledge, recorder.turn.header
+        run = PreparedRun(
+            services=services,
+            payload=payload,
+            recorder=recorder,
+            sink=sink,
+            limits=limits,
+            models=models,
+            conversation=conversation,
+            lookup=lookup,
+            spawn=spawn,
+            began=recorder.turn.started_at or services.clock.now(),
+            recoveries=(header.recoveries if header else 0) + recorder.adopted,
+            commit=None if space is None else commit_of(space),
+        )
+        if header is None:
+            recorder.header = run.header(models.chain(model), LoopOptions().with_limits(limits))
+            recorder.foreword = stale
+        else:
+            recorder.header = replace(header, recoveries=run.recoveries)
+            if stale:
+                await recorder.record(*stale)
+        if recorder.adopted:  # if it ends this process too, the next one passes it over
+            await recorder.record()
+        return run
+
+    async def _update_knowledge(self) -> list[Notice]:
+        """Bring the knowledge space up to date; return a notice if that fails and the old index serves."""
+        services = self.services
+        if services.knowledge is None:
+            return []
+        try:
+            await services.knowledge.ensure(services.on_build)
+        except KnowledgeError as error:
+            commit = services.knowledge.state.short_commit
+            text = f"The knowledge space stays as it was at {commit}: {error}"
+            return [Notice(code="knowledge_stale", text=text)]
+        return []
 
     async def run(self, run: PreparedRun) -> TurnResult[Any]:
         """Run the hooks and the process of a new workflow instance.

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
-from loopline.bundle import OpenBundle, RunLoop, prepare
+from loopline.bundle import OpenBundle, RunLoop
 from loopline.clock import Clock
 from loopline.conversations.child_runs import CHILD_TURN, child_input
 from loopline.conversations.leased_conversation import LeasedConversation, finish
@@ -453,8 +453,7 @@ class Turns:
                     models = await stack.enter_async_context(bundle.services.models())
                 else:
                     models = child.models
-                run = await prepare(
-                    bundle.services,
+                run = await bundle.prepare(
                     payload=payload,
                     recorder=recorder,
                     sink=sink,
