@@ -1,4 +1,4 @@
-"""What a bundle's own code wires, as far as it is written down: read, and not run."""
+"""Calls of `build_react` in a bundle's code, read without running it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Kind = Literal["tools", "skills"]
 
 
 def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
-    """The descriptor modules that calls of `build_react` name, or the one of the usual name.
+    """Return the descriptor modules that calls of `build_react` name, or the one of the usual name.
 
-    Only names that are written out are found, `f"{__package__}.tools_descriptor"` among them.
+    Only names that are literals are found, `f"{__package__}.tools_descriptor"` among them.
     """
     usual = f"{kind}_descriptor"
     modules = dict.fromkeys(_module_names(bundle, f"{kind}_module"))
@@ -32,7 +32,7 @@ def descriptor_modules(bundle: LoadedBundle, kind: Kind) -> list[str]:
 
 
 def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
-    """Yield what is wrong with the limits and presets that calls of `build_react` write out, with file and line."""
+    """Yield the errors in literal limits and presets of `build_react` calls, with file and line."""
     for file, call in _calls(bundle):
         for argument in call.keywords:
             try:
@@ -42,7 +42,7 @@ def build_call_problems(bundle: LoadedBundle) -> Iterator[str]:
 
 
 def _check(argument: ast.keyword) -> None:
-    """Check an argument of `build_react` as far as it is written out.
+    """Check an argument of `build_react` if it is a literal.
 
     Raises:
         LooplineError: it is a limit that there is not or that is out of its range, or an unknown preset.
@@ -66,7 +66,7 @@ def _check(argument: ast.keyword) -> None:
 
 @cache
 def _keywords_beside_limits() -> frozenset[str]:
-    """Return the names of what `build_react` takes beside limits."""
+    """Return the keywords of `build_react` that are no limits."""
     parameters = inspect.signature(BaseWorkflow.build_react).parameters.values()
     return frozenset(
         parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY
@@ -101,7 +101,7 @@ def _calls(bundle: LoadedBundle) -> Iterator[tuple[Path, ast.Call]]:
 
 
 def _literal_text(node: ast.expr, bundle: LoadedBundle) -> str:
-    """A text that is written out, the bundle's package in it filled in; else nothing."""
+    """Return a literal text, with the bundle's package filled in; else an empty one."""
     import ast
 
     match node:

@@ -1,4 +1,4 @@
-"""A bundle: a name, what its loop has, and the workflow that runs its turns."""
+"""A bundle: an id, the parts of its loop, and the workflow that runs its turns."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Generic[T_co]):
-    """What a bundle's module exposes under the name `bundle`.
+    """A bundle, as its module exposes it under the name `bundle`.
 
     `tools` are functions, decorated with `@tool` or plain, called `<id>.<function>`; `skills` are folders, each with a `SKILL.md` or with
     skills below it, relative to the bundle's folder; `knowledge` is the section of that name of the
     configuration, and gives the bundle a knowledge space. They are added to what the workflow class and
     its descriptors have; `instructions` take the place of the class's. `configuration` holds the defaults
-    of the bundle's properties, nested. `deps` makes the dependencies of a harness that is given none: a
-    function without parameters that returns them, or is async, or returns an async context manager of
-    them. The answer of each turn is to be a value of `output_type`, where the turn or its workflow asks for
-    no other. `module` is the name of the module that made the bundle.
+    of the bundle's properties, nested. `deps` makes the dependencies if `Harness.open` gets none: a function
+    without parameters that returns them, or is async, or returns an async context manager of them. The answer of
+    each turn is a value of `output_type`, unless the turn or its workflow asks for another type. `module` is the name of
+    the module that made the bundle.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The communicator: events in the form of KDCube, sent by a tool or a workflow."""
+"""The communicator: events in KDCube's form, sent by a tool or a workflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loopline.models import Json
 
 
 class Emitter(Protocol):
-    """What emits events: a tool's context, or a workflow."""
+    """An object that emits events: a tool's context or a workflow."""
 
     def emit(self, name: str, data: object = None, *, durable: bool = False) -> Awaitable[None]:
         """Send an event."""
@@ -38,7 +38,7 @@ class ChatCommunicator:
         markdown: str = "",
         agent: str = "",
     ) -> Awaitable[None]:
-        """Tell of a step of the work."""
+        """Send a step of the work."""
         return self.event(
             type="chat.step",
             step=step,
@@ -58,7 +58,7 @@ class ChatCommunicator:
         completed: bool = False,
         agent: str = "",
     ) -> Awaitable[None]:
-        """Tell a piece of a text on its way, the `index`-th from 0 of its marker."""
+        """Send a piece of a text, the `index`-th from 0 of its marker."""
         status = "completed" if completed else "running"
         envelope = _envelope(agent, marker, status, "", "")
         delta = {"text": text, "marker": marker, "index": index, "completed": completed}
@@ -77,7 +77,7 @@ class ChatCommunicator:
         agent: str = "",
         route: str = "chat_step",
     ) -> Awaitable[None]:
-        """Tell of anything, by its type."""
+        """Send an event of any type."""
         envelope = _envelope(agent, step, status, title, markdown)
         sent = {"event": envelope, "data": dict(data or {}), "delta": None, "route": route}
         return self._emitter.emit(type, sent, durable=self._durable)
@@ -92,7 +92,7 @@ class ChatCommunicator:
         data: Mapping[str, Json] | None = None,
         agent: str = "",
     ) -> Awaitable[None]:
-        """Tell of what the service does beside the conversation."""
+        """Send an event of the service, outside the conversation."""
         return self.event(
             type=type,
             step=step,
@@ -104,23 +104,23 @@ class ChatCommunicator:
         )
 
     def start(self, *, message: str, data: Mapping[str, Json] | None = None) -> Awaitable[None]:
-        """Tell that work has begun on a message."""
+        """Say that work on a message has started."""
         fields = {"message": message, **(data or {})}
         return self.event(type="chat.start", step="turn", status="started", data=fields)
 
     def complete(self, *, data: Mapping[str, Json]) -> Awaitable[None]:
-        """Tell that work is done."""
+        """Say that the work is done."""
         return self.event(type="chat.complete", step="turn", status="completed", data=data)
 
     def error(
         self, *, message: str, title: str = "", data: Mapping[str, Json] | None = None
     ) -> Awaitable[None]:
-        """Tell what went wrong; the turn goes on."""
+        """Send an error; the turn goes on."""
         fields = {"error": message, **(data or {})}
         return self.event(type="chat.error", step="turn", status="error", title=title, data=fields)
 
     def emit(self, event: str, data: Mapping[str, Json]) -> Awaitable[None]:
-        """Send data under a name, in no envelope but that of the dialect."""
+        """Send data under a name, without an envelope except the dialect's."""
         return self._emitter.emit(event, data, durable=self._durable)
 
 

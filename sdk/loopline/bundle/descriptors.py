@@ -1,4 +1,4 @@
-"""The descriptor modules of a bundle: which tools it has, and which skills."""
+"""Descriptor modules: they list the tools and the skills of a bundle."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TOOL_NAMES = ("TOOLS_SPECS", "MCP_TOOL_SPECS", "TOOL_RUNTIME")
 SKILL_NAMES = ("CUSTOM_SKILLS_ROOT", "AGENTS_CONFIG")
 SKILLS_FOLDER = "skills"
 RESERVED = ("react", "mcp")
-"""Aliases of the loop's own tools, and of those from MCP servers."""
+"""The aliases of the loop's own tools and of tools from MCP servers."""
 
 _SOURCES = ("ref", "module")
 _SPEC_KEYS = (*_SOURCES, "alias")
@@ -57,7 +57,7 @@ _MISSPELT = 0.85
 
 
 def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
-    """The bundle's own tools, and those that a descriptor module lists.
+    """Return the bundle's own tools and those that a descriptor module lists.
 
     Raises:
         BundleError: the descriptor or a tool is wrong; the message names file and line.
@@ -80,7 +80,7 @@ def load_tools(module: str, bundle: LoadedBundle) -> ToolSet:
 
 
 def load_skills(module: str, bundle: LoadedBundle, consumer: str = REACT) -> Skills:
-    """The skills that `consumer` sees; without a module those in the bundle's folder `skills`.
+    """Return the skills that `consumer` sees; without a module those in the bundle's folder `skills`.
 
     Raises:
         BundleError: the descriptor or a skill is wrong; the message names file and line.
@@ -166,7 +166,7 @@ def _joined(listed: Skills, in_folder: Skills, bundle: LoadedBundle) -> Skills:
 
 @dataclass(frozen=True, slots=True)
 class _Descriptor:
-    """A module of settings, and where each of them is written."""
+    """A module of settings, with the line of each."""
 
     module: ModuleType
 
@@ -178,7 +178,7 @@ class _Descriptor:
         return BundleError(f"{self.location(name, item)}: {problem}")
 
     def location(self, name: str, item: int | str | None = None) -> str:
-        """The file, and the line on which the setting or an item in it is written, if that is known."""
+        """Return the file, and if it is known the line of the setting or of an item in it."""
         file = self.module.__file__
         if file is None:
             return self.module.__name__
@@ -195,7 +195,7 @@ class _Descriptor:
 
 
 def _assignments(file: Path) -> dict[str, ast.expr]:
-    """What is assigned to each name at the top level of a file."""
+    """Return the expression that is assigned to each name at the top level of a file."""
     import ast
 
     assignments = dict[str, ast.expr]()
@@ -264,7 +264,7 @@ def _check_keys(
 
 
 def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object]) -> Tool:
-    """The built-in tool of that name, over what the bundle gives it."""
+    """Return the built-in tool that the entry names, with the port that the bundle gives it."""
     _check_keys(descriptor, index, spec, _BUILTIN_KEYS)
     name = str(spec["builtin"])
     if name not in BUILTINS:
@@ -279,7 +279,7 @@ def _builtin(descriptor: _Descriptor, index: int, spec: Mapping[object, object])
 def _spec(
     descriptor: _Descriptor, index: int, spec: Mapping[object, object]
 ) -> tuple[str, str, str]:
-    """What kind of place the tools are in, its name, and their alias."""
+    """Return the kind of source that the tools are in, its name, and their alias."""
     _check_keys(descriptor, index, spec, _SPEC_KEYS)
     texts = {str(key): value for key, value in spec.items() if isinstance(value, str) and value}
     sources = [key for key in _SOURCES if key in spec]
@@ -294,7 +294,7 @@ def _spec(
 
 
 def _functions(module: ModuleType) -> Iterable[ToolFunction[..., Any]]:
-    """The tools in a module in the order they are written; a name with an underscore is private."""
+    """Return the tools in a module in the order they are written; a name with an underscore is private."""
     named = ((name, value) for name, value in vars(module).items() if not name.startswith("_"))
     functions = [
         cast("ToolFunction[..., Any]", value)
@@ -378,7 +378,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def builtin(name: str, port: object) -> Tool:
-    """The tool of that name, one of `BUILTINS`.
+    """Return the tool of that name, one of `BUILTINS`.
 
     Raises:
         BundleError: the port is not what the tool needs.

@@ -1,4 +1,4 @@
-"""Importing a bundle's code under a name of its own, and blaming the line that went wrong.
+"""Imports of a bundle's code under a module name of its own, and errors that name the failing line.
 
 A bundle opened by path is imported as `<name>@<digest of its path>`, so two folders with the same name
 do not meet. Inside it, relative imports work as ever, and so does `from <name>.tools import x`: its
@@ -26,19 +26,19 @@ from typing import Any
 from loopline.errors import BundleError
 
 MARK = "@"
-"""What no importable name holds, and every name given here does."""
+"""A character that no importable name has, and every name made here has."""
 
 _DIGEST = 8
 _OWN = re.compile(rf"{MARK}[0-9a-f]{{{_DIGEST}}}\b")
 _FOREIGN = re.compile(r"\W")
 _LEVEL = 3
-"""Where `__import__` is given its level, after the name."""
+"""The position of the level among the arguments of `__import__`, after the name."""
 
 _lock = RLock()
 
 
 def import_package(folder: Path) -> ModuleType:
-    """The package in a folder with an `__init__.py`.
+    """Return the package in a folder with an `__init__.py`.
 
     Raises:
         BundleError: its code fails; the message names file and line.
@@ -47,7 +47,7 @@ def import_package(folder: Path) -> ModuleType:
 
 
 def import_file(file: Path) -> ModuleType:
-    """The module in a single file.
+    """Return the module in a single file.
 
     Raises:
         BundleError: its code fails; the message names file and line.
@@ -56,7 +56,7 @@ def import_file(file: Path) -> ModuleType:
 
 
 def import_name(name: str, folder: Path | None) -> ModuleType | None:
-    """The module of that full name, None if there is no such module.
+    """Return the module of that full name, None if there is no such module.
 
     Raises:
         BundleError: its code fails; the message names the file and line in `folder`.
@@ -75,9 +75,9 @@ def import_name(name: str, folder: Path | None) -> ModuleType | None:
 
 
 def blame(error: BaseException, folder: Path | None) -> BundleError:
-    """The error as one of the bundle's author, with the innermost file and line in `folder`.
+    """Return the error as a BundleError, with the innermost file and line in `folder`.
 
-    Raise it from the error. A BundleError is returned as it is, for it names its place.
+    Raise it from the error. A BundleError is returned unchanged, since it names its line.
     """
     if isinstance(error, BundleError):
         return error
@@ -89,13 +89,13 @@ def blame(error: BaseException, folder: Path | None) -> BundleError:
 
 
 def raised_inside(error: BaseException, folder: Path | None) -> bool:
-    """Whether it was the bundle's own code that raised the error, not what it called."""
+    """Return whether the bundle's own code raised the error, not code that it called."""
     frames = traceback.extract_tb(error.__traceback__)
     return folder is not None and bool(frames) and _is_inside(frames[-1].filename, folder)
 
 
 def public_name(module: str) -> str:
-    """The module's name as its author writes it."""
+    """Return the module's name as its author writes it."""
     return _OWN.sub("", module)
 
 
@@ -129,7 +129,7 @@ def _execute(package: str, file: Path, folder: Path) -> None:
 
 @contextmanager
 def _undo_on_error(package: str) -> Generator[None, None, None]:
-    """Leave no module of the package behind that was imported in vain."""
+    """Remove the package's modules that were imported here if the import fails."""
     before = set(sys.modules)
     try:
         yield
@@ -141,7 +141,7 @@ def _undo_on_error(package: str) -> Generator[None, None, None]:
 
 
 class _BundleLoader(SourceFileLoader):
-    """Runs a module of a bundle; compiled anew each time, since a cache would be written beside it."""
+    """A loader for a bundle's modules. It compiles anew each time, since a cache would be written beside them."""
 
     def path_stats(self, path: str) -> Mapping[str, float]:
         raise OSError(f"no cache for {path}")
@@ -154,7 +154,7 @@ class _BundleLoader(SourceFileLoader):
 
 
 class _BundleFinder:
-    """Finds the modules inside the bundles' packages."""
+    """A finder for the modules inside the bundles' packages."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -168,7 +168,7 @@ class _BundleFinder:
 
 
 def _import_of(package: str) -> Callable[..., ModuleType]:
-    """`__import__` for the modules of a package, which knows it by its public name too.
+    """Return an `__import__` for the modules of a package that also knows the package's public name.
 
     A package called like one of the standard library does not hide that.
     """

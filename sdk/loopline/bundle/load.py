@@ -1,4 +1,4 @@
-"""Opening a bundle: by path, by name, or as a value."""
+"""Loading bundles: by path, by name, or as a value."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "loopline.bundles"
-"""The entry points by whose names installed bundles are opened."""
+"""The group of the entry points that name installed bundles."""
 
 BUNDLES_FOLDER = "bundles"
-"""The folder here whose folders are bundles that are opened by their names."""
+"""The folder here whose folders are bundles, by their names."""
 
 __all__ = ["Available", "LoadedBundle", "available", "blame", "load", "raised_inside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedBundle:
-    """A bundle, and where its code is.
+    """A bundle and the location of its code.
 
     `package` is the module name under which it is loaded; `name` is what its author calls that.
     `folder` is None for a bundle made where there is no file; `file` is the module that holds all of the
@@ -54,14 +54,14 @@ class LoadedBundle:
 
     @property
     def code(self) -> Iterator[Path]:
-        """The files that hold the bundle's code: its one module, or the modules of its package."""
+        """The files of the bundle's code: its one module, or the modules of its package."""
         if self.file is not None:
             yield self.file
         elif self.folder is not None:
             yield from _package_files(self.folder)
 
     def resolve_module(self, name: str) -> ModuleType:
-        """The module; a name that begins with the bundle's own is looked for inside the bundle.
+        """Return the module of that name; one that begins with the bundle's own is inside the bundle.
 
         Raises:
             BundleError: there is none, or its code fails; the message names file and line.
@@ -76,7 +76,7 @@ class LoadedBundle:
         return module
 
     def resolve_file(self, ref: str) -> ModuleType:
-        """The module in a Python file, by its path in the bundle's folder.
+        """Return the module in a Python file, by its path in the bundle's folder.
 
         Raises:
             BundleError: there is none, it is outside, or its code fails.
@@ -99,7 +99,7 @@ class LoadedBundle:
         return import_file(file) if module is None else module
 
     def holds(self, module: str) -> bool:
-        """Whether there is a file for the module, such as `tools_descriptor`, in the folder."""
+        """Return whether the folder has a file for the module, such as `tools_descriptor`."""
         if self.folder is None or self.file is not None:
             return False
         return (self.folder / f"{module}.py").is_file()
@@ -123,14 +123,14 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """Where a bundle's code is: a package's folder or a file, and the name of the Bundle in it."""
+    """The location of a bundle's code: a package's folder or a file, and the Bundle's name in it."""
 
     path: Path
     attribute: str = "bundle"
 
 
 def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
-    """The bundle at a path, of that name, or as it is given.
+    """Return the bundle at a path, of a name, or that is given as a value.
 
     A path is a package's folder, a .py file, or a project's folder with an entry point for a bundle. A
     name is that of a folder here that is one of these, of an installed entry point, or of a folder in
@@ -161,7 +161,7 @@ def load(source: str | Path | Bundle[Any]) -> LoadedBundle:
 
 
 def available(folder: Path | None = None) -> list[Available]:
-    """What can be opened by name, found without importing it: installed ones, then `./bundles`."""
+    """Return the bundles that can be opened by name, without importing them: installed ones, then `./bundles`."""
     installed = [Available(name=e.name, location=e.value) for e in _entry_points()]
     bundles_folder = (Path() if folder is None else folder) / BUNDLES_FOLDER
     inside = sorted(bundles_folder.iterdir()) if bundles_folder.is_dir() else []
@@ -187,7 +187,7 @@ def _is_name(source: str | Path) -> bool:
 
 
 def _is_site(path: Path) -> bool:
-    """Whether it looks like a bundle or a project with one; what is malformed is told on opening."""
+    """Return whether the folder looks like a bundle or a project with one; errors are raised on opening."""
     if (path / "__init__.py").is_file():
         return True
     project = path / "pyproject.toml"
@@ -218,13 +218,13 @@ def _site(path: Path) -> _Site:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    """The bundles that lie directly in a folder."""
+    """Yield the bundles directly inside a folder."""
     if path.is_dir():
         yield from (inner for inner in sorted(path.iterdir()) if _is_site(inner))
 
 
 def _entries(project: Path) -> dict[str, str]:
-    """The entry points for bundles in a project's pyproject.toml."""
+    """Return the entry points for bundles in a project's pyproject.toml."""
     file = project / "pyproject.toml"
     if not file.is_file():
         return {}
@@ -326,7 +326,7 @@ def _from_value(bundle: Bundle[Any]) -> LoadedBundle:
 
 
 def _home_module(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
-    """The package that offers the bundle, else the module of its workflow."""
+    """Return the package that exposes the bundle, else the module of its workflow."""
     parts = module.__name__.split(".")
     around = (sys.modules.get(".".join(parts[:end])) for end in range(1, len(parts)))
     offering = (package for package in around if getattr(package, "bundle", None) is bundle)
@@ -334,7 +334,7 @@ def _home_module(bundle: Bundle[Any], module: ModuleType) -> ModuleType:
 
 
 def _package_files(folder: Path) -> Iterator[Path]:
-    """Yield the modules of a package and of the packages in it; what else lies there is not its code."""
+    """Yield the modules of a package and of the packages in it; other folders hold no code of it."""
     yield from sorted(folder.glob("*.py"))
     for inner in sorted(folder.iterdir()):
         if (inner / "__init__.py").is_file():
@@ -342,7 +342,7 @@ def _package_files(folder: Path) -> Iterator[Path]:
 
 
 def _files(root: Path) -> list[str]:
-    """The Python files in a folder, those of hidden folders and tests left out."""
+    """Return the Python files in a folder, without those of hidden folders and tests."""
     files = (
         file.relative_to(root) for pattern in ("*.py", "*/*.py") for file in root.glob(pattern)
     )

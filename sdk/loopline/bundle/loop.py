@@ -1,4 +1,4 @@
-"""What `build_react` was given, and what a loop goes by because of it."""
+"""The specification of a loop, its system text, and its knowledge functions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from loopline.tools import KnowledgeSearch, ToolSet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSpec:
-    """What `build_react` was given, and what was configured.
+    """The arguments of `build_react` together with the configuration.
 
-    A tool is offered that each list of `allowed` patterns allows; `child_tools` are what a child run may
-    have of these.
+    A tool is offered if every list of `allowed` patterns allows it; `child_tools` are the patterns of a child run.
     """
 
     tools_module: str
@@ -38,7 +37,7 @@ class LoopSpec:
     child_tools: tuple[str, ...] | None = None
 
     def options(self, run: PreparedRun) -> LoopOptions:
-        """Return what is in force: the preset, the environment, the code and the configuration, the turn.
+        """Return the options in force: of the preset, the environment, the code and configuration, and the turn.
 
         Raises:
             LooplineError: an option is out of its range, they do not go together, or a variable of the
@@ -48,7 +47,7 @@ class LoopSpec:
         return self.preset.options.with_limits(environment, self.limits, run.limits).validated()
 
     def of_child(self, child: Child, models: ModelRegistry) -> LoopSpec:
-        """The same for a child run, with what its task has otherwise.
+        """Return the specification for a child run, with the changes of its task.
 
         Raises:
             ModelError: its task wants a model by a string that names no role.
@@ -73,7 +72,7 @@ that begin ✓ [n], ✗ [n], … [n] or □ [n].
 
 
 def system_text(instructions: str, source: str, tools: ToolSet, skills: Skills) -> str:
-    """The system text of a loop: the bundle's instructions, its name, the rules, its skills."""
+    """Return the system text of a loop: the bundle's instructions and name, the rules, the skills."""
     parts = [instructions.strip(), f"Bundle: {source}", _RULES]
     if "react.search_knowledge" in tools:
         parts.append("Look things up with react.search_knowledge before you answer.")
@@ -84,7 +83,7 @@ def system_text(instructions: str, source: str, tools: ToolSet, skills: Skills) 
 
 
 def guarded_search(search: KnowledgeSearch) -> KnowledgeSearch:
-    """The search, whose failures the model reads."""
+    """Return the search with its failures as errors that the model reads."""
 
     async def guarded(query: str, *, limit: int = 5) -> Sequence[Passage]:
         try:
@@ -101,7 +100,7 @@ def guarded_search(search: KnowledgeSearch) -> KnowledgeSearch:
 
 
 def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
-    """The read, whose failures the model reads."""
+    """Return the read with its failures as errors that the model reads."""
 
     async def guarded(ref: str) -> Passage:
         try:
@@ -117,7 +116,7 @@ def guarded_read(read: Callable[[str], Awaitable[Passage]]) -> KnowledgeRead:
 
 
 def _check_passage(passage: object) -> None:
-    """Refuse what the model could be shown and nobody could read again."""
+    """Refuse a passage that nobody could read again by its ref."""
     if not isinstance(passage, Passage):
         raise ToolError(f"a knowledge function gave {passage!r}, not a Passage")
     if not isinstance(parse(passage.ref), KnowledgeRef):

@@ -36,12 +36,12 @@ LOOP: Mapping[str, Json] = {
     "react": {"preset": None, **dict.fromkeys(LoopOptions().values)},
     "react_config": dict.fromkeys(("max_iterations", "tools", "early_stop")),
 }
-"""The names by which every bundle's loop is set; nothing is set by default."""
+"""The properties that configure every bundle's loop; none is set by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """A value as it was typed: a text where the default is a text, else a YAML value."""
+    """A value as the user typed it: a text where the default is a text, else a YAML value."""
 
     text: str
 
@@ -51,13 +51,13 @@ Setting = Json | TypedValue
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Nested values by name. `given` are the keys at the top that somebody wrote."""
+    """Nested values by name. `written` are the top-level keys that are set anywhere."""
 
     tree: JsonObject = field(default_factory=JsonObject)
     written: frozenset[str] = frozenset()
 
     def at(self, name: str, default: Json = None) -> Json:
-        """The value of a dotted name, which may be a section, or the default."""
+        """Return the value of a dotted name, which may be a section, or the default."""
         value: Json = self.tree
         for part in name.split("."):
             if not isinstance(value, dict) or part not in value:
@@ -66,12 +66,12 @@ class Properties:
         return deepcopy(value)
 
     def section(self, name: str) -> JsonObject:
-        """The section of that dotted name, empty if there is none."""
+        """Return the section of that dotted name, empty if there is none."""
         value = self.at(name)
         return value if isinstance(value, dict) else {}
 
     def flat(self) -> dict[str, Json]:
-        """Every value by its dotted name; an empty section is there as an empty dict."""
+        """Return every value by its dotted name; an empty section is an empty dict."""
         return {".".join(path): value for path, value in _leaves(deepcopy(self.tree))}
 
 
@@ -81,7 +81,7 @@ def merged(
     folder: Path | None = None,
     overrides: Mapping[str, Setting] | None = None,
 ) -> Properties:
-    """What is in force: the configuration, the `loopline.yaml` in `folder`, then `overrides`.
+    """Return the properties in force: the configuration, the `loopline.yaml` in `folder`, then `overrides`.
 
     An override is named by its dotted name; a dict sets the keys in it and leaves the others.
 
@@ -108,7 +108,7 @@ def merged(
 
 
 def parse_setting(setting: str) -> tuple[str, TypedValue]:
-    """The name and the value in `a.b=value`, as it is typed behind `--prop`.
+    """Return the name and the value in `a.b=value`, as it is typed after `--prop`.
 
     Raises:
         PropertyError: there is no `=`, or no name before it.
@@ -124,7 +124,7 @@ _Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Merge:
-    """Puts what is given into what there is, as the shape allows; `place` begins a complaint."""
+    """Merges values into a section, as the shape allows; `location` begins an error's text."""
 
     shape: JsonObject
     location: Callable[[_Path], str]
@@ -135,7 +135,7 @@ class _Merge:
     def _section(
         self, shape: JsonObject | None, current: JsonObject, values: JsonObject, path: _Path
     ) -> JsonObject:
-        """The section with what is given in it; without a shape it is open."""
+        """Return the section with the values in it; without a shape it takes any."""
         section = dict(current)
         for key, value in values.items():
             inner = (*path, key)
@@ -175,7 +175,7 @@ def _leaves(section: JsonObject, path: _Path = ()) -> Iterator[tuple[_Path, Json
 
 
 def _names(section: JsonObject, path: _Path = ()) -> Iterator[_Path]:
-    """Every section and key."""
+    """Yield the path of every section and key."""
     for key, value in section.items():
         yield (*path, key)
         yield from _names(value, (*path, key)) if isinstance(value, dict) else ()
@@ -200,14 +200,14 @@ def _kind(expected: Json) -> str:
 
 
 def _fits(expected: Json, value: Json) -> bool:
-    """Whether a value is of its default's type; a whole number is a number too."""
+    """Return whether a value is of its default's type; a whole number is a number too."""
     return _kind(value) == _kind(expected) or (
         isinstance(expected, float) and _kind(value) == "a whole number"
     )
 
 
 def _nested(shape: JsonObject, name: str, value: Setting) -> JsonObject:
-    """The dotted name as sections, with the value in the innermost."""
+    """Return the dotted name as sections, with the value in the innermost."""
     path = name.split(".")
     if not all(path):
         raise PropertyError(f"{name!r} is no name: write it as section.key")
@@ -231,7 +231,7 @@ def _read(shape: JsonObject, name: str, value: TypedValue) -> Json:
 
 
 def _plain(value: object, name: str) -> Json:
-    """The value as JSON: a path is a text, a tuple a list."""
+    """Return the value as JSON: a path is a text, a tuple a list."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -275,7 +275,7 @@ def _content(file: Path, document: YamlDocument) -> JsonObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """What was configured; an empty `preset`, and `tools` that are None, where nothing was.
+    """The configured loop; `preset` is empty and `tools` is None where nothing is configured.
 
     `tools` are patterns of the ids of the tools that the loop may offer.
     """
@@ -286,7 +286,7 @@ class LoopSettings:
 
 
 def loop_settings(properties: Properties) -> LoopSettings:
-    """The properties below `react` and `react_config`, of which the former win, and `agent_mode`.
+    """Return the settings below `react` and `react_config`, of which the former win, and `agent_mode`.
 
     Raises:
         PropertyError: one of them has a value that it does not take.
@@ -312,7 +312,7 @@ def _limits(section: str, values: Mapping[str, Json]) -> Limits:
 
 
 def _patterns(tools: Json) -> tuple[str, ...] | None:
-    """Nadoo's list of tools; an empty one leaves all of them."""
+    """Return the patterns of Nadoo's list of tools; an empty list allows all of them."""
     match tools:
         case None | []:
             return None

@@ -1,4 +1,4 @@
-"""A new bundle: a project that runs, is tested, and can be changed from there."""
+"""The project of a new bundle, which runs and has a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TAKEN = {"loopline", "test", "tests"}
 
 
 def create(name: str, parent: Path, loopline: Installation) -> Path:
-    """Write the project of a new bundle into the folder `<parent>/<name>`, which is returned.
+    """Write the project of a new bundle into the folder `<parent>/<name>`, and return that.
 
     The project depends on that Loopline, and its README says how its tests are run.
 
@@ -45,7 +45,7 @@ def create(name: str, parent: Path, loopline: Installation) -> Path:
 
 
 def _dependency(loopline: Installation) -> dict[str, str]:
-    """The words of the template that say where Loopline is taken from."""
+    """Return the template's values that say where Loopline is installed from."""
     source = f"\n[tool.uv.sources]\nloopline = {loopline.source}\n" if loopline.source else ""
     return {
         "requirement": loopline.requirement,
@@ -66,7 +66,7 @@ def _check(name: str) -> None:
 
 
 def _possible(name: str) -> str:
-    """A name like this one that a package can have."""
+    """Return a name like this one that a package can have."""
     letters = normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = _FOREIGN.sub("_", letters).strip("_").lower()
     if not plain or plain[0].isdigit():
@@ -76,7 +76,7 @@ def _possible(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """The workflow's class: `TeaShop` for `tea_shop`."""
+    """Return the name of the workflow's class: `TeaShop` for `tea_shop`."""
     joined = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
     return f"{joined}Workflow" if joined in _NAMES_IN_USE else joined
 
@@ -103,24 +103,24 @@ class Installation:
 
     @property
     def requirement(self) -> str:
-        """What a project's `dependencies` say: this version or a newer one."""
+        """The requirement for a project's `dependencies`: this version or a newer one."""
         return f"loopline>={self.version}"
 
     @property
     def location(self) -> str:
-        """Where it is taken from, as a page of Markdown says it."""
+        """The place that it was installed from, as Markdown."""
         if not self.arguments:
             return "your package index"
         return f"`{self.arguments[-1]}`, where it was installed from when this was written"
 
     @property
     def words(self) -> str:
-        """The arguments as a shell takes them, with a space behind each."""
+        """The arguments quoted for a shell, with a space after each."""
         return "".join(f"{shlex.quote(argument)} " for argument in self.arguments)
 
     @classmethod
     def now(cls) -> Installation:
-        """Read what the installer recorded of the Loopline that runs."""
+        """Return the installation of the Loopline that runs, as its installer recorded it."""
         from importlib.metadata import distribution
 
         ours = distribution("loopline")
@@ -128,7 +128,7 @@ class Installation:
 
 
 def installation_of(version: str, record: str | None) -> Installation:
-    """Read the record of a direct URL that an installer leaves (PEP 610); an index leaves none."""
+    """Return the installation of a direct URL's record (PEP 610); an index leaves no record."""
     origin: Json = json.loads(record) if record else None
     match origin:
         case {"url": str(url), "dir_info": {"editable": True}}:
@@ -157,5 +157,5 @@ def _url_path(url: str) -> str:
 
 
 def _toml(text: str) -> str:
-    """A basic string of TOML, which escapes as JSON does."""
+    """Return the text as a basic string of TOML, which escapes as JSON does."""
     return json.dumps(text, ensure_ascii=False)

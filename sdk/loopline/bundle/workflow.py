@@ -1,4 +1,4 @@
-"""The workflow of a bundle: what its author writes, and what that may call on."""
+"""The workflow of a bundle: the class that its author writes, and the methods that it may call."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ from loopline.tools import (
 
 Out = TypeVar("Out", default=Any)
 AS_ASKED: Any = None
-"""No output type of the loop's own: that of the turn, or of the bundle."""
+"""The loop has no output type of its own: the turn's or the bundle's is used."""
 
 
 class BaseWorkflow(Generic[Deps]):
-    """One instance runs one turn. A subclass says what the turn does, in `process`.
+    """The base of a bundle's workflow. One instance runs one turn; a subclass overrides `process`.
 
     `instructions`, `tools`, `skills` and `knowledge_config` are what `Bundle` calls `instructions`, `tools`,
     `skills` and `knowledge`. `guards` stand around every call, `round_hooks` between rounds, `middleware` about the whole run, each in their
@@ -89,23 +89,23 @@ class BaseWorkflow(Generic[Deps]):
         self.scratchpad: dict[str, Any] = {}
 
     async def process(self, payload: TurnPayload) -> TurnResult[Any]:
-        """Run the turn; the default is the loop with nothing but its own tools."""
+        """Run the turn; by default with a loop that has the bundle's tools."""
         react = await self.build_react(scratchpad=self.scratchpad)
         return await react.run(payload)
 
     @classmethod
     async def on_bundle_load(cls) -> None:
-        """Called once a process, after the knowledge space has been built."""
+        """Do once in a process what is needed after the knowledge space was built."""
 
     async def pre_run_hook(self, payload: TurnPayload) -> None:
-        """Called before each turn, after the knowledge space has been reconciled."""
+        """Do what is needed before each turn, after the knowledge space was brought up to date."""
 
     async def post_run_hook(self, payload: TurnPayload, result: TurnResult[Any]) -> None:
-        """Called after each turn, before `react.exit` is recorded."""
+        """Do what is needed after each turn, before `react.exit` is recorded."""
 
     @property
     def properties(self) -> Properties:
-        """The bundle's properties as they are in force."""
+        """The properties of the bundle that are in force."""
         return self._run.services.properties
 
     @property
@@ -123,7 +123,7 @@ class BaseWorkflow(Generic[Deps]):
         return self._run.services.instructions or self.instructions
 
     def bundle_prop(self, name: str, default: Json = None) -> Json:
-        """The property of that dotted name, or the default."""
+        """Return the property of that dotted name, or the default."""
         return self.properties.at(name, default)
 
     async def build_react(
@@ -141,15 +141,14 @@ class BaseWorkflow(Generic[Deps]):
         output_type: TypeForm[Out] = AS_ASKED,
         **limits: Unpack[Limits],
     ) -> React[Out]:
-        """Wire a loop for this turn.
+        """Return a loop for this turn.
 
-        `tools_module` and `skills_module` name descriptor modules, `tools` allows only the tools that
-        match one of its patterns. `model` is a role of the harness's models, such as `fast`, or takes their
-        place; several are a chain, of which the first that answers is used. The knowledge functions take the
-        place of the bundle's own space. The answer is to be a value of `output_type`, else of the bundle's,
-        unless the turn was asked for another one.
-        `limits` are laid over the preset, over these the properties below `react` and `react_config`, over
-        all of them what was asked for this one turn.
+        `tools_module` and `skills_module` name descriptor modules; `tools` allows only the tools that match one of its
+        patterns. `model` is a role of the harness's models, such as `fast`, or a model or chain that replaces them; of a
+        chain the first model that answers is used. The knowledge functions replace the bundle's own space. The answer is
+        a value of `output_type`, else of the bundle's, unless the caller of the turn asks for another type.
+        `limits` override those of the preset; the properties below `react` and `react_config` override both, and the
+        limits of this one turn override all of them.
 
         Raises:
             ValueError: there is no such preset or limit, or a limit is out of its range. The turn ends with a
@@ -191,7 +190,7 @@ class BaseWorkflow(Generic[Deps]):
         extensions: Extensions,
         child: Child | None = None,
     ) -> React[Any]:
-        """The loop of a turn, or of a child run of it."""
+        """Return the loop of a turn, or of a child run of it."""
         services, recorder = run.services, run.recorder
         space = services.knowledge
         skills = await asyncio.to_thread(services.skills, loop.skills_module)
@@ -264,9 +263,9 @@ class BaseWorkflow(Generic[Deps]):
         return ToolSet([*built_in, *bundle_tools.values()])
 
     async def answer(self, text: str) -> TurnResult[Any]:
-        """End the turn with this answer, without a model; it takes the place of one given before.
+        """Answer without a model, and return the turn's result; a later answer replaces an earlier one.
 
-        Where the turn's answer is to be of a type, a text that is the JSON of such a value gives its `output`.
+        If the answer has an output type, a text that is the JSON of such a value sets the result's `output`.
         """
         recorder, output = self._run.recorder, self._run.output_of(None)
         recorder.answers += 1
@@ -294,7 +293,7 @@ class BaseWorkflow(Generic[Deps]):
         return result(recorder.timeline, recorder.number, "complete", output=output)
 
     async def keep(self, name: str, value: Json) -> str:
-        """Keep a value under a name; the ref by which it can be read again, pinned to its version."""
+        """Store a value under a name; return the ref of this version, by which it can be read again."""
         recorder, name = self._run.recorder, well_formed(name)
         sound = well_formed_json(value)
         text, mime = (sound, "text/plain") if isinstance(sound, str) else (dumps(sound), _JSON)
@@ -306,7 +305,7 @@ class BaseWorkflow(Generic[Deps]):
         return (await recorder.record_from(artifact))[-1].ref
 
     async def emit(self, name: str, data: object = None, *, durable: bool = False) -> None:
-        """Tell whoever listens of an event of your own; a `durable` one is recorded, as `event.custom`.
+        """Send a custom event to the subscribers; a `durable` one is recorded, as `event.custom`.
 
         `data` is any JSON, pydantic or dataclass value. The model sees nothing of it.
 
@@ -324,7 +323,7 @@ class BaseWorkflow(Generic[Deps]):
     async def feedback(
         self, reaction: Reaction, *, text: str = "", confidence: float | None = None
     ) -> None:
-        """Judge the turn by machine; it replaces nothing that a person said."""
+        """Record machine feedback on the turn; it does not replace a person's."""
         await self._run.recorder.record(
             Feedback(
                 reaction=reaction, text=well_formed(text), origin="machine", confidence=confidence
