@@ -1,4 +1,4 @@
-"""Cassettes: what models at a provider were asked and said, recorded in a file or replayed from it."""
+"""Cassettes: requests to providers and their replies, recorded in a file or replayed from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cassette:
-    """A file of what models at a provider were asked over HTTP and what came, to the byte.
+    """A file of HTTP requests to providers and of their replies, to the byte.
 
     The models are those that strings name, and no other may be asked. To `record` makes the file, which
     must not be there yet. To `replay` has it answer in place of the network, without keys; a request that
@@ -35,14 +35,14 @@ class Cassette:
 
 @dataclass(frozen=True, slots=True)
 class OpenCassette:
-    """A cassette in use: what gives the models of a run, and the clock that belongs to it."""
+    """A cassette in use: the function that chooses the models of a run, and the cassette's clock."""
 
     choose: Callable[[], ModelRegistry]
     clock: Clock
     _cassette: CassetteRecorder | CassettePlayer
 
     async def begin(self) -> None:
-        """The harness is open: what is asked from here on is recorded, or replayed.
+        """Begin to record or replay: the harness is open.
 
         Raises:
             CassetteError: the file that is to be made is there already, or cannot be written.
@@ -50,14 +50,14 @@ class OpenCassette:
         await self._cassette.begin()
 
     async def close(self) -> None:
-        """End what was recorded."""
+        """End the recording."""
         await self._cassette.close()
 
 
 async def open_cassette(
     cassette: Cassette, model: ModelChoice, clock: Clock | None
 ) -> OpenCassette:
-    """A cassette to record in or to replay: by the recorded chain and clock, where none are given.
+    """Return an open cassette; without a model or a clock it replays with the recorded ones.
 
     Raises:
         CassetteError: the file that is to be replayed is not there, or is no cassette; or a model would
@@ -95,7 +95,7 @@ def _replay(file: Path, model: ModelChoice, clock: Clock | None) -> OpenCassette
 
 @dataclass(frozen=True)
 class _CassetteRegistry(ModelRegistry):
-    """Models that are all asked by way of a cassette, those that a workflow brings too."""
+    """Models that all use the cassette, those of a workflow too."""
 
     provider_models: ProviderModels
 
@@ -118,7 +118,7 @@ class _CassetteRegistry(ModelRegistry):
 
 
 def _registry_maker(choice: ModelChoice, wires: ProviderModels) -> Callable[[], ModelRegistry]:
-    """What gives the models of a run; they are looked at here already, unless a function makes them."""
+    """Return what chooses the models of a run; they are checked here already, unless a function makes them."""
     choose = resolve_models(choice, wires)
     if not callable(choice):
         _CassetteRegistry(choose().roles, wires)
@@ -126,7 +126,7 @@ def _registry_maker(choice: ModelChoice, wires: ProviderModels) -> Callable[[], 
 
 
 def _settings(named: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The base URLs that are set for these models, by their variables."""
+    """Return the base URLs that are set for these models, by variable."""
     providers = {name.rpartition("=")[2].partition(":")[0] for name in named}
     variables = [VENDORS[variable].url_variable for variable in VENDORS if variable in providers]
     return {

@@ -1,4 +1,4 @@
-"""What a harness and a store alike do: conversations are named, and imported."""
+"""What a harness and a store share: they return conversations by name and import documents."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ T_co = TypeVar("T_co", covariant=True, default=None)
 
 
 class ConversationHost(ABC, Generic[T_co]):
-    """Whoever has a log of conversations open."""
+    """The owner of an open log of conversations."""
 
     _clock: Clock
 
     @property
     @abstractmethod
     def log(self) -> TimelineLog:
-        """Where the conversations are kept."""
+        """The log that stores the conversations."""
 
     @abstractmethod
     def _conversation(self, conversation: ConversationKey) -> Conversation[T_co]:
-        """The conversation, with what can be done with it here."""
+        """Return the handle of the conversation."""
 
     def conversation(
         self,
@@ -52,7 +52,7 @@ class ConversationHost(ABC, Generic[T_co]):
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
     ) -> Conversation[T_co]:
-        """One conversation of one user; it begins with the first thing said."""
+        """Return a conversation of a user; it begins with its first message."""
         return self._conversation(conversation_key(name, user=user, tenant=tenant, project=project))
 
     async def load(
@@ -65,7 +65,7 @@ class ConversationHost(ABC, Generic[T_co]):
         tenant: str = DEFAULT_TENANT,
         project: str = DEFAULT_PROJECT,
     ) -> Conversation[T_co]:
-        """Import an exported conversation, block by block as it was; without a name under its own.
+        """Import an exported conversation block by block; without a name it keeps its own.
 
         A document may have been written by anybody, so nothing in it acts: turns that had not ended are
         not carried on, repositories that it names are not read, and it takes the place of no child run.

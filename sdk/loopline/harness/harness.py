@@ -55,12 +55,12 @@ from loopline.timeline.log import DEFAULT_LIMITS
 
 T_co = TypeVar("T_co", covariant=True, default=None)
 B = TypeVar("B", default=Any)
-"""Of a bundle that is opened by its path nobody knows the type of its answers."""
+"""The type of a bundle's answers; it is unknown if the bundle is opened by path."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenHarness:
-    """What a harness holds while it is open; `readable_skills` are those that a reader outside any turn finds."""
+    """The parts of an open harness; `readable_skills` are those that a reader outside a turn finds."""
 
     loaded: LoadedBundle
     services: Services
@@ -70,7 +70,7 @@ class _OpenHarness:
 
 
 class OpenOptions(TypedDict, total=False):
-    """The keywords of `Harness.open` that most callers leave out."""
+    """The optional keywords of `Harness.open` that few callers need."""
 
     on_build: Progress | None
     telemetry: Telemetry
@@ -81,7 +81,7 @@ class OpenOptions(TypedDict, total=False):
 
 
 class Harness(ConversationHost[T_co], Generic[T_co]):
-    """A bundle that is ready to converse. Open it with `async with Harness.open(...)`."""
+    """A bundle, a store and models, ready for conversations. Open it with `async with Harness.open(...)`."""
 
     def __init__(
         self,
@@ -124,19 +124,19 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
         clock: Clock | None = None,
         **options: Unpack[OpenOptions],
     ) -> Harness[B]:
-        """A harness that is yet to be entered.
+        """Return a harness, to be entered with `async with`.
 
         `bundle` is a path, an entry point's name or a value; `store` a URL such as `sqlite:///talk.db` or
         `memory:`, or a log, which stays open; `model` a model string, a model, pydantic-ai's included, several
-        of them as a chain, chains by their roles, or a function that gives models at the start of each run.
-        `properties` go by dotted name.
-        `on_build(done, total, what)` hears of the knowledge space being built, from another thread.
+        of them as a chain, chains by their roles, or a function that returns models at the start of each run.
+        `properties` are set by dotted name.
+        `on_build(done, total, what)` is called, from another thread, as the knowledge space is built.
         `telemetry` is `otlp`, which sends spans and metrics of every turn, or an observer, which is closed
-        with the harness. A `cassette` records what models at a provider are asked and say, or says it
-        again; it is opened, and the model strings are looked at, when the harness is entered. `caps` are
-        how large attached files may be; a conversation beyond the `limits` takes nothing new. `deps` is
-        any object, such as clients of other services, which tools get as `ToolContext[…].deps` and workflows
-        as `self.deps`; it is never recorded or shown. Without it the bundle's own factory makes one.
+        with the harness. A `cassette` records requests to providers and their replies, or replays them; it is
+        opened, and the model strings are checked, when the harness is entered. `caps` limit the size of attached
+        files; a conversation beyond the `limits` takes nothing new. `deps` is any object, such as clients of other
+        services, which tools get as `ToolContext[…].deps` and workflows as `self.deps`; it is never recorded or
+        shown. Without it the bundle's own factory makes one.
 
         Raises:
             StoreError: the store's URL is not one that works.
@@ -239,12 +239,12 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     @property
     def properties(self) -> Properties:
-        """The bundle's properties as they are in force."""
+        """The properties of the bundle that are in force."""
         return self._open_now.services.properties
 
     @property
     def deps(self) -> object:
-        """The dependencies that were given, or that the bundle's factory made; None without either."""
+        """The dependencies that `open` got or the bundle's factory made; None without either."""
         return self._open_now.services.deps
 
     @property
@@ -254,18 +254,18 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
 
     @property
     def knowledge_state(self) -> KnowledgeState | None:
-        """What the space holds now."""
+        """The state of the knowledge space now."""
         space = self._open_now.services.knowledge
         return None if space is None else space.state
 
     @property
     def model(self) -> Model:
-        """The model that the next run will ask first; a function that gives it is called."""
+        """The model that the next run will ask first; a function that makes models is called."""
         return self._choose().default[0]
 
     @property
     def log(self) -> TimelineLog:
-        """Where the conversations are kept."""
+        """The log that stores the conversations."""
         return self._open_now.log
 
     def _conversation(self, conversation: ConversationKey) -> Conversation[T_co]:
@@ -281,11 +281,11 @@ class Harness(ConversationHost[T_co], Generic[T_co]):
     async def carry_on(
         self, *, at_once: int = 4, on_outcome: Callable[[Recovery], None] | None = None
     ) -> list[Recovery]:
-        """Take up every turn of this bundle in the store that was cut off, or asked for and never begun.
+        """Resume every turn of this bundle in the store that was cut off or never started.
 
-        Meant for the start of a process, beside any number of others: a turn that another one runs stays
-        with it. At most `at_once` run at a time; `on_outcome` hears of each as soon as it is known. A
-        turn is taken up once: one that was cut off again is skipped, and left to `resume`. A paused one
+        Call it at the start of a process; any number of others may run: a turn that another process runs stays
+        with it. At most `at_once` run at a time; `on_outcome` is called with each outcome as soon as it is known. A
+        turn is resumed once: one that was cut off again is skipped, and left to `resume`. A paused turn
         waits for its user.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Which models a run has: by model strings, as models of ours or of pydantic-ai, and in which roles."""
+"""The choice of models: from model strings, models, or models of pydantic-ai, by their roles."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from loopline.models import (
 from loopline.models.safe_text import secrets_in
 
 _SECRET = ("_KEY", "_TOKEN", "_SECRET")
-"""How the variables end whose values no error may show."""
+"""The endings of variables whose values no error may show."""
 _URL = "_BASE_URL"
-"""How those end in whose queries there may be such a value."""
+"""The ending of variables whose URL may hold such a value in its query."""
 
 
 @runtime_checkable
 class ForeignModel(Protocol):
-    """A model of pydantic-ai, told by what it has, for its library may not be installed."""
+    """A model of pydantic-ai, recognised by its attributes, since that library may not be installed."""
 
     @property
     def model_id(self) -> str:
@@ -41,24 +41,24 @@ class ForeignModel(Protocol):
 
     @property
     def request_stream(self) -> Callable[..., object]:
-        """What asks it."""
+        """Its method that sends a request."""
         ...
 
 
 def is_bridged(name: str) -> bool:
-    """Whether a model string is one for pydantic-ai: it names a provider that is not spoken here."""
+    """Return whether a model string names a provider that only pydantic-ai supports."""
     provider, _, model = name.partition(":")
     return bool(model) and provider not in VENDORS
 
 
 class Bridge:
-    """Makes models that pydantic-ai asks; of one that was made already always the same."""
+    """Makes models over those of pydantic-ai; the same one for the same model."""
 
     def __init__(self) -> None:
         self._models: list[tuple[ForeignModel, Model]] = []
 
     def named(self, name: str) -> Model:
-        """The model of that string.
+        """Return the model of that string.
 
         Raises:
             ModelError: there is no such model, or pydantic-ai, its package for the provider, a key or
@@ -75,7 +75,7 @@ class Bridge:
         return model_of(name, name.removeprefix(BRIDGED), _secrets())
 
     def of(self, foreign: ForeignModel) -> Model:
-        """A model of ours that asks this one."""
+        """Return a model that asks this one."""
         from loopline.adapters.pydantic_ai.bridged_model import bridged
 
         for wrapped, model in self._models:
@@ -93,7 +93,7 @@ def _secrets() -> tuple[str, ...]:
 
 
 class ModelsInUse:
-    """Holds models until they are closed: with the harness, or when a run begins with others and none uses them."""
+    """The models of a harness. They are closed with it, or earlier when a run begins and no run uses them."""
 
     def __init__(self) -> None:
         self._open: dict[int, Model] = {}
@@ -103,7 +103,7 @@ class ModelsInUse:
     async def of_run(
         self, choose: Callable[[], ModelRegistry], clock: Clock
     ) -> AsyncGenerator[ModelRegistry, None]:
-        """Choose the models of a run, which has them until the context is left.
+        """Choose the models of a run, and hold them until the context is left.
 
         Raises:
             ModelError: the function that makes them failed.
@@ -122,7 +122,7 @@ class ModelsInUse:
             self._runs.subtract(list(used))
 
     async def _release(self) -> None:
-        """Close what no run uses; one that objects is held, and objects again when the harness closes."""
+        """Close models that no run uses; one that cannot be closed is closed again with the harness."""
         for key in [key for key in self._open if not self._runs[key]]:
             model = self._open.pop(key)
             del self._runs[key]
@@ -133,7 +133,7 @@ class ModelsInUse:
                     self._open[key] = model
 
     def close_with(self, stack: AsyncExitStack, *, failed: bool) -> None:
-        """Have every model closed with the stack."""
+        """Close every model with the stack."""
         for model in self._open.values():
             if isinstance(model, ClosingModel):
                 stack.push_async_callback(model.close, failed=failed)
@@ -160,7 +160,7 @@ ModelChoice = Chosen | None
 def resolve_models(
     choice: ModelChoice, wires: ProviderModels | None = None
 ) -> Callable[[], ModelRegistry]:
-    """What gives the models of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
+    """Return what chooses the models of a run: the choice, else `LOOPLINE_MODEL`, else `offline`.
 
     Model strings may be several, with commas between them; `fast=` before one is its role, `general` where
     there is none.
@@ -175,7 +175,7 @@ def resolve_models(
 
 
 def model_names(choice: ModelChoice) -> Sequence[str]:
-    """The choice as model strings, with their roles; none where there is another model in it."""
+    """Return the choice as model strings with their roles; none if it has other models too."""
     chosen = _chosen(choice)
     if isinstance(chosen, ModelRegistry) or callable(chosen):
         return []
@@ -190,7 +190,7 @@ def model_names(choice: ModelChoice) -> Sequence[str]:
 
 
 def _chosen(choice: ModelChoice) -> Chosen:
-    """The choice; by the environment, where there is none."""
+    """Return the choice; without one the environment's."""
     return os.environ.get("LOOPLINE_MODEL") or OFFLINE if choice is None else choice
 
 
@@ -209,7 +209,7 @@ def _call(make: ModelMaker, cache: _ModelCache) -> ModelRegistry:
 
 
 def _by_role(chosen: ModelChain | Mapping[str, ModelChain]) -> Mapping[str, ModelChain]:
-    """The models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
+    """Return the models by their roles, also those of `openai:gpt-5, fast=openai:gpt-5-mini`."""
     match chosen:
         case str():
             return _parse_roles(chosen)
@@ -228,7 +228,7 @@ def _parse_roles(written: str) -> Mapping[str, list[str]]:
 
 
 class _ModelCache:
-    """Models as they are chosen: a string is one model, however often it is named."""
+    """Makes the chosen models; a model string stands for one model, however often it is named."""
 
     def __init__(self, wires: ProviderModels) -> None:
         self._provider_models = wires
@@ -236,7 +236,7 @@ class _ModelCache:
         self._by_name: dict[str, Model] = {}
 
     def registry(self, chosen: Models) -> ModelRegistry:
-        """The models by their roles."""
+        """Return the models by their roles."""
         if isinstance(chosen, ModelRegistry):
             return chosen
         by_role = _by_role(chosen)

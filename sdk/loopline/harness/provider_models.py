@@ -1,4 +1,4 @@
-"""Models at a provider: what a model string such as `openai:gpt-5` stands for here."""
+"""Models at a provider: a model string such as `openai:gpt-5` becomes a model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelArguments:
-    """What code says of a model, in place of the environment and of what is known."""
+    """Arguments that override the environment and the model catalogue for one model."""
 
     base_url: str = ""
     api_key: str = field(default="", repr=False)
@@ -48,7 +48,7 @@ class ProviderModels:
         *,
         needs_keys: bool = True,
     ) -> None:
-        """`make` makes the client, another than the usual one; keys may not be needed for it."""
+        """`make` replaces the usual client; it may need no keys."""
         self._environment = environment
         self._make_client = make
         self._needs_keys = needs_keys
@@ -56,11 +56,11 @@ class ProviderModels:
         self._models: list[Model] = []
 
     def has_made(self, model: Model) -> bool:
-        """Whether this is one of its models."""
+        """Return whether this is one of its models."""
         return any(model is own_model for own_model in self._models)
 
     def model(self, name: str, arguments: ModelArguments | None = None) -> Model:
-        """The model of that string; its key and base URL are from the environment, where nobody says.
+        """Return the model of that string; its key and base URL come from the arguments or the environment.
 
         Raises:
             ModelError: there is no such provider, or its key is not set.
@@ -115,7 +115,7 @@ def model(
     timeouts: Timeouts | None = None,
     reply_limits: ReplyLimits | None = None,
 ) -> Model:
-    """A model at a provider or at any server that speaks its wire; it may serve several harnesses.
+    """Return a model at a provider, or at any server with the same API; it may serve several harnesses.
 
     `name` is a model string such as `openai:llama-3`. `base_url` is what stands before `/chat/completions`,
     `/responses` or `/v1/messages`; there no key is sent but `api_key`. `facts` stand for all that is
@@ -147,7 +147,7 @@ def _offline(arguments: ModelArguments) -> Model:
 def _base_url(
     name: str, vendor: Vendor, environment: Mapping[str, str], arguments: ModelArguments
 ) -> str:
-    """Where it is, if that is not where its provider is."""
+    """Return the base URL, if it is not the provider's own."""
     url = (arguments.base_url or environment.get(vendor.url_variable, "")).strip()
     if url and not is_address(url):
         setting = "base_url" if arguments.base_url else vendor.url_variable
@@ -165,7 +165,7 @@ def _key(
     *,
     required: bool,
 ) -> tuple[str, str]:
-    """What sets the key, and the key; one from the environment does not go where code points."""
+    """Return what sets the key, and the key; a key from the environment is never sent to a URL from code."""
     if arguments.base_url or arguments.api_key:
         variable, key = "api_key", arguments.api_key.strip()
     elif vendor.key_variable:
@@ -180,7 +180,7 @@ def _key(
 
 
 def _facts(name: str, vendor: Vendor, *, is_elsewhere: bool) -> ModelFacts:
-    """What is known of it; of an unknown model elsewhere, that it speaks what most servers do."""
+    """Return the catalogue's facts; an unknown model elsewhere has those of most servers."""
     facts = find_model_facts(name)
     if is_elsewhere and vendor.api_vendor == "openai" and facts is FAMILIES.get(f"{vendor.name}:"):
         return ModelFacts(window=facts.window, output_limit=facts.output_limit)

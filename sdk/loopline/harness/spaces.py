@@ -1,4 +1,4 @@
-"""Knowledge spaces: a bundle's own, and the one that a past turn was run with."""
+"""Knowledge spaces: a bundle's own, and the one that a past turn used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loopline.timeline import History, KnowledgeCommit, Timeline
 
 
 def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
-    """The `knowledge` section; None when nobody wrote one."""
+    """Return the configuration of the `knowledge` section; None if nobody wrote one."""
     if "knowledge" not in properties.written:
         return None
 
@@ -37,7 +37,7 @@ def knowledge_config(properties: Properties) -> KnowledgeConfig | None:
 def open_space(
     config: KnowledgeConfig, *, folder: Path | None, store_file: Path | None, clock: Clock
 ) -> KnowledgeSpace:
-    """The space of a configuration; blocks, and for a URL fetches. `folder` is the bundle's.
+    """Return the space of a configuration; this blocks, and fetches a URL. `folder` is the bundle's.
 
     Raises:
         KnowledgeError: there is no such repository; the message names the setting to change.
@@ -64,7 +64,7 @@ def _mirrors(store_file: Path | None) -> Path:
 def knowledge_reader(
     space: KnowledgeSpace | None, timeline: Timeline, past: History | None = None
 ) -> KnowledgeRead | None:
-    """Reads from the space; what is pinned to a commit that a turn used, as that turn read it.
+    """Return what reads from the space; a ref pinned to a commit is read as the turn that used it did.
 
     Without a space what moves is read as the newest turn did that had one; None when no turn had.
     """

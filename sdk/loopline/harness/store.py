@@ -1,4 +1,4 @@
-"""Stores: which adapter a store's URL names, and conversations that are read and judged without a bundle."""
+"""Stores: the adapter that a store's URL names, and conversations without a bundle."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 DEFAULT_STORE = "sqlite:///.loopline/loopline.db"
 MEMORY = "memory:"
 LONGEST_NAME_BYTES = 200
-"""File systems allow 255, and what is made beside a store has a longer name."""
+"""File systems allow 255, and the files beside a store have longer names."""
 _FOLDER = Path(".loopline")
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store's URL, and the folder for what is made beside it; None where nothing is kept."""
+    """A store's URL and file; the file is None if nothing is kept."""
 
     url: str
     file: Path | None
 
 
 def store_place(url: str | None) -> StorePlace:
-    """The place of a store: the one given, else `LOOPLINE_STORE`, else `.loopline/` here.
+    """Return the place of a store: of the URL, else of `LOOPLINE_STORE`, else in `.loopline/` here.
 
     Raises:
         StoreError: the URL is not one that works.
@@ -84,7 +84,7 @@ async def open_log(
     read_only: bool = False,
     collects: bool = True,
 ) -> TimelineLog:
-    """The log at that place; unless told otherwise it collects what nothing names, beside all else.
+    """Open the log at that place; unless `collects` is False it removes unused blobs in the background.
 
     Raises:
         StoreError: there can be no store; the message says why.
@@ -135,7 +135,7 @@ async def audited(
 
 
 def _disk_adapters() -> tuple[type[SqlLog], type[FileBlobs]]:
-    """The adapters, whose driver takes a while to import: not on the event loop."""
+    """Import the adapters, whose driver takes a while: not on the event loop."""
     from loopline.adapters.blobs import FileBlobs
     from loopline.adapters.sql import SqlLog
 
@@ -156,7 +156,7 @@ def _make_default_folder() -> None:
 
 
 class Store(ConversationHost):
-    """Conversations as they are kept. Open it with `async with Store.open(...)`."""
+    """Conversations without a bundle. Open it with `async with Store.open(...)`."""
 
     def __init__(
         self, url: str | None, *, read_only: bool, clock: Clock, limits: ConversationLimits
@@ -177,7 +177,7 @@ class Store(ConversationHost):
         clock: Clock | None = None,
         limits: ConversationLimits = DEFAULT_LIMITS,
     ) -> Store:
-        """A store that is yet to be entered; without a URL the default one.
+        """Return a store, to be entered with `async with`; without a URL the default one.
 
         A conversation beyond the `limits` takes nothing new.
 
@@ -203,7 +203,7 @@ class Store(ConversationHost):
 
     @property
     def log(self) -> TimelineLog:
-        """Where the conversations are kept."""
+        """The log that stores the conversations."""
         if self._log is None:
             raise LooplineError("the store is not open: async with Store.open(…) as store")
         return self._log
@@ -218,14 +218,13 @@ class Store(ConversationHost):
         before: datetime | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[ConversationSummary]:
-        """The conversations of that user, project and tenant, or of all, the one active last first.
+        """Yield the conversations of that user, project and tenant, or of all, the last active one first.
 
-        They were active last `after` the one moment and `before` the other, and the first `limit` of
-        them are given. Those of the same millisecond are in any order. Child runs are not among them:
-        the `children` of the conversation that began them gives these.
+        `after` and `before` bound the time of the last activity; at most `limit` conversations are yielded. Those of the
+        same millisecond are in any order. Child runs are left out: `children` of their parent's handle returns them.
 
         Raises:
-            LooplineError: a moment has no time zone, or `limit` is below 0.
+            LooplineError: a time has no time zone, or `limit` is below 0.
         """
         if any(moment is not None and moment.utcoffset() is None for moment in (after, before)):
             raise LooplineError("after and before are moments: give them a time zone")
@@ -238,7 +237,7 @@ class Store(ConversationHost):
             yield summary
 
     def _conversation(self, conversation: ConversationKey) -> Conversation:
-        """It can be read and judged, and there is no bundle to run it."""
+        """Return the conversation, which can be read and rated; there is no bundle to run it."""
         log = self.log
         return Conversation(
             log,

@@ -1,4 +1,4 @@
-"""The door for callers without an event loop: one turn of a bundle, run to its end."""
+"""One turn of a bundle for callers without an event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loopline.timeline import TimelineLog
 Out = TypeVar("Out")
 
 CONVERSATION = "main"
-"""The conversation of a turn whose caller names none."""
+"""The default conversation."""
 
 
 @overload
@@ -64,7 +64,7 @@ def run_sync(
     output_type: Any = None,
     **limits: Unpack[Limits],
 ) -> TurnResult[Any]:
-    """Open the bundle, say `text` in the conversation, and return what came of the turn.
+    """Open the bundle, say `text` in the conversation, and return the result of the turn.
 
     The arguments are those of `Harness.open` and of `say`. With the default store nothing outlives the
     call.

@@ -1,4 +1,4 @@
-"""Telemetry by name: who observes the turns of a harness."""
+"""Telemetry by name: the observer of a harness's turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WITH_CONTENT = {"true", "span_only", "span_and_event"}
 
 
 def chosen_telemetry(choice: Telemetry) -> Telemetry:
-    """The telemetry that is given, else that of `LOOPLINE_TELEMETRY`, else none.
+    """Return the chosen telemetry, else that of `LOOPLINE_TELEMETRY`, else none.
 
     Raises:
         LooplineError: there is none of that name.
@@ -41,7 +41,7 @@ def _named(name: str, source: str) -> Telemetry:
 
 
 async def open_observer(telemetry: Telemetry) -> Observer | None:
-    """The observer, at work.
+    """Open and return the observer.
 
     Raises:
         LooplineError: what it needs is not installed, or an `OTEL_*` variable is junk.
@@ -50,7 +50,7 @@ async def open_observer(telemetry: Telemetry) -> Observer | None:
 
 
 def _otlp() -> Otlp:
-    """The adapter, which takes a while to import: not on the event loop."""
+    """Import and open the adapter, which takes a while: not on the event loop."""
     try:
         from loopline.adapters.otel import Otlp
     except ModuleNotFoundError as error:
