@@ -116,14 +116,14 @@ def test_an_unknown_skill_is_answered_with_those_that_come_close(tmp_path: Path)
 def test_a_key_that_means_nothing_is_warned_of(tmp_path: Path) -> None:
     write(tmp_path, {"tea/SKILL.md": skill(more="when_to_us: x\n")})
     place = f"{tmp_path / 'tea' / 'SKILL.md'}:3"
-    said = f"{place}: 'when_to_us' means nothing, nearest is 'when_to_use'"
+    said = f"{place}: 'when_to_us' is no key of a skill, the nearest is 'when_to_use'"
     assert Skills.load(tmp_path).warnings == (said,)
 
 
 def test_a_folder_without_a_skill_is_warned_of(tmp_path: Path) -> None:
     write(tmp_path, {"tea/skill.txt": "", ".git/x": "", "readme.txt": ""})
     assert Skills.load(tmp_path).warnings == (
-        f"{tmp_path / 'tea'}: no SKILL.md in it, nor one folder below",
+        f"{tmp_path / 'tea'}: no SKILL.md here or one folder below",
     )
 
 
@@ -161,9 +161,7 @@ def test_a_skill_that_is_not_utf_8_is_told_with_its_line(tmp_path: Path) -> None
 
 
 def test_a_name_that_no_ref_can_hold_is_refused(tmp_path: Path) -> None:
-    assert "'public.green tea' is no name for a ref" in complaint(
-        tmp_path, skill(), "public/green tea"
-    )
+    assert "'public.green tea' is no valid name" in complaint(tmp_path, skill(), "public/green tea")
 
 
 def test_two_skills_of_a_name_are_refused(tmp_path: Path) -> None:
@@ -234,7 +232,7 @@ def test_a_key_without_effect_is_warned_of(tmp_path: Path, key: str) -> None:
 def test_a_file_of_a_skill_that_is_not_read_is_warned_of(tmp_path: Path, name: str) -> None:
     write(tmp_path, {"public/tea/SKILL.md": skill(), f"public/tea/{name}": "x: 1\n"})
     (warning,) = Skills.load(tmp_path).warnings
-    assert warning.startswith(f"{tmp_path / 'public/tea' / name}: it is not read")
+    assert warning.startswith(f"{tmp_path / 'public/tea' / name}: this file is not read")
 
 
 @pytest.mark.parametrize("token", ["[[S:1]]", "[[ s : 1-3 ]]", "`[[S:2]]`", "```\n[[S:1]] x\n```"])

@@ -143,7 +143,9 @@ class _Fields:
             if key not in KEYS:
                 near = get_close_matches(key, KEYS, 1, 0.0)[0]
                 line = self.document.line(key)
-                warnings.append(f"{self.path}:{line}: {key!r} means nothing, nearest is {near!r}")
+                warnings.append(
+                    f"{self.path}:{line}: {key!r} is no key of a skill, the nearest is {near!r}"
+                )
             elif key in WITHOUT_EFFECT:
                 line = self.document.line(key)
                 warnings.append(f"{self.path}:{line}: {key!r} has no effect: {_INSTEAD[key]}")
@@ -159,9 +161,9 @@ def _unread(path: Path, body: str) -> Iterator[str]:
     """Yield a warning for everything beside the front matter that has no effect."""
     for name in UNREAD_FILES:
         if (path.parent / name).is_file():
-            yield f"{path.parent / name}: it is not read: write what it says into {FILE}"
+            yield f"{path.parent / name}: this file is not read: move its content into {FILE}"
     if _TOKEN.search(body):
-        yield f"{path}: [[S:…]] names a source of a conversation, not of a skill: it is plain text here"
+        yield f"{path}: [[S:…]] cites a source of a conversation and stays plain text in a skill"
 
 
 def _named(skill: Skill, fields: _Fields) -> Skill:
@@ -180,7 +182,7 @@ def _named(skill: Skill, fields: _Fields) -> Skill:
         )
         raise fields.wrong("namespace", f"{problem}: give both the same name")
     if not _NAMESPACE.fullmatch(skill.namespace) or not _ID.fullmatch(skill.id):
-        raise fields.wrong("id", f"{skill.full_id!r} is no name for a ref: use A-Z a-z 0-9 _ -")
+        raise fields.wrong("id", f"{skill.full_id!r} is no valid name: use A-Z a-z 0-9 _ -")
     return skill
 
 
@@ -236,7 +238,7 @@ def skill_selections(config: object) -> dict[str, SkillSelection]:
     for consumer, patterns in cast("Mapping[object, object]", config).items():
         name = REACT if consumer == _SHORT else consumer
         if not isinstance(name, str) or name in by_consumer:
-            raise BundleError(f"{consumer!r} is no consumer, or is given twice")
+            raise BundleError(f"{consumer!r} is no name of a consumer, or stands there twice")
         by_consumer[name] = _selection(name, patterns)
     return by_consumer
 
@@ -321,15 +323,14 @@ class Skills:
         for skill in self.skills:
             if (skill.namespace, skill.id) == (namespace, id):
                 return skill
-        raise RefError(f"no skill {namespace}.{id}: {self._nearest(f'{namespace}.{id}')}")
+        name = f"{namespace}.{id}"
+        close = get_close_matches(name, [skill.full_id for skill in self.skills], 3, 0.0)
+        hint = f"nearest are {close}" if close else "there are no skills here"
+        raise RefError(f"no skill {name}: {hint}")
 
     def gallery(self) -> str:
         """Return a line for each skill: its ref, its name, its description and when to use it."""
         return "\n".join(map(str, self.skills))
-
-    def _nearest(self, name: str) -> str:
-        close = get_close_matches(name, [skill.full_id for skill in self.skills], 3, 0.0)
-        return f"nearest are {close}" if close else "there are no skills here"
 
 
 def _empty(root: Path) -> Iterator[str]:
@@ -337,4 +338,4 @@ def _empty(root: Path) -> Iterator[str]:
     for folder in sorted(root.iterdir()):
         holds = folder.is_dir() and not folder.name.startswith((".", "_"))
         if holds and not [*folder.glob(FILE), *folder.glob(f"*/{FILE}")]:
-            yield f"{folder}: no {FILE} in it, nor one folder below"
+            yield f"{folder}: no {FILE} here or one folder below"

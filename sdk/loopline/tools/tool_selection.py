@@ -160,7 +160,8 @@ class RequestTools(RerunnableTool):
             ToolError: none of the names is that of a tool.
         """
         requested = _names(arguments)
-        offered = self._chosen.union(requested_tools(call.timeline, _number(call)))
+        turn = int(call.context.turn_id.removeprefix("turn_"))
+        offered = self._chosen.union(requested_tools(call.timeline, turn))
         loaded = [name for name in requested if name in self._hidden and name not in offered]
         already = [name for name in requested if name in offered]
         missing = [name for name in requested if name not in self._hidden and name not in offered]
@@ -191,7 +192,3 @@ def _names(arguments: JsonObject) -> list[str]:
     if not names or len(names) != len(named):
         raise ToolError("tool_names: a list of names, as the description has them")
     return list(dict.fromkeys(names))
-
-
-def _number(call: ToolInvocation) -> int:
-    return int(call.context.turn_id.removeprefix("turn_"))

@@ -1,4 +1,4 @@
-"""The tools of a run by name, and the names they travel under."""
+"""The tools of a run by name, and the names that a provider knows them by."""
 
 from __future__ import annotations
 
@@ -46,26 +46,18 @@ def provider_names(names: Iterable[str]) -> ProviderNames:
     The dot becomes `__`. A name that would be too long, invalid or ambiguous ends in a digest instead. The result for a name
     does not depend on the order of the names.
     """
-    different = sorted(set(names))
-    by_provider_name = {_dotted(name): name for name in different if _travels(name)}
-    for name in different:
-        if not _travels(name):
-            by_provider_name[next(new for new in _digests(name) if new not in by_provider_name)] = (
-                name
-            )
+    by_provider_name, with_digest = dict[str, str](), list[str]()
+    for name in sorted(set(names)):
+        dotted = name.replace(".", "__")
+        fits = 0 < len(dotted) <= LONGEST_PROVIDER_NAME
+        if fits and _PLAIN.fullmatch(name) and not _AMBIGUOUS.search(name):
+            by_provider_name[dotted] = name
+        else:
+            with_digest.append(name)
+    for name in with_digest:
+        free = (digest for digest in _digests(name) if digest not in by_provider_name)
+        by_provider_name[next(free)] = name
     return ProviderNames({name: new for new, name in by_provider_name.items()}, by_provider_name)
-
-
-def _dotted(name: str) -> str:
-    return name.replace(".", "__")
-
-
-def _travels(name: str) -> bool:
-    return (
-        0 < len(_dotted(name)) <= LONGEST_PROVIDER_NAME
-        and _PLAIN.fullmatch(name) is not None
-        and _AMBIGUOUS.search(name) is None
-    )
 
 
 def _digests(name: str) -> Iterator[str]:
