@@ -85,9 +85,9 @@ async def test_nothing_is_acknowledged_into_a_deleted_store(store: Path) -> None
         await log.append(HERE, [prompt("kept")], seen=1)
         await asyncio.to_thread(store.unlink)
         for _ in range(2):
-            with pytest.raises(StoreError, match="is not there"):
+            with pytest.raises(StoreError, match="does not exist"):
                 await log.append(HERE, [prompt("lost")], seen=2)
-        with pytest.raises(StoreError, match="is not there"):
+        with pytest.raises(StoreError, match="does not exist"):
             await log.lease(HERE, wait=False).__aenter__()
         assert not await asyncio.to_thread(store.exists)
     assert not await asyncio.to_thread(store.exists)

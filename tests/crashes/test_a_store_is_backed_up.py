@@ -114,9 +114,9 @@ async def test_a_backup_replaces_nothing(store: Path) -> None:
     target = store.parent / "copy.db"
     target.write_text("dear diary")
     async with await opened(store) as log:
-        with pytest.raises(StoreError, match=r"copy\.db is there already"):
+        with pytest.raises(StoreError, match=r"copy\.db exists already"):
             await log.backup(target, FileBlobs.for_store(target))
-        with pytest.raises(StoreError, match=r"talk\.db is there already"):
+        with pytest.raises(StoreError, match=r"talk\.db exists already"):
             await log.backup(store, FileBlobs.for_store(store))
     assert target.read_text() == "dear diary"
 

@@ -103,7 +103,7 @@ async def test_a_database_of_something_else_is_refused_and_left_as_it_is(
     with closing(sqlite3.connect(tmp_path / "talk.db")) as database, database:
         database.execute("CREATE TABLE recipes (name)")
     before = files_in(tmp_path)
-    with pytest.raises(StoreError, match="a database of something else"):
+    with pytest.raises(StoreError, match="the database of another program"):
         await SqlLog.open(url(tmp_path / "talk.db"), read_only=read_only)
     assert files_in(tmp_path) == before
 

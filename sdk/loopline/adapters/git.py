@@ -118,7 +118,7 @@ class GitRepository:
                 "https://, http://, ssh://, git:// or file://"
             )
         if setting:
-            return _local_repository(_existing_folder(setting))
+            return _local_repository(setting)
         return _surrounding_repository(bundle_folder)
 
     def resolve(self, ref: str) -> str:
@@ -256,7 +256,11 @@ class GitRepository:
         return out
 
     def _unknown(self, ref: str, error: str) -> KnowledgeError:
-        names = self._names()
+        out = self._git_output(
+            "for-each-ref", f"--count={REF_LIMIT}", "--format=%(refname:short)",
+            "refs/heads", "refs/tags", "refs/remotes",
+        )  # fmt: skip
+        names = out.decode("utf-8", "replace").split()
         if not names and not self._git_output("rev-list", "--all", "--max-count=1").strip():
             return KnowledgeError(
                 f"{self.location} has no commit yet, and a knowledge space is read from one: "
@@ -269,15 +273,8 @@ class GitRepository:
             f"knowledge.ref is {ref!r}, which names no commit of {self.location}{reason}{there_is}"
         )
 
-    def _names(self) -> list[str]:
-        out = self._git_output(
-            "for-each-ref", f"--count={REF_LIMIT}", "--format=%(refname:short)",
-            "refs/heads", "refs/tags", "refs/remotes",
-        )  # fmt: skip
-        return out.decode("utf-8", "replace").split()
 
-
-def _existing_folder(setting: str) -> Path:
+def _local_repository(setting: str) -> GitRepository:
     public = _without_password(setting)
     try:
         folder = Path(setting).expanduser().absolute()
@@ -288,14 +285,10 @@ def _existing_folder(setting: str) -> Path:
         raise KnowledgeError(
             f"knowledge.repo is {public!r}, but {_without_password(str(folder))} {problem}"
         )
-    return folder
-
-
-def _local_repository(folder: Path) -> GitRepository:
     repository = _discover(folder)
     if repository is None:
         raise KnowledgeError(
-            f"knowledge.repo is {folder}, which is no git repository and is in none"
+            f"knowledge.repo is {folder}, which is no git repository and not inside one"
         )
     return repository
 

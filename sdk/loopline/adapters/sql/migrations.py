@@ -147,7 +147,7 @@ def is_empty(connection: Connection, path: Path) -> bool:
         return True
     has_tables = {meta.name, conversations.name, blocks.name} <= names
     if not has_tables or stored_version(connection) is None:
-        raise StoreError(f"{path} is a database of something else: name another file")
+        raise StoreError(f"{path} is the database of another program: name another file")
     return False
 
 

@@ -360,7 +360,7 @@ class StoreReader:
         if blob is not None:
             if self._blobs is None:
                 raise StoreError(
-                    f"blob {blob} of {self._path} is not at hand: open it with its blobs"
+                    f"blob {blob} of {self._path} cannot be read: open the store with its blobs"
                 )
             text = self._blobs.get(blob).decode()
         try:

@@ -216,7 +216,9 @@ class SqlLog:
             with group.thread.transaction(survives_power_loss=True) as connection:
                 group.writer.restore(connection, conversation, encoded)
                 if cancelled.is_set():
-                    raise StoreError(f"{conversation.name!r} was given up: nothing was kept")
+                    raise StoreError(
+                        f"restoring {conversation.name!r} was cancelled: nothing was kept"
+                    )
 
         outcome = asyncio.ensure_future(group.thread.do(restore))
         try:
@@ -326,10 +328,10 @@ class SqlLog:
     def _check_usable(self) -> None:
         if os.getpid() != self._process:
             raise StoreError(
-                f"{self._path} was opened before this process was forked: open it anew in the child"
+                f"{self._path} was opened before this process was forked: open it again in the child"
             )
         if self._closed:
-            raise StoreError(f"{self._path} has been closed: open it anew")
+            raise StoreError(f"{self._path} is closed: open it again")
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

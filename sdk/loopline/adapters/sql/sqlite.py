@@ -125,14 +125,14 @@ def file_id(path: Path) -> FileId:
     try:
         stat = path.stat()
     except OSError as error:
-        raise StoreError(f"{path} is not there: put it back, or open another store") from error
+        raise StoreError(f"{path} does not exist: put it back, or open another store") from error
     # A backup that was killed just before its last step has left its first name.
     unfinished = path.with_name(f"{path.name}{UNFINISHED}")
     if stat.st_nlink > 1 + (unfinished.exists() and unfinished.samefile(path)):
         # SQLite names its write-ahead log after the file, and we name locks and blobs after it.
         raise StoreError(
-            f"{path} has {stat.st_nlink} names (hard links), and under each another process would "
-            "have a log, locks and blobs of its own: remove the other names, or make a backup instead"
+            f"{path} has {stat.st_nlink} names (hard links), and a process that used another name "
+            "would have its own log, locks and blobs: remove the other names, or make a backup instead"
         )
     return stat.st_dev, stat.st_ino
 

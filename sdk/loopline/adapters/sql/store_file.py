@@ -121,7 +121,7 @@ def back_up(path: Path, blobs: BlobStore | None, target: Path, copies: BlobStore
     """
     target = target.absolute()
     if target.exists():
-        raise StoreError(f"{target} is there already: name a new file")
+        raise StoreError(f"{target} exists already: name a new file")
     unfinished = target.with_name(f"{target.name}{UNFINISHED}")
     copied = set[str]()
     try:
@@ -161,7 +161,7 @@ def _copy(
         name, error = missing
         if name in _referenced_blobs(path):
             raise error
-    raise StoreError(f"{path} was changed too often to be backed up: try again")
+    raise StoreError(f"{path} changed too often during the backup: try again")
 
 
 def _copy_blobs(
@@ -170,7 +170,7 @@ def _copy_blobs(
     """Copy these blobs; return the first that cannot be read, and why."""
     for name in sorted(names):
         if blobs is None or copies is None:
-            return name, StoreError(f"blob {name} is not at hand: open the store with its blobs")
+            return name, StoreError(f"blob {name} cannot be read: open the store with its blobs")
         try:
             data = blobs.get(name)
         except StoreError as error:

@@ -187,12 +187,12 @@ class WriterThread:
         """Check that the path still names the open file: writes to a deleted file are lost."""
         if file_id(self._path) != self._file:
             raise StoreError(
-                f"{self._path} was replaced while it was open, and nothing is kept in what it was: "
-                "open the store anew"
+                f"{self._path} was replaced while it was open, so nothing was kept: "
+                "open the store again"
             )
 
     def _disconnect(self) -> None:
-        """Drop the connection after a failure: the next write connects and reads anew."""
+        """Drop the connection after a failure: the next write connects again."""
         if self._connection is not None:
             self._connection.invalidate()
             self._connection.close()
