@@ -26,7 +26,7 @@ def test_another_process_carries_it_on_in_any_order(asker: Loopline) -> None:
 def test_what_is_no_answer_is_refused_and_nothing_runs(asker: Loopline) -> None:
     asker("run", "asker", "shopping", "-c", "a")
     unclear = asker("run", "asker", "-c", "a", "--answer", "c2=maybe")
-    assert "error: c2 waits for leave to run: yes or no, not 'maybe'" in unclear.err
+    assert "error: c2 awaits approval: answer yes or no, not 'maybe'" in unclear.err
     unknown = asker("run", "asker", "-c", "a", "--answer", "c9=yes")
     assert "error: no call 'c9' waits for an answer: c1, c2" in unknown.err
     written = asker("run", "asker", "-c", "a", "--answer", "yes")

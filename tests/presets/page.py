@@ -79,8 +79,8 @@ def _tables() -> Iterator[str]:
         for name in names:
             cells = list[str]()
             for one in PRESETS.values():
-                value = one.options.value(name)
-                same = value == bare.value(name)
+                value = one.options.values[name]
+                same = value == bare.values[name]
                 cells.append(worded(value) if same else f"**{worded(value)}**")
             yield _row([title, f"`{name}`", *cells])
             title = ""

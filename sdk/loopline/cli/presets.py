@@ -78,7 +78,7 @@ def _print(shown: Sequence[Preset], names: Sequence[str], screen: Screen) -> Non
         for name in members:
             if name not in names:
                 continue
-            values = [one.options.value(name) for one in shown]
+            values = [one.options.values[name] for one in shown]
             lines.append("\t".join([name, *map(worded, values)]))
             cells = [
                 Text(worded(value), style="" if value == values[0] else OTHERWISE)

@@ -43,7 +43,7 @@ MIN_COST = 0.000_001
 
 @dataclass(slots=True)
 class _ChildListener:
-    """A child as its blocks tell of it, and what its parent's listener is told."""
+    """The listener to a child run: folds its blocks and passes on to its parent what concerns it."""
 
     name: str
     outbox: Outbox
@@ -77,7 +77,7 @@ class _ChildListener:
                 pass
 
     def asking(self, result: TurnResult) -> AskUser:
-        """What the paused child's parent asks in its place: the first of its open questions."""
+        """Return the question that the parent asks for a paused child: the first of its open ones."""
         first = result.pending[0]
         block = self.questions[first.call_id]
         ref = ConversationRef(conversation=self.name, ref=block.name)
@@ -85,7 +85,7 @@ class _ChildListener:
         return AskUser(first.question, kind=kind, child=str(ref))
 
     async def resolved(self, result: TurnResult) -> TurnResult:
-        """The result with citations that need no pool: `[1]` is the first of its sources."""
+        """Return the result with citations that need no pool: `[1]` is the first of its sources."""
         newest = max(self.sources, default=0)
         answer, marks = result.answer, citations.Marks(self.sources)
         resolve = partial(citations.resolve, answer, marks, newest=newest)
@@ -115,7 +115,7 @@ class Children:
 
     @property
     def running(self) -> bool:
-        """Whether a child runs now."""
+        """Return whether a child runs now."""
         return any(not task.done() for task in self._tasks)
 
     def spawn(self, task: ChildTask) -> Awaitable[TurnResult]:
@@ -148,7 +148,7 @@ class Children:
         return began
 
     async def run(self, step: Coroutine[Any, Any, T]) -> T:
-        """What the call comes to, once none of its children runs any more.
+        """Run a step of the call and return its outcome once none of its children runs.
 
         Raises:
             AskUser: a child asks the user, whatever the tool made of that.
@@ -176,7 +176,7 @@ class Children:
 
     @property
     def _first_question(self) -> AskUser | None:
-        """What the first of the children that ask does ask."""
+        """Return the question of the first child that asks one."""
         return next(
             (self._questions[name] for name in self._resting if name in self._questions), None
         )
@@ -243,7 +243,7 @@ class Children:
                 return None
 
     def _limits(self, requested: Mapping[str, LimitValue]) -> Limits:
-        """The child's limits: never beyond what its parent has left."""
+        """Return the child's limits, never beyond what its parent has left."""
         limits = cast("Limits", dict(requested))
         check_limits(limits)
         own = self._options
@@ -315,7 +315,7 @@ class Outbox:
 
     @property
     def _in_loop_thread(self) -> bool:
-        """Whether this is the thread of the turn's event loop."""
+        """Return whether this is the thread of the turn's event loop."""
         try:
             return asyncio.get_running_loop() is self._loop
         except RuntimeError:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from hashlib import sha256
 from math import ceil
-from typing import Any, Literal
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from loopline.errors import ModelError, ModelOverflow
@@ -16,7 +16,6 @@ from loopline.models import (
     Message,
     Model,
     Options,
-    OutputType,
     Prompt,
     Reply,
     Usage,
@@ -48,7 +47,7 @@ from loopline.prompt import (
 from loopline.react.loop_options import choose_protocol
 from loopline.react.offered_tools import OfferedTools, ToolOffering
 from loopline.react.projections import ProjectionPlanner
-from loopline.react.quota import MeteredModel, Quota, recount
+from loopline.react.quota import MeteredModel, recount
 from loopline.react.replies import ANSWER_TOOL, TypedAnswer, answer_record
 from loopline.react.tool_runtime import ToolRuntime
 from loopline.timeline import (
@@ -83,12 +82,12 @@ class Iteration:
 
     @property
     def number(self) -> int:
-        """Its number, from 1; a request beyond the last decision has the number of that."""
+        """Return its number, from 1; a request after the last decision has that decision's number."""
         return min(self.decisions + 1, self.limit) if self.limit else self.decisions + 1
 
     @property
     def has_few_left(self) -> bool:
-        """Whether so few decisions are left that even a tail that stays says so."""
+        """Return whether few enough decisions are left that a kept tail must say so."""
         return bool(self.limit) and self.limit - self.number <= FEW_LEFT
 
 
@@ -104,8 +103,7 @@ class Context:
         tools: ToolSet,
         system: str,
     ) -> None:
-        self.output: OutputType[Any] | None = runtime.output
-        self.quota: Quota = runtime.quota
+        self._quota = runtime.quota
         self._runtime = runtime
         self._recorder = runtime.recorder
         self._clock = runtime.clock
@@ -127,9 +125,10 @@ class Context:
         self.model: Model = model
         self.protocol: DecisionProtocol = choose_protocol(self._options, model)
         self._typed_answer: TypedAnswer | None = None
-        if self.output is not None and not self._options.synthesizes:
+        output = self._runtime.output
+        if output is not None and not self._options.synthesizes:
             name = self.protocol.name
-            self._typed_answer = TypedAnswer.of_decisions(self.output, model.capabilities, name)
+            self._typed_answer = TypedAnswer.of_decisions(output, model.capabilities, name)
             self.protocol = protocol(name, values=True)
         encodes = protocol(self.protocol.name)
         self._offered_tools = OfferedTools(
@@ -146,41 +145,40 @@ class Context:
         """Return what the answer of a decision, or of a request that shows the trace, is held to."""
         if not traces:
             return self._typed_answer
-        if self.output is None:
-            return None
-        return TypedAnswer.of_trace(self.output, self.model.capabilities)
+        output = self._runtime.output
+        return TypedAnswer.of_trace(output, self.model.capabilities) if output else None
 
     @property
     def tools(self) -> ToolSet:
-        """The tools of the round: a call of any other is refused."""
+        """Return the tools of the round; a call of any other is refused."""
         return self._offering.tools
 
     async def select_tools(self) -> None:
         """Have a model choose among many tools, where the limits ask for that."""
         if self._options.select_tools:
-            selector = MeteredModel(self._selector, self.quota)
+            selector = MeteredModel(self._selector, self._quota)
             await self._offered_tools.select(selector, self._clock, self._runtime.listen)
 
     async def open_quota(self) -> None:
         """Open the budget of the turn at what its log, and those of its unfinished child runs, say was used."""
         recorder = self._recorder
-        self.quota.open(recorder.turn, self._options, lambda: recorder.elapsed_seconds)
-        if self.quota.is_limited:
-            await recount(self.quota, recorder.turn, recorder.conversation.name, recorder)
+        self._quota.open(recorder.turn, self._options, lambda: recorder.elapsed_seconds)
+        if self._quota.is_limited:
+            await recount(self._quota, recorder.turn, recorder.conversation.name, recorder)
 
     def priced(self, models: Sequence[Model]) -> Sequence[Model]:
-        """Every model that the turn may ask, when its decisions are those of this chain."""
+        """Return every model that the turn may request, given the chain of its decisions."""
         return [*models, self._selector] if self._options.select_tools else models
 
     @property
     def metered(self) -> MeteredModel:
-        """The model, which reserves the request of the round that was begun from the budget."""
-        return MeteredModel(self.model, self.quota, tokens=self.tokens)
+        """Return the model, which reserves the request of the open round from the budget."""
+        return MeteredModel(self.model, self._quota, tokens=self.tokens)
 
     @property
     def can_afford_answer(self) -> bool:
-        """Whether the budget has room for an answer that is written from the trace of the turn."""
-        room = self.quota.room(self.model)
+        """Return whether the budget has room for an answer written from the trace of the turn."""
+        room = self._quota.room(self.model)
         return room is None or room > self._trace_offering.fixed + estimate(TRACE_TAIL)
 
     @property
@@ -188,12 +186,12 @@ class Context:
         return ToolOffering.of_trace(self.answer(traces=True))
 
     def cost(self, usage: Usage) -> float | None:
-        """What was used costs, in US dollars; None while nobody knows a price."""
+        """Return the cost of `usage` in US dollars, or None if the price is unknown."""
         return self.model.capabilities.cost(usage)
 
     def decision(self, reply: Reply, *, calls: int = 0, raw: str = "") -> Decision:
         """Return what is recorded of a reply: what it was, and what it and the attempts before it used."""
-        estimated, estimated_cost = self.quota.take_unrecorded()
+        estimated, estimated_cost = self._quota.take_unrecorded()
         cost, echo = self.cost(reply.usage), reply.echo
         return Decision(
             model=self.model.name,
@@ -254,7 +252,7 @@ class Context:
 
     @property
     def _window(self) -> int:
-        """The model's window in tokens, as far as anybody knows."""
+        """Return the model's window in tokens, as far as it is known."""
         capabilities = self.model.capabilities
         return min(
             capabilities.window,
@@ -262,19 +260,19 @@ class Context:
         )
 
     @property
-    def _output(self) -> int:
-        """The tokens that are kept for the reply: a quarter at most of a window far smaller than was thought."""
+    def _output_tokens(self) -> int:
+        """Return the tokens reserved for the reply: at most a quarter of a window that proved far smaller than assumed."""
         capabilities = self.model.capabilities
         beyond = self._window - (capabilities.window - capabilities.output_limit)
         return max(min(capabilities.output_limit, self._window // 4), beyond)
 
     @property
     def _room(self) -> int:
-        """The tokens that a request may have, beside what the answer may need."""
-        return self._window - self._output
+        """Return the tokens that a request may have beside its reply."""
+        return self._window - self._output_tokens
 
     def _window_with(self, room: int) -> int:
-        """The window, overflowed, that has this room for a request."""
+        """Return the overflowed window that leaves this room for a request."""
         return room + min(self.model.capabilities.output_limit, room // 3)
 
     async def _open_trace(self, iteration: Iteration) -> None:
@@ -283,44 +281,29 @@ class Context:
         blocks = [block for block in timeline.blocks if block.turn == self._recorder.number]
         factor = self.view.state.factor_of(self.model.name)
         fixed = self._offering.fixed + estimate(TRACE_TAIL)
-        affordable = self.quota.room(self.model)
+        affordable = self._quota.room(self.model)
         limit = self._room if affordable is None else min(self._room, affordable)
         room = int(limit / factor) - fixed
         window = trace_window(blocks, room, self.model.capabilities.attachment_support)
         self._trace = trace(blocks, window)
         tokens = sum(map(cost, self._trace)) + fixed
         self.tokens = ceil(tokens * factor)
-        known_texts = timeline.known_texts
-        way, schema = answer_record(self.answer(traces=True))
-        start = RoundStart(
+        start = replace(
+            self._round_start(iteration, self.answer(traces=True)),
             saw=timeline.seq,
             takes=tuple(block.seq for block in blocks if block.seq in timeline.pending),
             epoch=timeline.last_round.epoch if timeline.last_round else 1,
-            opened_by="",
-            protocol=self.protocol.name,
-            model=self.model.name,
-            renderer=RENDERER,
-            system_sha256=self._offering.system_sha256,
-            tools_sha256=self._offering.tools_sha256,
             stable_sha256=messages_digest(self._trace),
             tail=TRACE_TAIL,
-            limit=iteration.limit,
-            purpose=iteration.purpose,
             shows="trace",
-            tokens=self.tokens,
             file_tokens=sum(map(cost_of_files, self._trace)),
-            cache_ttl=self._options.cache_ttl_seconds,
             window=window,
-            elapsed_ms=self._recorder.elapsed_ms,
-            answer_by=way,
-            schema_sha256=schema,
-            system="" if self._offering.system_sha256 in known_texts else self._offering.system,
         )
         await self._recorder.record(start)
         self._extend()
 
     def prompt(self, purpose: RoundPurpose, *, longer: int = 0) -> Prompt:
-        """The request of the round that was begun; its reply may be `longer` times twice as long.
+        """Return the request of the open round; its output limit is doubled `longer` times.
 
         Raises:
             ModelError: it cannot be made to fit.
@@ -337,14 +320,14 @@ class Context:
             cache_points=message_counts(
                 open_round.points if open_round else (), len(self.view.messages)
             ),
-            cache_key=self._cache_key,
+            cache_key=sha256(repr(self._recorder.conversation).encode()).hexdigest()[:32],
         )
         self._check_fits(prompt)
         return prompt
 
     def _model_options(self, *, calls: bool, longer: int = 0) -> Options:
         capabilities = self.model.capabilities
-        limit = min(self._output << longer, max(self._window // 2, 1))
+        limit = min(self._output_tokens << longer, max(self._window // 2, 1))
         # A trace is answered in prose, whatever the decisions are written in.
         spoken = self.protocol.name if self._trace is None else NATIVE
         typed = self.answer(traces=self._trace is not None)
@@ -355,7 +338,7 @@ class Context:
             force_tool=ANSWER_TOOL if by_tool and not calls and capabilities.tool_choice else "",
             json_form=typed.form if typed else None,
             json_object=spoken == "json" and capabilities.json_mode,
-            output_limit=max(limit, self._output),
+            output_limit=max(limit, self._output_tokens),
             reasoning_effort=self._options.reasoning_effort or "",
             stop=self.protocol.stop if self._trace is None else (),
         )
@@ -364,7 +347,7 @@ class Context:
         self.view.extend(self._recorder.timeline.after(self.view.seq))
 
     def _has_changed(self, open_round: RoundStart, iteration: Iteration) -> bool:
-        """Whether a round that was begun before would be another one now."""
+        """Return whether an open round would begin differently now."""
         stands = open_round.points and open_round.points[-1].messages == len(self.view.messages)
         return not stands or (
             open_round.model,
@@ -415,38 +398,50 @@ class Context:
             offset_rounds=self._options.cache_point_offset_rounds,
         )
         self.tokens = budget.cost(now)
-        known_texts, before = timeline.known_texts, timeline.last_round
-        way, schema = answer_record(self._typed_answer)
-        start = RoundStart(
-            saw=self.view.seq,
+        before, offering = timeline.last_round, self._offering
+        tools_known = offering.tools_sha256 in timeline.known_texts
+        start = replace(
+            self._round_start(iteration, self._typed_answer),
             takes=tuple(block.seq for block in inputs),
             epoch=(before.epoch if before else 0) + bool(causes),
             opened_by=",".join(causes),
-            protocol=self.protocol.name,
-            model=self.model.name,
-            renderer=RENDERER,
-            system_sha256=self._offering.system_sha256,
-            tools_sha256=self._offering.tools_sha256,
             stable_sha256=now.sha256,
             tail=tail(now),
             tail_kind=self.model.capabilities.tail,
             tail_room=tail_room,
-            limit=iteration.limit,
-            purpose=iteration.purpose,
-            tokens=self.tokens,
             file_tokens=now.file_cost(inputs),
-            cache_ttl=self._options.cache_ttl_seconds,
             points=cache_points(now, number, inputs, pointing),
             window=window if changed else None,
-            elapsed_ms=self._recorder.elapsed_ms,
-            system="" if self._offering.system_sha256 in known_texts else self._offering.system,
-            tools="" if self._offering.tools_sha256 in known_texts else self._offering.tools_text,
-            answer_by=way,
-            schema_sha256=schema,
+            tools="" if tools_known else offering.tools_text,
         )
         checkpoints = await compute(partial(self._checkpoints, window.start)) if changed else ()
         await self._recorder.record(start, *checkpoints)
         self._extend()
+
+    def _round_start(self, iteration: Iteration, answer: TypedAnswer | None) -> RoundStart:
+        """Return what the start of every round says; what it shows is added to it."""
+        offering, timeline = self._offering, self._recorder.timeline
+        way, schema = answer_record(answer)
+        return RoundStart(
+            saw=self.view.seq,
+            takes=(),
+            epoch=1,
+            opened_by="",
+            protocol=self.protocol.name,
+            model=self.model.name,
+            renderer=RENDERER,
+            system_sha256=offering.system_sha256,
+            tools_sha256=offering.tools_sha256,
+            stable_sha256="",
+            limit=iteration.limit,
+            purpose=iteration.purpose,
+            tokens=self.tokens,
+            cache_ttl=self._options.cache_ttl_seconds,
+            elapsed_ms=self._recorder.elapsed_ms,
+            answer_by=way,
+            schema_sha256=schema,
+            system="" if offering.system_sha256 in timeline.known_texts else offering.system,
+        )
 
     @property
     def _planner(self) -> ProjectionPlanner:
@@ -460,7 +455,7 @@ class Context:
         )
 
     def _checkpoints(self, start: int) -> Sequence[Body]:
-        """From where to open the conversation, now that prompts show nothing up to a place."""
+        """Return the checkpoint from which to open the conversation, now that prompts begin at `start`."""
         timeline = self._recorder.timeline
         covers, before = checkpoint_seq(timeline, start), timeline.checkpoint
         facts = RenderState(before.learned)
@@ -469,13 +464,8 @@ class Context:
         body = checkpoint(timeline, covers, facts.learned) if covers else None
         return [body] if body else []
 
-    @property
-    def _cache_key(self) -> str:
-        """What the requests of this conversation have in common, and those of no other."""
-        return sha256(repr(self._recorder.conversation).encode()).hexdigest()[:32]
-
     def _tail(self, iteration: Iteration, room: int, now: Rendering) -> str:
-        """What changes from round to round; nothing where the last one that was kept says the same."""
+        """Return what changes from round to round; nothing if the last kept tail says the same."""
         timeline, stays = self._recorder.timeline, self.model.capabilities.tail == "kept"
         text = announce(
             iteration=0 if stays and not iteration.has_few_left else iteration.number,
@@ -492,25 +482,25 @@ class Context:
         return "" if stays and text == now.kept_tail else text
 
     def _local_time(self, *, stays: bool) -> datetime:
-        """The time in the user's zone; in a tail that stays it is that of the turn's beginning."""
+        """Return the time in the user's zone; a kept tail has that of the turn's beginning."""
         prompt, zone = self._recorder.turn.prompt, self._options.time_zone
         now = prompt.ts if prompt and stays else self._clock.now()
         return now if zone is None else now.astimezone(ZoneInfo(zone))
 
     def _running(self) -> str:
-        """How long the turn has run, in whole seconds; waiting for a person does not count."""
+        """Return how long the turn has run, in whole seconds; waiting for a person does not count."""
         seconds = int(self._recorder.elapsed_seconds)
         return f", running for {timedelta(seconds=seconds)}" if seconds else ""
 
     def _tokens_left(self) -> int | None:
-        """What the turn may still use, where tokens are all that limits its rounds."""
-        tokens = self.quota.unspent.tokens
+        """Return the tokens that the turn may still use, if only tokens limit its rounds."""
+        tokens = self._quota.unspent.tokens
         if tokens is None or self._options.max_iterations is not None:
             return None
         return max(tokens, 0)
 
     def _check_fits(self, prompt: Prompt) -> None:
-        """Nothing is sent whose estimate exceeds the window less what the answer may need."""
+        """Refuse a prompt whose estimate exceeds the window less the room for its reply."""
         fixed = self._offering.fixed + estimate(prompt.tail)
         shown = self.view.rendering.tokens
         if self._trace is not None:

@@ -68,7 +68,7 @@ EFFECT_UNKNOWN = " Whether it took effect is unknown."
 
 @dataclass(slots=True)
 class _RunningCall:
-    """A call on its way, whose task may not have been entered yet; `cut` is why it is cut off, if it is."""
+    """A call that runs; its task may not have been entered yet, and `cause` is why it is cut off, if it is."""
 
     parsed: CheckedCall
     task: asyncio.Task[None]
@@ -93,7 +93,7 @@ class ToolExecutor:
     async def settle(self) -> None:
         """Give every open call of the turn its one result, save those that wait for the user.
 
-        A call that is not a read and had begun is not begun again, unless all that it did is the runs of
+        A call that is no read and had started is not started again, unless all that it did is the runs of
         its children, which are carried on; every other one runs.
         """
         turn = self._recorder.turn
@@ -115,7 +115,7 @@ class ToolExecutor:
         await self.run_calls(run)
 
     def _has_children(self, call: ToolCalled) -> bool:
-        """Whether the call began runs that are this conversation's: a fork carries on none."""
+        """Return whether the call began child runs of this conversation; a fork continues none."""
         recorder = self._recorder
         children = recorder.turn.children.values()
         names = [child.conversation for child in children if child.call_id == call.call_id]
@@ -123,7 +123,7 @@ class ToolExecutor:
         return bool(names) and all(parent_name(name) == own for name in names)
 
     async def _settle_started(self, call: ToolCalled, started: ToolStarted) -> None:
-        """The result of a call that had begun when its runner was cut off, with what it ran with."""
+        """Record the result of a call that had started when its runner was cut off."""
         parsed = self._checker.parse(call)
         if isinstance(parsed.tool, LooplineError):
             await self._record_end(call, OUTCOME_UNKNOWN, "interrupted")
@@ -157,7 +157,7 @@ class ToolExecutor:
         """Run the calls: conflicting ones in order, the rest at once."""
         try:
             judged = await self._interrupter.run(lambda: self._check_calls(calls))
-        except Interrupted as interruption:  # nothing of them has begun
+        except Interrupted as interruption:  # none of them has started
             await self.skip(calls, interruption.cause)
             return
         for parsed in judged:
@@ -180,7 +180,7 @@ class ToolExecutor:
             self._running.clear()
 
     async def _check_calls(self, calls: Sequence[ToolCalled]) -> list[CheckedCall]:
-        """The calls as the guards leave them, one after the other, before any of them runs."""
+        """Return the calls as the guards decide, one after the other, before any of them runs."""
         return [await self._checker.check(self._checker.parse(call)) for call in calls]
 
     async def skip(self, calls: Sequence[ToolCalled], why: InterruptCause) -> None:
@@ -197,7 +197,7 @@ class ToolExecutor:
                     running.task.cancel()
 
     def _gives_way(self, running: _RunningCall) -> bool:
-        """Whether a call gives way to a steer: it reads, its children run, or it is not begun yet."""
+        """Return whether a call gives way to a steer: it reads, its children run, or it has not started."""
         is_started = running.parsed.call.call_id in self._recorder.turn.started
         return running.parsed.reads or running.children.running or not is_started
 
@@ -210,7 +210,7 @@ class ToolExecutor:
             return
         running.entered = True
         try:
-            if isinstance(parsed.verdict, Ask):  # all that wants leave is asked for together
+            if isinstance(parsed.verdict, Ask):  # all approvals are requested together
                 await self._record_pending(parsed.call, "approval", parsed.verdict.question)
                 return
             if before:
@@ -241,7 +241,7 @@ class ToolExecutor:
             await self._record_failure(parsed, text, self._since(start))
 
     def _is_blocked(self, parsed: CheckedCall) -> bool:
-        """Whether an earlier call that conflicts waits for leave, or for one that does."""
+        """Return whether an earlier conflicting call awaits approval, or waits for one that does."""
         turn = self._recorder.turn
         questions = {
             call_id for call_id, pending in turn.pending.items() if pending.kind == "question"
@@ -251,12 +251,14 @@ class ToolExecutor:
         for call in turn.open_calls.values():
             if call.call_id == parsed.call.call_id:
                 break
-            if call.call_id not in questions and self._checker.claim(call).conflicts(parsed.claim):
+            if call.call_id not in questions and self._checker.parse(call).claim.conflicts(
+                parsed.claim
+            ):
                 return True
         return False
 
     async def _record_cancelled(self, parsed: CheckedCall, elapsed_ms: float) -> None:
-        """A call that was cut off, or cancelled its own work; else the turn is being stopped."""
+        """Record a call that was cut off, or cancelled its own work; raise if the turn is being stopped."""
         call, task = parsed.call, asyncio.current_task()
         why = self._running[call.call_id].cause
         if task is None or (task.uncancel() if why else task.cancelling()):
@@ -305,7 +307,7 @@ class ToolExecutor:
         await self._record_outcome(call, outcome, self._since(start), ran_with)
 
     async def _timed(self, tool: Tool, arguments: JsonObject, call: ToolInvocation) -> Outcome:
-        """The outcome, unless the time that a call has is over before."""
+        """Run the tool within the time that a call has."""
         seconds = self._runtime.options.tool_timeout_seconds
         if seconds is None:
             return await tool.run(arguments, call)
@@ -336,7 +338,7 @@ class ToolExecutor:
         question: str,
         child: str = "",
     ) -> None:
-        """Have the call wait for the user; whoever listens hears of it."""
+        """Record that the call waits for the user, and tell listeners."""
         pending = ToolPending(
             call_id=call.call_id,
             kind=kind,
@@ -352,7 +354,7 @@ class ToolExecutor:
     async def _record_interruption(
         self, call: ToolCalled, why: InterruptCause, *, is_started: bool, elapsed_ms: float = 0.0
     ) -> None:
-        """A call that a strike has cut off, or kept from being begun."""
+        """Record a call that was cut off, or kept from starting."""
         text = f"This call was {'cut off' if is_started else 'not begun'}, {CAUSE_TEXTS[why]}."
         unknown = EFFECT_UNKNOWN if call.call_id in self._recorder.turn.started else ""
         status: ResultStatus = "interrupted" if why == "steer" else "stopped"
@@ -361,7 +363,7 @@ class ToolExecutor:
     async def _record_failure(
         self, parsed: CheckedCall, text: str, elapsed_ms: float = 0.0
     ) -> None:
-        """An error, as the guards let the model read it."""
+        """Record an error as the guards let the model read it."""
         shown = await self._checker.filter_result(parsed, Outcome(text=text))
         await self._record_end(parsed.call, shown.text, "error", elapsed_ms)
 
@@ -464,7 +466,7 @@ def result_bodies(
     ran_with: JsonObject | None = None,
     answer: str | None = None,
 ) -> list[Body]:
-    """The result of a call with the sources it adds, numbered, what it keeps, and the answer it gives."""
+    """Return the result of a call with its numbered sources, its artifacts and the answer it gives."""
     cited = [section.source for section in outcome.sections if section.source]
     sids, added = timeline.pool.assign_numbers([*cited, *outcome.sources])
     artifacts: list[Body] = []
@@ -489,7 +491,7 @@ def result_bodies(
 
 
 def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
-    """The text that the model reads: the lead, the sections, the sources with their numbers."""
+    """Return the text that the model reads: the lead, the sections, the sources with their numbers."""
     numbers = iter(sids)
     parts = [outcome.text]
     for section in outcome.sections:
@@ -508,7 +510,7 @@ def render_outcome(outcome: Outcome, sids: Sequence[int], artifact: str) -> str:
 
 
 def _is_own_question(waiting: ToolPending | None) -> bool:
-    """Whether a tool has asked the user; not one of its children, nor a guard."""
+    """Return whether the tool itself has asked the user, not one of its children nor a guard."""
     return waiting is not None and waiting.kind == "question" and not waiting.child
 
 

@@ -15,8 +15,8 @@ from loopline.timeline import Effect, ExitReason, TurnResult
 class GuardedCall:
     """A call that is about to run: its arguments are sound, and its tool exists.
 
-    `made` counts the calls that the turn made before this one, by tool; `failed` is how often it made this
-    very call, arguments and all, and it failed. `deps` is the object that `Harness.open` was given.
+    `earlier_calls` counts the calls that the turn made before this one, by tool; `failures` is how often the same
+    call, with the same arguments, has failed. `deps` is the object that `Harness.open` was given.
     """
 
     call_id: str
@@ -59,17 +59,17 @@ class Guard(Protocol):
     """Stands around every call. One that breaks denies the call, unless it is a read."""
 
     async def before(self, call: GuardedCall) -> Verdict:
-        """What is to become of the call."""
+        """Return whether the call may run."""
         ...
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """What the model is to read of its result."""
+        """Return what the model reads of the call's result."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reminder:
-    """The model is told something before its next decision. `code` says what kind of thing it is."""
+    """A notice that the model reads before its next decision; `code` is its kind."""
 
     code: str
     text: str

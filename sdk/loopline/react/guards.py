@@ -41,8 +41,8 @@ LONGEST_ARGUMENTS = 400
 class Guards:
     """Guards in their order, as one guard.
 
-    Arguments that one changes are what the next one sees, and whoever runs the call has its tool check
-    them once more. The first that denies decides, wherever it stands; else the first that asks. Results
+    The next guard sees the arguments that one guard changes, and the tool checks them again before the call
+    runs. The first that denies decides, wherever it stands; else the first that asks. Results
     pass through the guards in reverse. A guard that breaks before a call is logged: the call is denied
     unless it is a read, which goes on to the next guard. What one raises over a result is not caught
     here, so that nothing of the result is shown.
@@ -51,17 +51,17 @@ class Guards:
     guards: tuple[Guard, ...] = ()
 
     async def before(self, call: GuardedCall) -> Verdict:
-        """What the guards make of the call."""
+        """Return the verdict of the guards on the call."""
         question, verdict = await self._verdicts(call)
         return question if question is not None and isinstance(verdict, Allow) else verdict
 
     async def granted(self, call: GuardedCall) -> Verdict:
-        """What they make of it once the user has approved: no guard asks, any may still deny."""
+        """Return their verdict after the user has approved: no guard asks, any may still deny."""
         _, verdict = await self._verdicts(call)
         return verdict
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """What they leave of the result."""
+        """Return what the guards leave of the result."""
         for guard in reversed(self.guards):
             text = _check_text(
                 await guard.after(replace(call, arguments=deepcopy(call.arguments)), text)
@@ -69,7 +69,7 @@ class Guards:
         return text
 
     async def _verdicts(self, call: GuardedCall) -> tuple[Ask | None, Allow | Deny]:
-        """The first question, and what becomes of the call if the answer to it is yes."""
+        """Return the first question, and the verdict if the answer to it is yes."""
         question: Ask | None = None
         changed: JsonObject | None = None
         for guard in self.guards:
@@ -91,54 +91,53 @@ def allow_only(patterns: Iterable[str]) -> Guard:
 
 
 def read_only() -> Guard:
-    """Deny every call that is not a read, the loop's `OWN_TOOLS` aside."""
+    """Deny every call that is not a read, except calls of the loop's `OWN_TOOLS`."""
     return _ReadOnly()
 
 
 def rate_limit(limit: int, patterns: Iterable[str] = ("*",)) -> Guard:
-    """Deny calls of matching tools once the turn has made so many of them, all such tools together.
+    """Deny calls of matching tools once the turn has made `limit` of them, all such tools together.
 
     Raises:
-        LooplineError: `most` is below 0.
+        LooplineError: `limit` is below 0.
     """
     if limit < 0:
-        raise LooplineError(f"most must be 0 or more, not {limit}")
+        raise LooplineError(f"limit must be 0 or more, not {limit}")
     return _RateLimit(limit, _pattern_tuple(patterns))
 
 
 def block_repeated_failures(limit: int = 3) -> Guard:
-    """Deny a call that has failed so often in the turn with these very arguments.
+    """Deny a call that has failed `limit` times in the turn with the same arguments.
 
     Raises:
-        LooplineError: `most` is below 1.
+        LooplineError: `limit` is below 1.
     """
     if limit < 1:
-        raise LooplineError(f"most must be 1 or more, not {limit}")
+        raise LooplineError(f"limit must be 1 or more, not {limit}")
     return _BlockRepeatedFailures(limit)
 
 
 def ask_before(patterns: Iterable[str], question: str = QUESTION) -> Guard:
-    """Have the user approve of calls of matching tools; `{tool}` and `{arguments}` are filled in.
+    """Ask the user to approve calls of matching tools; `{tool}` and `{arguments}` are filled in.
 
     Raises:
-        LooplineError: the question has another place to fill in, or is no template.
+        LooplineError: the question has another field to fill in, or is no template.
     """
     try:
         fields = {name for _, name, _, _ in Formatter().parse(question) if name is not None}
     except ValueError as error:
         raise LooplineError(f"the question {question!r} is no template: {error}") from error
-    if strange := sorted(fields - {"tool", "arguments"}):
-        raise LooplineError(f"a question has {{tool}} and {{arguments}}, not {strange[0]!r}")
+    if unknown := sorted(fields - {"tool", "arguments"}):
+        raise LooplineError(f"a question has {{tool}} and {{arguments}}, not {unknown[0]!r}")
     return _AskBefore(_pattern_tuple(patterns), question)
 
 
 class _UnchangedResult:
-    """A guard that has nothing to say of results."""
+    """A guard that leaves results as they are."""
 
     __slots__ = ()
 
     async def after(self, call: GuardedCall, text: str) -> str:
-        """The text as it is."""
         del call
         return text
 
@@ -210,7 +209,7 @@ class _AskBefore(_UnchangedResult):
 
 
 def _pattern_tuple(patterns: Iterable[str]) -> tuple[str, ...]:
-    """The patterns; a text is one of them, and not its letters."""
+    """Return the patterns as a tuple; a string is one pattern."""
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
@@ -219,7 +218,7 @@ def _matches(tool: str, patterns: Iterable[str]) -> bool:
 
 
 async def _verdict(guard: Guard, call: GuardedCall) -> Verdict:
-    """What one guard says; where it breaks, what stands in for that."""
+    """Return the verdict of one guard; a guard that breaks denies all but reads."""
     try:
         return _check_verdict(await guard.before(call))
     except Exception:
@@ -253,7 +252,7 @@ class Claim:
     key: str = ""
 
     def conflicts(self, other_claim: Claim) -> bool:
-        """Whether the two must not run at once."""
+        """Return whether the two calls must not run at once."""
         match self.effect, other_claim.effect:
             case ("exclusive", _) | (_, "exclusive"):
                 return True
@@ -276,7 +275,7 @@ class CheckedCall:
 
     @property
     def reads(self) -> bool:
-        """Whether the call changes nothing; one that no tool runs does not either."""
+        """Return whether the call changes nothing; a call without a tool does not."""
         return isinstance(self.tool, LooplineError) or self.tool.effect == "read"
 
 
@@ -291,7 +290,7 @@ class CallChecker:
         self._deps = runtime.deps
 
     def parse(self, call: ToolCalled) -> CheckedCall:
-        """The call with its tool, once its arguments are right; what cannot run excludes nothing."""
+        """Return the call with its tool, its arguments checked; a call that cannot run excludes nothing."""
         try:
             tool = self._tools().find(call.tool)
             tool.check(call.arguments)
@@ -300,17 +299,8 @@ class CallChecker:
         guarded = None if self._guards is None else self._guarded(call, tool.effect)
         return CheckedCall(call, tool, self._claim(tool, call.arguments), call.arguments, guarded)
 
-    def claim(self, call: ToolCalled) -> Claim:
-        """What a call excludes; nothing where no tool could run it."""
-        try:
-            tool = self._tools().find(call.tool)
-            tool.check(call.arguments)
-        except LooplineError:
-            return Claim("read")
-        return self._claim(tool, call.arguments)
-
     def _claim(self, tool: Tool, arguments: JsonObject) -> Claim:
-        """What the call excludes. Beside what a tool runs that declares nothing is a policy."""
+        """Return what the call excludes; for a tool that declares no effect an option decides."""
         if isinstance(tool, BoundTool) and not tool.function.declared:
             return Claim(self._options.unknown_effect)
         try:
@@ -320,7 +310,7 @@ class CallChecker:
             return Claim("exclusive")
 
     async def check(self, parsed: CheckedCall) -> CheckedCall:
-        """The call as the guards leave it."""
+        """Return the call as the guards decide."""
         tool, call, guards, guarded = parsed.tool, parsed.call, self._guards, parsed.guarded
         if isinstance(tool, LooplineError) or guards is None or guarded is None:
             return parsed
@@ -328,9 +318,7 @@ class CallChecker:
         answer, waiting = turn.answers.get(call.call_id), turn.pending.get(call.call_id)
         is_same_call = waiting is not None and waiting.digest == approval_digest(call)
         is_approved = is_same_call and answer is not None and is_approval(answer.value)
-        is_approved = (
-            is_approved or call.call_id in turn.started
-        )  # what its children do is carried on
+        is_approved |= call.call_id in turn.started  # what its children do is carried on
         verdict = await (guards.granted(guarded) if is_approved else guards.before(guarded))
         parsed = replace(parsed, verdict=verdict)
         match verdict:
@@ -359,14 +347,14 @@ class CallChecker:
         )
 
     def _earlier_calls(self, call: ToolCalled) -> Counter[str]:
-        """How many calls the turn made before this one, by tool: all but those of its batch from this one on."""
+        """Count by tool the calls that the turn made before this one."""
         turn = self._recorder.turn
         batch = turn.batches[-1].calls if turn.batches else []
         since = dropwhile(lambda batch_call: batch_call.call_id != call.call_id, batch)
         return turn.call_counts - Counter(batch_call.tool for batch_call in since)
 
     async def filter_result(self, judged: CheckedCall, outcome: Outcome) -> Outcome:
-        """The outcome as the guards let the model read it: its text, and that of each section."""
+        """Return the outcome as the guards let the model read it: its text, and that of each section."""
         guards, guarded = self._guards, judged.guarded
         if guards is None or guarded is None:
             return outcome
@@ -387,24 +375,24 @@ _NO = frozenset({"no", "n", "false", "deny", "denied", "reject", "rejected"})
 
 
 def approval_digest(call: ToolCalled) -> str:
-    """What is approved of: the tool with these very arguments, as sha256 in hexadecimal."""
+    """Return the sha256 of what is approved: the call, its tool and its arguments."""
     approved_text = dumps([call.call_id, call.tool, call.arguments])
     return sha256(approved_text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_approval(value: Json) -> bool:
-    """Whether an answer lets a call run; whatever is no clear yes does not."""
+    """Return whether an answer lets a call run; only a clear yes does."""
     return value is True or (isinstance(value, str) and value.strip().casefold() in _YES)
 
 
 def check_answer(pending: ToolPending, value: Json) -> None:
-    """Refuse an answer that is none.
+    """Refuse an answer that the call cannot take.
 
     Raises:
-        LooplineError: the call waits for leave, and the value is neither yes nor no.
+        LooplineError: the call awaits approval, and the value is neither yes nor no.
     """
     if pending.kind == "question":
         return
     answer = value.strip().casefold() if isinstance(value, str) else value
     if not isinstance(answer, bool) and answer not in _YES | _NO:
-        raise LooplineError(f"{pending.call_id} waits for leave to run: yes or no, not {value!r}")
+        raise LooplineError(f"{pending.call_id} awaits approval: answer yes or no, not {value!r}")

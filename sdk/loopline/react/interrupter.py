@@ -16,7 +16,7 @@ T = TypeVar("T")
 InterruptCause = Literal["steer", "deadline", "budget"]
 
 POLL_SECONDS = 0.2
-"""How often a turn looks for what another process has said meanwhile, while a step takes long."""
+"""How often a turn looks for steers of another process during a long step, in seconds."""
 
 
 class Interrupted(Exception):
@@ -37,10 +37,10 @@ class _Step:
 
 
 class Interrupter:
-    """The one scope of a turn: whatever it waits for is cut off by a strike, and nothing begins past its time.
+    """The scope of one turn: an interruption cuts off whatever it waits for, and no step begins after its deadline.
 
-    A steer of this process strikes at once, one of another process when it is seen. `cut` is called with
-    a strike while calls run, which are cut off one by one.
+    A steer in this process interrupts at once, one in another process when it is seen. While calls run,
+    `interrupt_calls` is called with the cause, and cuts them off one by one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Interrupter:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time of the turn is over."""
+        """Return whether the time of the turn is over."""
         deadline = self._deadline
         return self._deadline_reached or (
             deadline is not None and self._recorder.elapsed_seconds >= deadline
@@ -80,7 +80,7 @@ class Interrupter:
             await looking.end()
 
     async def run(self, begin: Callable[[], Awaitable[T]], *, steerable: bool = True) -> T:
-        """The outcome of a step that may be cut off; past the deadline none is begun.
+        """Return the outcome of a step that may be cut off; after the deadline no step begins.
 
         Raises:
             Interrupted: it was cut off, or not begun.
@@ -99,13 +99,13 @@ class Interrupter:
                     await asyncio.sleep(0)
         finally:
             self._step = outer
-            # Else the turn itself is being stopped, which goes further than a strike.
+            # Else the turn itself is being stopped, which goes further than an interruption.
             if step.cause is not None and step.task is not None and not step.task.uncancel():
                 raise Interrupted(step.cause) from None
 
     @contextmanager
     def shielded(self) -> Generator[None, None, None]:
-        """What is between the steps of a turn is not cut off, whatever stands about it."""
+        """Protect what happens between the steps of a turn from being cut off."""
         outer, self._step = self._step, None
         try:
             yield
@@ -129,12 +129,12 @@ class Interrupter:
         self.interrupt("steer")
 
     async def _poll(self) -> None:
-        """Look again and again; turns that are over sooner never come to it."""
+        """Look for steers of other processes until cancelled."""
         newest_seen = 0
         while True:
             try:
                 newest = await self._recorder.newest_steer_after(newest_seen)
-            except StoreBusy:  # whoever keeps it busy lets go in the end
+            except StoreBusy:  # another writer holds it for a moment
                 newest = newest_seen
             if newest > newest_seen:
                 newest_seen = newest
@@ -143,7 +143,7 @@ class Interrupter:
 
 
 class _DelayedTask:
-    """Something that is begun after a while, unless it is ended before."""
+    """A task that starts after a delay, unless it is ended before."""
 
     def __init__(self, seconds: float, begin: Callable[[], Awaitable[None]]) -> None:
         self._begin = begin

@@ -56,12 +56,12 @@ async def plan_acknowledgements(timeline: Timeline, notes: str, moment: Moment) 
 
 
 def thinking_bodies(reply: Reply) -> list[Thinking]:
-    """What the model has thought, for people."""
+    """Return what the model has thought, for people to read."""
     return [Thinking(text=well_formed(reply.thinking))] if reply.thinking else []
 
 
 def notice_bodies(code: str, text: str) -> list[Notice]:
-    """What a hook says, as the log keeps it."""
+    """Return the notice of a text for the model; none for an empty text."""
     return [Notice(code=code, text=well_formed(text))] if text else []
 
 
@@ -74,7 +74,7 @@ class LoopEnd:
 
 
 def recorded_end(turn: Turn, answers: int) -> LoopEnd | None:
-    """How the loop ended before the turn was cut off; None when it has not come to so many answers."""
+    """Return how the loop ended before the turn was cut off, or None if it had not."""
     if len(turn.completions) < answers:
         return None
     answer = turn.completions[answers - 1]
@@ -90,7 +90,7 @@ async def make_completion(
     error: str = "",
     output: OutputType[Any] | None = None,
 ) -> Completion:
-    """The answer with the sources it uses; numbers that name no source are set apart.
+    """Return the answer with the sources it cites; unknown numbers are listed apart.
 
     One that is a value of the `output` type has the digest of its schema.
     """
@@ -113,7 +113,7 @@ async def make_completion(
 
 CONTINUE = "Your reply was cut off by the limit of its length. Write on exactly where it ended."
 EMPTY_REPLY = "(nothing)"
-"""What stands for a reply without a word."""
+"""The stored text of an empty reply."""
 
 FallbackStyle = Literal["summary", "partial"]
 PARTIAL_CHARACTERS = 30_000
@@ -138,7 +138,7 @@ async def make_fallback(
     way: FallbackStyle = "summary",
     output: OutputType[Any] | None = None,
 ) -> Completion:
-    """The held draft, else what was collected: a line for each call, or all that the calls gave."""
+    """Return the draft as the answer, else what was collected: a line for each call, or all results."""
     if turn.draft is not None:
         text = turn.draft.text
         return await make_completion(

@@ -113,7 +113,7 @@ class Limits(TypedDict, total=False):
 
 
 Check = Callable[[object], str]
-"""What a value should have been, empty when it is that."""
+"""Returns what a value should have been; an empty text if it is that."""
 
 
 def _integer(minimum: int) -> Check:
@@ -181,7 +181,7 @@ def _rule(group: str, check: Check) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopOptions:
-    """What `Limits` names, whole: these defaults are the preset `bare`."""
+    """Every option that `Limits` names; the defaults are the preset `bare`."""
 
     max_iterations: int | None = field(default=15, metadata=_rule("limits", _or_none(_integer(1))))
     early_stop: bool = field(default=True, metadata=_rule("limits", _switch))
@@ -244,7 +244,7 @@ class LoopOptions:
     dialect: DialectName = field(default="plain", metadata=_rule("dialect", _one_of(DialectName)))
 
     def with_limits(self, *limits: Limits) -> LoopOptions:
-        """These, with what the limits set, the later ones over the earlier.
+        """Return these options with the limits applied; later ones replace earlier ones.
 
         Raises:
             LooplineError: a limit is unknown or out of its range.
@@ -255,14 +255,14 @@ class LoopOptions:
         return replace(self, **merged)
 
     def validated(self) -> LoopOptions:
-        """These, when they go together.
+        """Return these options if they are consistent with each other.
 
         Raises:
             LooplineError: nothing would end a turn, or it could never answer.
         """
         if self.max_iterations is None:
             missing = [
-                name for name in ("deadline_seconds", "max_tokens") if self.value(name) is None
+                name for name in ("deadline_seconds", "max_tokens") if self.values[name] is None
             ]
             if missing:
                 raise LooplineError(f"without max_iterations a turn needs {' and '.join(missing)}")
@@ -272,28 +272,24 @@ class LoopOptions:
                 )
         return self
 
-    def value(self, name: str) -> LimitValue:
-        """The policy of that name."""
-        return self.values[name]
-
     @property
     def values(self) -> dict[str, LimitValue]:
-        """Every policy by its name."""
+        """Return every option by its name."""
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
     def differences(self, base: LoopOptions) -> dict[str, LimitValue]:
-        """What these have otherwise than others, by name."""
+        """Return the options that differ from those of `base`, by name."""
         base_values = base.values
         return {name: value for name, value in self.values.items() if value != base_values[name]}
 
     @property
     def synthesizes(self) -> bool:
-        """Whether the answer is written by a request of its own."""
+        """Return whether the answer is written by a request of its own."""
         return self.answer_mode == "synthesize"
 
     @property
     def forces_answer(self) -> bool:
-        """Whether an answer is requested even when no round is left."""
+        """Return whether an answer is requested even when no round is left."""
         return self.on_exhausted == "force" or self.synthesizes
 
 
@@ -312,7 +308,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
 
 
 def check_limits(limits: Limits) -> Limits:
-    """The limits, when they are ones.
+    """Return the limits if each is known and within its range.
 
     Raises:
         LooplineError: a limit is unknown or out of its range.
@@ -328,18 +324,18 @@ def check_limits(limits: Limits) -> Limits:
 
 
 def stored_limits(limits: Limits) -> dict[str, LimitValue]:
-    """The limits as a turn's prompt keeps them."""
+    """Return the limits as a turn's prompt stores them."""
     return {name: cast("LimitValue", value) for name, value in limits.items()}
 
 
 def restore_limits(stored: Mapping[str, LimitValue]) -> Limits:
-    """The limits that a turn's prompt keeps; what this loopline does not know is left out."""
+    """Return the limits that a turn's prompt stores, without names that this version does not know."""
     limits = {name: value for name, value in stored.items() if name in _CHECKS}
     return check_limits(cast("Limits", limits))
 
 
 def choose_protocol(options: LoopOptions, model: Model) -> DecisionProtocol:
-    """The protocol that is asked for, unless the model cannot keep it; "auto" is the best it can."""
+    """Return the requested protocol if the model can follow it; "auto" is the best that it can."""
     capabilities = model.capabilities
     match options.protocol:
         case "json" | "tagged" | "thought_action" as name if capabilities.write_decisions:
@@ -376,7 +372,7 @@ class Preset:
     variables: Mapping[str, Variable] = field(default_factory=dict[str, Variable], hash=False)
 
     def environment(self, environment: Mapping[str, str]) -> Limits:
-        """What the environment sets of it.
+        """Return the limits that the environment sets.
 
         Raises:
             LooplineError: a variable holds junk; the message names it and says what it takes.
@@ -396,14 +392,14 @@ class Preset:
 
 
 def presets_diff(first: Preset, second: Preset) -> dict[str, tuple[LimitValue, LimitValue]]:
-    """The options in which two presets differ, by name."""
+    """Return the options in which two presets differ, by name."""
     second_values = second.options.values
     differences = first.options.differences(second.options)
     return {name: (value, second_values[name]) for name, value in differences.items()}
 
 
 def named_preset(choice: str | Preset) -> Preset:
-    """The preset of that name.
+    """Return the preset of that name.
 
     Raises:
         LooplineError: there is none.

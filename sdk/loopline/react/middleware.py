@@ -27,34 +27,34 @@ FAILURES = 5
 COOLDOWN_SECONDS = 30.0
 
 BeforeHook = Callable[[TurnPayload], Awaitable[TurnPayload | TurnResult[Any] | None]]
-"""Gives another payload, a result that stands in for the run, or None to leave things as they are."""
+"""Returns another payload, a result that replaces the run, or None to change nothing."""
 AfterHook = Callable[[TurnPayload, TurnResult[Any]], Awaitable[TurnResult[Any] | None]]
-"""Gives another result, or None to leave it as it is."""
+"""Returns another result, or None to change nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """An middleware and its place: those with a lower priority stand about those with a higher one."""
+    """Middleware with a priority: a lower one wraps a higher one."""
 
     middleware: Middleware
     priority: int = PRIORITY
 
 
 def in_order(layers: Iterable[Middleware | Layer]) -> tuple[Middleware, ...]:
-    """The middleware by priority and then as they come, the outermost first, as a workflow lists them."""
+    """Return the middleware by priority, then as listed; the first is the outermost."""
     placed = [entry if isinstance(entry, Layer) else Layer(entry) for entry in layers]
     return tuple(entry.middleware for entry in sorted(placed, key=lambda layer: layer.priority))
 
 
 def wrap(run: Run, layers: Iterable[Middleware | Layer]) -> Run:
-    """The run with middleware about it: the first sees the payload first, the last the result first."""
+    """Return the run wrapped in middleware: the first sees the payload first and the result last."""
     for middleware in reversed(in_order(layers)):
         run = partial(middleware, run=run)
     return run
 
 
 def before_run(*hooks: BeforeHook) -> Middleware:
-    """Hooks that see the payload, in their order; the first that gives a result ends it there."""
+    """Return middleware that calls hooks with the payload in order; the first result ends the run."""
 
     async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         for hook in hooks:
@@ -71,7 +71,7 @@ def before_run(*hooks: BeforeHook) -> Middleware:
 
 
 def after_run(*hooks: AfterHook) -> Middleware:
-    """Hooks that see the result, in their order, each that of the one before it."""
+    """Return middleware that calls hooks with the result in order, each with that of the hook before."""
 
     async def middleware(payload: TurnPayload, run: Run) -> TurnResult[Any]:
         result = await run(payload)
@@ -84,7 +84,7 @@ def after_run(*hooks: AfterHook) -> Middleware:
 
 
 def timeout(middleware: Middleware, seconds: float, clock: Clock) -> Middleware:
-    """The middleware, given so much time before the run and as much after it; the run's own is not counted.
+    """Limit the time of middleware before the run and after it; the run itself is not counted.
 
     One that takes longer is cancelled and not waited for, and may begin no run any more. It raises
     TimeoutError, which a `Breaker` about it turns into the plain result.
@@ -131,7 +131,7 @@ class Breaker:
     _closed_until: float = field(default=0.0, init=False)
 
     async def __call__(self, payload: TurnPayload, run: Run) -> TurnResult[Any]:
-        """The middleware's result, or the plain one.
+        """Return the result of the middleware, or of the plain run if it breaks.
 
         Raises:
             StoreError: the store failed, which nothing can stand in for.
@@ -210,11 +210,11 @@ class _TimedRun:
         self._closed = False
 
     def begin(self) -> None:
-        """The middleware's own time runs from now on."""
+        """Start the middleware's own time."""
         self._alarm = self._clock.alarm(self._seconds, self._ring)
 
     def end(self) -> None:
-        """The middleware is over: no time runs any more, and no run may begin."""
+        """Stop the time; no run may begin any more."""
         self._closed = True
         self._pause()
 

@@ -24,12 +24,12 @@ LONGEST_WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a request is made again, when the model may answer later.
+    """How often a request is repeated when the model may answer later.
 
-    It waits a part of a second drawn by lot, then up to twice and four times as long, and never less than the server
-    asks for; a server that asks for more than a minute is not waited for. `on_retry` hears of each attempt
-    that is given up: its number, why, and the seconds until the next. One that `has_fallback` does not repeat
-    a request that timed out, for another model can be asked at once.
+    The delay is exponential backoff with full jitter, at most 60 s, and honours Retry-After; a server that asks for
+    more than 60 s is not waited for. `on_retry` is called for each failed attempt with its number, its error and the
+    seconds until the next. With `has_fallback` a request that timed out is not repeated: another model is tried at
+    once.
     """
 
     clock: Clock
@@ -39,7 +39,7 @@ class RetryPolicy:
     jitter: Callable[[], float] = random.random
 
     def delay(self, attempt: int, error: ModelUnavailable) -> float | None:
-        """The seconds until the attempt after this one; None when there is to be none."""
+        """Return the seconds until the next attempt, or None if there is none."""
         if attempt > self.retries or (self.has_fallback and isinstance(error, ModelTimedOut)):
             return None
         retry_after = error.retry_after or 0.0
@@ -63,7 +63,7 @@ async def request_reply(
     hear: Callable[[TextDelta], None],
     patience: RetryPolicy | None = None,
 ) -> Reply:
-    """The model's reply; `hear` gets its pieces on the way, a long one in parts.
+    """Return the model's reply; `hear` gets its pieces as they arrive, a long one in parts.
 
     Raises:
         ModelError: it could not be asked, broke off, or ended without a reply.

@@ -38,7 +38,7 @@ class ToolOffering:
         protocol: DecisionProtocol,
         answer: TypedAnswer | None = None,
     ) -> ToolOffering:
-        """The offer of these tools in a protocol, with an answer of that type."""
+        """Return the offering of these tools in a protocol, with a typed answer if there is one."""
         manual, words = protocol.manual(tools.specs), answer.instructions if answer else ""
         system = "\n\n".join(part for part in (instructions, manual, words) if part)
         specs = (*tools.specs, *(answer.specs if answer else ()))
@@ -56,7 +56,7 @@ class ToolOffering:
 
     @classmethod
     def of_trace(cls, answer: TypedAnswer | None = None) -> ToolOffering:
-        """What goes with the trace of a turn, and an answer of that type: no tools."""
+        """Return the offering of a request that shows the trace of a turn: no tools."""
         text, words = tools_text(()), answer.instructions if answer else ""
         system = "\n\n".join(part for part in (TRACE_SYSTEM, words) if part)
         return cls(
@@ -90,7 +90,7 @@ class OfferedTools:
 
     @property
     def current(self) -> ToolOffering:
-        """What the next round offers."""
+        """Return what the next round offers."""
         names = self._active_names()
         if names not in self._cache:
             tools = self._all_tools if names is None else self._subset(names)
@@ -130,7 +130,7 @@ class OfferedTools:
         await self._recorder.record(body)
 
     def _active_names(self) -> tuple[str, ...] | None:
-        """The names that are offered; None when all are."""
+        """Return the names of the offered tools, or None if all are offered."""
         selected = self._recorder.turn.selected
         if selected is None:
             return None
@@ -145,7 +145,7 @@ class OfferedTools:
 
 
 def _form_tokens(answer: TypedAnswer | None) -> int:
-    """What the form costs that the provider holds the text to, in tokens."""
+    """Return the tokens of the schema that the provider holds the text to."""
     form = answer.form if answer else None
     return estimate(dumps(form.schema)) if form else 0
 

@@ -63,7 +63,7 @@ THINKING_ROOM = 8_000
 
 @dataclass(frozen=True, slots=True)
 class _Reduction:
-    """A smaller window, what the request costs under it, and how it is told."""
+    """A smaller window, what the request costs under it, and how the notice describes it."""
 
     window: Projection
     cost: int
@@ -73,7 +73,7 @@ class _Reduction:
 
 @dataclass(frozen=True, slots=True)
 class _SummaryTask:
-    """What a summary is to stand for, and the messages that the model is given, of `shown`.
+    """What a summary replaces, and the messages that the model is given, of `shown`.
 
     `messages` is None when they are longer than the model's window.
     """
@@ -97,7 +97,7 @@ class ProjectionPlanner:
     answer: TypedAnswer | None
 
     async def choose(self, budget: Budget) -> tuple[Projection, list[str]]:
-        """The window of the round, and what opens an epoch with it, if anything does."""
+        """Return the window of the round, and what opens an epoch with it, if anything does."""
         view, window, causes = self.view, self.view.window, list[str]()
         changes = self._change_causes()
         if changes or self._cache_is_cold() or view.state.last_hide > window.hides:
@@ -114,7 +114,7 @@ class ProjectionPlanner:
         return window, causes
 
     def _after_changes(self, changes: list[str]) -> tuple[Projection, list[str]]:
-        """The window that goes with what has changed, and what has."""
+        """Return the window that goes with the changes, and the causes of a new epoch."""
         window, causes = self.view.window, changes
         if causes == ["start"]:
             window = replace(window, result_limit=self.runtime.options.result_characters)
@@ -135,7 +135,7 @@ class ProjectionPlanner:
         return window, causes
 
     async def _record_prune(self, window: Projection) -> None:
-        """Say that something is no longer shown, if so: feedback alone takes nothing away."""
+        """Record a notice if old results are no longer shown; feedback alone needs none."""
         before = self.view.window
         alike = replace(window, feedback=before.feedback, unbound=before.unbound)
         if (await compute(partial(self.view.under, alike))).tokens < self.view.rendering.tokens:
@@ -146,7 +146,7 @@ class ProjectionPlanner:
             await self._record([SystemMessage(code="prune", text=text)])
 
     def _change_causes(self) -> list[str]:
-        """What makes this prompt another one than that of the round before, from its beginning."""
+        """Return why this prompt differs from that of the round before from its beginning."""
         before = self.runtime.recorder.timeline.last_round
         if before is None:
             return ["start"]
@@ -161,7 +161,7 @@ class ProjectionPlanner:
         return [cause for cause, is_one in causes.items() if is_one]
 
     def _attachment_support_changed(self) -> bool:
-        """Whether the model takes other files than it did."""
+        """Return whether the model takes other files than the model before."""
         before, now = self.view.window.carrying, self.model.capabilities.attachment_support
         return replace(before, tokens=now.tokens) != now
 
@@ -179,11 +179,11 @@ class ProjectionPlanner:
         )
 
     def _without_reasoning(self, window: Projection) -> Projection:
-        """The window in another prompt than before, behind which no thinking so far belongs."""
+        """Return the window without the reasoning so far, which belongs to another prompt."""
         return replace(window, unbound=self.view.seq)
 
     def _cache_is_cold(self) -> bool:
-        """Whether the provider has forgotten the prompt of the round before."""
+        """Return whether the provider's cache of the last prompt has expired."""
         last, ttl = (
             self.runtime.recorder.timeline.last_request,
             self.runtime.options.cache_ttl_seconds,
@@ -198,14 +198,14 @@ class ProjectionPlanner:
         return self.runtime.clock.now() - last.ts >= timedelta(seconds=ttl - PRUNE_BUFFER_SECONDS)
 
     def _is_worth_pruning(self, pruned: Projection) -> bool:
-        """Whether the window makes the prompt smaller, or puts feedback where it belongs."""
+        """Return whether the window makes the prompt smaller, or moves feedback to its turn."""
         if pruned == self.view.window:
             return False
         smaller = self.view.under(pruned).tokens < self.view.rendering.tokens
         return smaller or pruned.feedback > self.view.window.feedback
 
     async def _compact(self, current: Projection, budget: Budget) -> Projection:
-        """A window under which the prompt fits, the cheapest change first; it says what it dropped."""
+        """Return a window under which the prompt fits, the cheapest change first, and record what was dropped."""
         view, window = self.view, self._without_reasoning(self._age(current))
         before = budget.cost(view.rendering)
         self.runtime.listen(
@@ -223,7 +223,7 @@ class ProjectionPlanner:
         return shorter.window
 
     def _clear_least(self, current: Projection, window: Projection, budget: Budget) -> _Reduction:
-        """The window with as little cleared as is enough, if that can be."""
+        """Return the window with as little cleared as is enough, if clearing is enough."""
         view = self.view
         smaller, enough = clear_results(view, window, budget)
         named = "what older calls gave is now only named: each line says which ref restores it"
@@ -237,7 +237,7 @@ class ProjectionPlanner:
     async def _summarize(
         self, window: Projection, budget: Budget, before: int
     ) -> Projection | None:
-        """The window under which a new summary stands for all but the newest rounds.
+        """Return the window in which a new summary replaces all but the newest rounds.
 
         One that was recorded before a cut, and never used, is used first.
         """
@@ -264,7 +264,7 @@ class ProjectionPlanner:
         return replace(task.window, summary=seq, start=covered.cut.seq)
 
     def _plan_summary(self, window: Projection, budget: Budget) -> _SummaryTask | Projection | None:
-        """What is to be summed up, or the window of a summary that stands ready; None when there is neither."""
+        """Return what to summarize, or the window of an unused summary, or None if there is neither."""
         view = self.view
         unused = view.unused_summary(window)
         if unused is not None and not budget.over(view.under(unused), TARGET):
@@ -282,7 +282,7 @@ class ProjectionPlanner:
     def _summary_messages(
         self, window: Projection, cut: CutPoint, request: str, budget: Budget
     ) -> Sequence[Message] | None:
-        """The messages before a cut, with their thinking as the provider's cache has them, else without.
+        """Return the messages before a cut, with the reasoning that the provider's cache has, else without.
 
         None when they are longer than the model's window.
         """
@@ -296,7 +296,7 @@ class ProjectionPlanner:
         return None
 
     def _coverage(self, window: Projection, now: Rendering, budget: Budget) -> SummaryRange | None:
-        """What a summary is to stand for, so that the rest fits beside it; None when there is nothing."""
+        """Return what a summary replaces so that the remaining messages fit, or None if nothing can be."""
         view, room = self.view, budget.room(now)
         if not now.cuts:
             return None
@@ -333,7 +333,7 @@ class ProjectionPlanner:
     async def _write_summary(
         self, messages: Sequence[Message] | None, request: str
     ) -> SummaryReply:
-        """What the model writes for a summary of these messages.
+        """Have the model write a summary of these messages.
 
         They are the beginning of the last request, so that most of it is read from the provider's cache.
         """
@@ -386,7 +386,7 @@ class ProjectionPlanner:
         )
 
     def _summary_text(self, reply: Reply) -> str:
-        """The words of a summary, from a model that may keep to the protocol of its decisions."""
+        """Return the text of a summary, from a model that may answer in its decision protocol."""
         match self.protocol.decode(reply):
             case Answer(text=text):
                 return text
@@ -404,7 +404,7 @@ class ProjectionPlanner:
 
 
 def _shorten(view: View, window: Projection, budget: Budget) -> _Reduction:
-    """The window under which the prompt fits, with texts cut where clearing is not enough."""
+    """Return the window under which the prompt fits, with texts cut where clearing is not enough."""
     if budget.over(view.under(window), TRIGGER):
         window, _ = clear_results(view, window, budget)
     smaller = truncate(view, window, budget)
@@ -413,4 +413,4 @@ def _shorten(view: View, window: Projection, budget: Budget) -> _Reduction:
 
 
 def _ignore(piece: TextDelta) -> None:
-    """Nobody listens to a summary being written."""
+    """Ignore a piece of a summary: no listener hears it being written."""

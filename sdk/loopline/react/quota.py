@@ -114,7 +114,7 @@ class Quota:
     """The limits of one run, and what it and its child runs have used of them.
 
     What was used before this process ran it is read from the log; `settled` came since, `reserved` is in flight.
-    `estimated` is the part of `settled` that no block of the log tells of yet: attempts that were given up, and
+    `estimated` is the part of `settled` that no block of the log holds yet: attempts that were given up, and
     replies whose provider reported no usage.
     """
 
@@ -157,7 +157,7 @@ class Quota:
 
     @property
     def is_limited(self) -> bool:
-        """Whether this run, or one above it, has a limit."""
+        """Return whether this run, or one above it, has a limit."""
         return any(quota.limit != Remaining(None, None) for quota in self._lineage())
 
     def check_time(self) -> None:
@@ -174,7 +174,7 @@ class Quota:
 
     @property
     def used(self) -> Amount:
-        """What this run and its children have used; requests in flight are not counted."""
+        """Return what this run and its children have used, requests in flight not counted."""
         total = self.recorded + self.settled
         for child in self.children.values():
             total += child.used
@@ -182,7 +182,7 @@ class Quota:
 
     @property
     def unspent(self) -> Remaining:
-        """What is left of the run's own limits, requests in flight not counted."""
+        """Return what is left of the run's own limits, requests in flight not counted."""
         return self._remaining_after(self.used)
 
     def room(self, model: Model) -> int | None:
@@ -256,7 +256,7 @@ class Quota:
 
     @property
     def _claimants(self) -> int:
-        """How many runs may reserve next: those without a request in flight."""
+        """Return how many runs may reserve next: those without a request in flight."""
         running = [child for child in self.children.values() if child.running]
         if running:
             return max(sum(child._claimants for child in running if child.reserved is None), 1)
@@ -274,7 +274,7 @@ class Quota:
 
     @property
     def _answer_reserve(self) -> tuple[int, float]:
-        """What is kept for a forced answer."""
+        """Return the tokens and dollars reserved for a forced answer."""
         tokens, cost = self.limit.tokens or 0, self.limit.cost or 0.0
         return (
             min(ANSWER_INPUT + ANSWER_OUTPUT, int(tokens * self.answer_share)),
@@ -353,12 +353,12 @@ class MeteredModel:
 
     @property
     def name(self) -> str:
-        """The model string."""
+        """Return the model string."""
         return self.model.name
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do."""
+        """Return what the model can do."""
         return self.model.capabilities
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:

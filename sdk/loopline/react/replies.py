@@ -76,7 +76,7 @@ class TypedAnswer:
 
     @property
     def instructions(self) -> str:
-        """What the instructions say of it."""
+        """Return what the system text says about the answer."""
         match self.way:
             case "schema":
                 return ""
@@ -88,7 +88,7 @@ class TypedAnswer:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """The tool by which it is given, if it is."""
+        """Return the tool by which the answer is given, if there is one."""
         if self.way != "tool":
             return ()
         described = f"The final answer: {self.type.schema.name}."
@@ -97,7 +97,7 @@ class TypedAnswer:
 
     @property
     def form(self) -> JsonForm | None:
-        """What the provider holds the text to, if it does."""
+        """Return the schema that the provider holds the text to, if it does."""
         return self.type.form if self.way == "schema" else None
 
     def splitter(self) -> JsonText:
@@ -140,7 +140,7 @@ class TypedAnswer:
         return replace(answer, text=text, discarded=discarded)
 
     def _find(self, text: str) -> tuple[str, bool]:
-        """Find the value in a text; where values are said as JSON, a string may also be the JSON of one."""
+        """Find the value in a text; where values are written as JSON, a string may also be the JSON of one."""
         if self.protocol == "json" and text.startswith('"'):
             inner: object = json.loads(text)
             is_text = not self.type.reads(text)
@@ -273,14 +273,14 @@ def join_notes(notes: str, marks: str) -> str:
 
 
 def decision_text(decided: DecodedReply) -> str:
-    """Return the words of a decision, whatever it is."""
+    """Return the text of a decision, of whatever kind."""
     match decided:
         case Answer(text=text) | Calls(notes=text) | Malformed(raw=text):
             return text
 
 
 class CitationFilter:
-    """A listener before another one, which hears the answer channel with its citations resolved.
+    """A filter before a listener: it resolves the citations of the answer channel.
 
     A token becomes `[1]`, `[2]`, …: which of the cited sources it is, in the order of their first
     mention, as `TurnResult.sources` has them; `[?]` is a number that no source has. Whatever is not of
@@ -294,7 +294,7 @@ class CitationFilter:
         self._resolver = self._new_resolver()
 
     def __call__(self, event: Event) -> None:
-        """Hear an event, and let the other one hear what can be told of it now."""
+        """Pass an event on, as far as its citations can be resolved by now."""
         match event:
             case Delta(type="delta", channel="answer", text=text, attempt=attempt):
                 self._attempt = attempt
@@ -306,7 +306,7 @@ class CitationFilter:
                 self._listen(event)
 
     def close(self) -> None:
-        """The reply is whole."""
+        """Emit what is held back, because the reply is complete."""
         self._emit(self._resolver.close())
         self._resolver = self._new_resolver()
 
@@ -345,7 +345,7 @@ class ChannelTexts:
 
     @property
     def texts(self) -> dict[str, str]:
-        """The text of each channel."""
+        """Return the text of each channel."""
         return {channel: "".join(parts) for channel, parts in self._texts.items()}
 
     def retract(self) -> None:
@@ -385,7 +385,7 @@ class ChannelTexts:
                 )
 
     async def _recorded_texts(self, bodies: Iterable[Body], pool: SourcePool) -> dict[str, str]:
-        """The texts of bodies by channel; a draft is heard where it was no answer from the beginning."""
+        """Return the texts of bodies by channel; a draft only if it was streamed as one."""
         texts: dict[str, str] = {}
         for body in bodies:
             match body:
@@ -422,7 +422,7 @@ class ReplyFormat:
 
 
 class ReplyStream:
-    """What listeners hear of one reply while it is written, as far as can be told by then.
+    """One reply as listeners receive it while it is written.
 
     It begins with `begin`, which hears what was written before the reply.
     """
@@ -442,14 +442,14 @@ class ReplyStream:
             self._feed(self._splitter.feed(piece.text))
 
     async def retry(self, attempt: int, error: ModelUnavailable, seconds: float) -> None:
-        """Void what was heard of an attempt that is given up; another follows."""
+        """Retract the texts of an attempt that is given up, and begin the next."""
         self._texts.retract()
         text = f"{error}; asked again in {seconds:.1f} s"
         self._texts(Delta(type="progress", channel="model", text=text, attempt=attempt))
         await self.begin(attempt + 1)
 
     def close(self) -> None:
-        """The reply is whole."""
+        """Emit what is held back, because the reply is complete."""
         self._feed(self._splitter.close())
         self._emit_all(self._marks.close())
         self._resolved.close()
@@ -531,4 +531,4 @@ class MarkFilter:
 
 
 LONGEST_MARKS = 2_000
-"""Characters of marks that are held back until the answer begins; beyond that they are heard as answer."""
+"""Characters of marks that are held back until the answer begins; beyond that they are passed on as answer."""

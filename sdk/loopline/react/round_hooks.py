@@ -24,14 +24,14 @@ CHECKLIST = """\
 - Is every part of what was asked answered?
 - Does each statement rest on something that a tool gave?
 - Has anything been left open that a further call would settle?"""
-"""What the policy `completion_check` has the model ask itself."""
+"""What the option `completion_check` has the model ask itself."""
 
 ESCALATES_AT = 3
-"""Rounds in a row in which a call failed, from which the words are stronger."""
+"""Rounds in a row with a failed call from which the reminder is firmer."""
 
 
 def configured_hooks(options: LoopOptions) -> Iterator[RoundHook]:
-    """Those that the options switch on, in the order in which they are asked."""
+    """Yield the hooks that the options switch on, in the order in which they run."""
     if options.stagnation_rounds:
         yield stagnation(options.stagnation_rounds)
     if options.cycle_warning_rounds:
@@ -108,7 +108,7 @@ def completion_check(checklist: str, *, after: int = 3, longest: int = 800) -> R
 
 
 def failure_reflection() -> RoundHook:
-    """After a round in which a call failed, ask for another way; more firmly from the third in a row on."""
+    """Ask for another way after a round with a failed call; more firmly from the third in a row on."""
 
     def hook(state: ReactStateV2) -> RoundHookResult:
         if not _follows_calls(state) or not _has_failure(state.batches[-1]):
@@ -125,22 +125,22 @@ def _check_count(count: int, name: str, minimum: int = 1) -> None:
 
 
 def _may_decide(state: ReactStateV2) -> bool:
-    """Whether another decision is about to be made, and no answer is on the table."""
+    """Return whether another decision follows, and no answer is on the table."""
     return state.answer is None and not state.exhausted
 
 
 def _follows_calls(state: ReactStateV2) -> bool:
-    """Whether the newest round made calls, and another decision is about to be made."""
+    """Return whether the newest round made calls, and another decision follows."""
     return _may_decide(state) and bool(state.batches) and bool(state.batches[-1].calls)
 
 
 def _reminder(state: ReactStateV2, code: str, due: int, text: str) -> Reminder | None:
-    """What is to be said, unless the turn has been told as often as was due."""
+    """Return the reminder, unless the turn was given as many as are due."""
     return Reminder(code, text) if state.notices.get(code, 0) < due else None
 
 
 def _cycles(batches: Sequence[Batch], after: int) -> int:
-    """How many times so far the same calls have come to be made so often over."""
+    """Count how often the same calls have reached `after` repetitions."""
     times = [0, *repetitions(batches)]
     return sum(before < after <= now for before, now in pairwise(times))
 
@@ -163,12 +163,12 @@ def _tool_names(batch: Batch) -> str:
 
 
 def _failures(batch: Batch) -> list[ToolResult]:
-    """The results of calls that failed; what the user has cut off did not."""
+    """Return the results of calls that failed; interrupted calls did not."""
     return [result for result in batch.results.values() if result.status in ("error", "denied")]
 
 
 def _has_failure(batch: Batch) -> bool:
-    """Whether a call failed, and none of them waits any more."""
+    """Return whether a call failed and none is pending."""
     return len(batch.results) == len(batch.calls) and bool(_failures(batch))
 
 

@@ -51,7 +51,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The answer is not accepted yet, and stays a draft; `say` is what the model is told, if anything."""
+    """The answer is not accepted yet, and stays a draft; `reminder` is what the model is told, if anything."""
 
     notes: str
     text: str
@@ -93,7 +93,7 @@ class Table:
 
 
 def route(reply: Reply, decided: DecodedReply, table: Table) -> Route:
-    """What becomes of a reply that was read like this."""
+    """Return what to do with a decoded reply."""
     state = table.state
     if reply.stop_reason == "refusal":
         return Refused()
@@ -137,7 +137,7 @@ def _unusable(raw: str, problem: str, table: Table) -> Route:
 
 
 def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
-    """An answer is accepted if and only if nothing holds it; on the last round nothing does."""
+    """Accept an answer if and only if nothing holds it; on the last round nothing does."""
     state = table.state
     if table.waiting and not state.last:
         return Held(notes, text, NEW_INPUT)
@@ -155,7 +155,7 @@ def _route_answer(notes: str, text: str, reply: Reply, table: Table) -> Route:
 
 
 def _too_early(state: ReactStateV2) -> Hold:
-    """What the model is told of an answer that comes before all rounds are made."""
+    """Return what the model is told of an answer before the required rounds are made."""
     rounds, minimum = state.iteration + 1, state.min_rounds
     return Hold(
         "answer_held",

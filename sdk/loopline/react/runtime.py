@@ -80,7 +80,7 @@ class React(Generic[T_co]):
 
     @property
     def state(self) -> ReactStateV2:
-        """Where the turn stands."""
+        """Return where the turn stands."""
         return self._runtime.state
 
     async def run(self, payload: TurnPayload) -> TurnResult[T_co]:
@@ -100,7 +100,7 @@ class React(Generic[T_co]):
                 raise
 
     async def _run(self, payload: TurnPayload) -> TurnResult[T_co]:
-        del payload  # the log holds what the user said, as it is rendered
+        del payload  # the log holds what the user said
         recorder = self._recorder
         recorder.round = recorder.turn.rounds
         with self._interrupter.shielded():
@@ -220,7 +220,7 @@ class React(Generic[T_co]):
         return LoopEnd("paused") if is_waiting else None
 
     def _skip_cause(self) -> InterruptCause | None:
-        """Return why no call is begun: the budget is spent, or the user has just steered elsewhere."""
+        """Return why no call starts: the budget is spent, or the user has just steered elsewhere."""
         recorder, options = self._recorder, self._options
         usage, cost = recorder.turn.usage, recorder.turn.cost or 0.0
         if (

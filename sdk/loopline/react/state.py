@@ -60,7 +60,7 @@ def result(
     error: str = "",
     output: OutputType[Any] | None = None,
 ) -> TurnResult[Any]:
-    """The result that the blocks of a turn make, its answer read as a value of the `output` type.
+    """Return the result that the blocks of a turn make, its answer read as a value of the `output` type.
 
     Without a type at hand an answer that was held to one is the JSON value that it says.
 
@@ -87,7 +87,7 @@ def result(
 
 
 def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None) -> object:
-    """The value of an answer that was held to a type; None of any other one."""
+    """Return the value of an answer that was held to a type; None for any other."""
     if not answer.schema_sha256:
         return None
     if output is None:
@@ -109,7 +109,7 @@ def _output_value(turn: Turn, answer: Completion, output: OutputType[Any] | None
 
 
 def pending_calls(turn: Turn) -> list[PendingCall]:
-    """The calls that wait for the user, in order."""
+    """Return the calls that wait for the user, in order."""
     calls = [
         (turn.open_calls[call_id], pending)
         for call_id, pending in turn.pending.items()
@@ -127,7 +127,7 @@ def pending_calls(turn: Turn) -> list[PendingCall]:
 
 
 def late_input(timeline: Timeline) -> list[str]:
-    """The refs of what the user has added and no round has taken."""
+    """Return the refs of what the user has added and no round has taken."""
     pending = timeline.pending.values()
     return [block.ref for block in pending if isinstance(block.body, UserFollowup | UserSteer)]
 
@@ -165,7 +165,7 @@ class ReactStateV2:
 
     @classmethod
     def fold(cls, turn: Turn, options: LoopOptions, elapsed_seconds: float) -> ReactStateV2:
-        """The state that the turn's blocks make."""
+        """Return the state that the turn's blocks make."""
         maximum = options.max_iterations
         minimum = options.min_rounds
         if maximum is not None and not options.early_stop:
@@ -190,26 +190,26 @@ class ReactStateV2:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no further decision may be made."""
+        """Return whether no further decision may be made."""
         return self._makes_last(0)
 
     @property
     def last(self) -> bool:
-        """Whether the next decision is the last one."""
+        """Return whether the next decision is the last one."""
         return self._makes_last(1)
 
     def _makes_last(self, decisions: int) -> bool:
-        """Whether no decision may follow when so many more have been made."""
+        """Return whether no decision may follow after so many more."""
         return self.max_iterations is not None and self.iteration + decisions >= self.max_iterations
 
     @property
     def same_calls(self) -> int:
-        """How often over the newest calls were made, by rounds alike, in a circle of rounds, or in one round."""
+        """Return how often in a row the newest calls were made, in equal rounds, a cycle of rounds, or one round."""
         return list(repetitions(self.batches[-FARTHEST:]))[-1] if self.batches else 0
 
 
 def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
-    """How often over the same calls have been made when each of these rounds is over.
+    """Yield after each round how often the same calls have been made in a row.
 
     It is 0 for a round without calls. A circle is of `LONGEST_CIRCLE` rounds at most.
     """
@@ -227,7 +227,7 @@ def repetitions(batches: Iterable[Batch]) -> Iterator[int]:
 
 
 def _call_steps(batch: Batch) -> list[str]:
-    """What the calls of a round are, whatever their order and spacing, as often as it makes all of them."""
+    """Return the calls of a round regardless of order and spacing, repeated as often as it makes them."""
     calls = Counter(dumps([call.tool, _normalized(call.arguments)]) for call in batch.calls)
     times = gcd(*calls.values())
     kinds = sorted(f"{call}×{count // times}" for call, count in calls.items())
@@ -262,7 +262,7 @@ class Channels:
 
 
 def channels(timeline: Timeline, number: int) -> Channels:
-    """The channels of the turn of that number; `messages` are those that its next round would begin with."""
+    """Return the channels of a turn; `messages` are those with which its next round would begin."""
     turn = timeline.turn(number)
     last = turn.decisions[-1] if turn.decisions else None
     last_round = timeline.last_round
@@ -280,7 +280,7 @@ def channels(timeline: Timeline, number: int) -> Channels:
 
 
 def nodes(blocks: Iterable[Block]) -> Iterator[tuple[Node, Block]]:
-    """Which node wrote each block of a turn; blocks that belong to none are left out."""
+    """Yield the node that wrote each block of a turn; other blocks are left out."""
     for block in blocks:
         match block.body:
             case RoundStart():

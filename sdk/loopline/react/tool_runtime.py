@@ -42,7 +42,7 @@ class Child:
 
 
 class Spawn(Protocol):
-    """Runs children. A child of one name is begun once, whoever asks for it how often."""
+    """Runs child runs. A child of one name is started once, however often it is requested."""
 
     async def __call__(self, child: Child, listen: EventSink) -> TurnResult:
         """Begin the child, carry it on, or say what came of it; it may be paused again.
@@ -74,11 +74,11 @@ class ToolRuntime:
 
     @property
     def state(self) -> ReactStateV2:
-        """Where the turn stands, folded from its blocks."""
+        """Return where the turn stands, folded from its blocks."""
         recorder = self.recorder
         return ReactStateV2.fold(recorder.turn, self.options, recorder.elapsed_seconds)
 
     @property
     def asks_again(self) -> bool:
-        """Whether a request is to come that can show what the user says now."""
+        """Return whether a later request can show what the user says now."""
         return self.options.forces_answer or not self.state.exhausted
