@@ -42,7 +42,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.zai import ZaiProvider
 
 from loopline.adapters.pydantic_ai.bridged_model import BridgedModel
-from loopline.adapters.pydantic_ai.reasoning import echo_of, parts_of
+from loopline.adapters.pydantic_ai.reasoning import parts_of, replay_of
 from loopline.errors import ModelReplyTooLarge
 from loopline.models import AssistantMessage, Options, ToolCall
 from loopline.testing import FakeClock
@@ -261,7 +261,7 @@ def test_every_field_of_a_part_survives_and_a_call_that_was_never_made_is_left_o
         ToolCallPart("w__count", {"number": 7}, "a", provider_name="p", provider_details=details),
     ]
     never = ToolCallPart("w__count", '{"num', "b")
-    echo = echo_of(ModelResponse([*parts, never]), frozenset(), "pydantic-ai:p")
+    echo = replay_of(ModelResponse([*parts, never]), frozenset(), "pydantic-ai:p")
     assert echo is not None
     call = ToolCall(name="w.count", arguments={"number": 7}, call_id="c1", provider_id="a")
     message = AssistantMessage(text="", calls=(call,))

@@ -96,7 +96,7 @@ def test_a_replay_of_another_question_says_where_it_differs(recorded: Loopline) 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--record", "talk.jsonl"], "is there already"),
+        (["--record", "talk.jsonl"], "exists already"),
         (["--replay", "guide/__init__.py"], "line 1"),
         (["--replay", "talk.jsonl", "--record", "new.jsonl"], "choose one"),
     ],

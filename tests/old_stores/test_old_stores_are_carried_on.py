@@ -12,7 +12,7 @@ import pytest
 
 from loopline import Harness, Store
 from loopline.adapters.providers.cassettes import CassettePlayer
-from loopline.adapters.providers.cassettes.cassette_file import RecordedRequest, read
+from loopline.adapters.providers.cassettes.cassette_file import RecordedRequest, read_cassette
 from loopline.reader.chain_heads import read_heads
 from loopline.testing import ScriptedModel
 from loopline.timeline import decode, encode
@@ -90,7 +90,7 @@ async def test_heads_that_were_saved_and_signed_fit_the_store_they_are_of(
 @pytest.mark.parametrize("cassette", sorted(FOLDER.glob("*.jsonl")), ids=lambda path: path.name)
 async def test_a_cassette_answers_what_was_asked_when_it_was_recorded(cassette: Path) -> None:
     """Prompts may change from version to version, so the very requests are sent again."""
-    _, lines = read(cassette)
+    _, lines = read_cassette(cassette)
     asked = [line for line in lines if isinstance(line, RecordedRequest)]
     tape = CassettePlayer(cassette)
     await tape.begin()

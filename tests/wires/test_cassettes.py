@@ -21,8 +21,8 @@ from loopline.adapters.providers.cassettes.cassette_file import (
     CassetteHeader,
     RecordedRequest,
     RecordedResponse,
-    read,
-    written,
+    encode_line,
+    read_cassette,
 )
 from loopline.adapters.providers.http import pooled
 from loopline.adapters.providers.http_model import HttpModel
@@ -97,7 +97,7 @@ async def test_a_reply_comes_again_when_its_server_has_gone(wire: str, file: Pat
     async with again(peer, file, wire) as model:
         assert await asked(model) == first
     assert first[1].text == GREEN
-    (kept,) = [one for one in read(file)[1] if isinstance(one, RecordedRequest)]
+    (kept,) = [one for one in read_cassette(file)[1] if isinstance(one, RecordedRequest)]
     assert kept.content == peer.requests[0].raw
 
 
@@ -269,7 +269,7 @@ async def test_a_recording_that_was_cut_anywhere_is_good_up_to_there(file: Path)
                 await asked(model, about("Second?"))
 
 
-HEAD = written(CassetteHeader(at=datetime(2026, 1, 1, tzinfo=UTC)))
+HEAD = encode_line(CassetteHeader(at=datetime(2026, 1, 1, tzinfo=UTC)))
 NEWER = json.dumps({**json.loads(HEAD), "version": 2}).encode() + b"\n"
 
 
@@ -296,7 +296,7 @@ def test_a_file_that_is_no_cassette_is_told_with_the_line(
 
 async def test_a_recording_takes_no_place_of_another(file: Path) -> None:
     keep(file, HEAD)
-    with pytest.raises(CassetteError, match="is there already"):
+    with pytest.raises(CassetteError, match="exists already"):
         await CassetteRecorder(file, SystemClock(), [], {}).begin()
     assert kept(file) == HEAD
 
@@ -321,5 +321,5 @@ def test_a_line_gives_every_byte_again(
     file = tmp_path_factory.getbasetemp() / "lines.jsonl"
     request = RecordedRequest(number=1, url="http://a.b", headers={}, content=content)
     response = RecordedResponse(number=1, status=200, pieces=tuple(pieces))
-    file.write_bytes(HEAD + written(request) + written(response))
-    assert read(file)[1] == [request, response]
+    file.write_bytes(HEAD + encode_line(request) + encode_line(response))
+    assert read_cassette(file)[1] == [request, response]

@@ -191,7 +191,7 @@ async def test_a_file_of_certificates_that_is_none_is_told_and_may_be_mended(
 ) -> None:
     async with openai_like(oai.Says("Tea.")) as peer, model_at(peer, "chat") as model:
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
-        with pytest.raises(ModelUnreachable, match="no client can be made"):
+        with pytest.raises(ModelUnreachable, match="the HTTP client cannot be created"):
             await asked(model)
         monkeypatch.delenv("SSL_CERT_FILE")
         assert (await asked(model))[1].text == "Tea."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loopline.adapters.providers.http import REFUSAL_BYTES
+from loopline.adapters.providers.http import ERROR_BYTES
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -113,9 +113,7 @@ async def test_an_event_without_data_is_none() -> None:
 
 HEAD = Send(b"HTTP/1.1 401 Unauthorized\r\nTransfer-Encoding: chunked\r\n\r\n", "head")
 BEGUN = Send(b"9\r\nWrong key\r\n", "chunk")
-MUCH = Send(
-    b"%x\r\n%s\r\n" % (2 * REFUSAL_BYTES, b"Wrong key" + b"." * (2 * REFUSAL_BYTES)), "packet"
-)
+MUCH = Send(b"%x\r\n%s\r\n" % (2 * ERROR_BYTES, b"Wrong key" + b"." * (2 * ERROR_BYTES)), "packet")
 UNENDING: dict[str, tuple[Step, ...]] = {
     "too long": (HEAD, MUCH, Pause(60.0)),
     "too slow": (HEAD, BEGUN, Pause(60.0)),

@@ -65,23 +65,23 @@ class Bridge:
                 a setting is missing.
         """
         try:
-            from loopline.adapters.pydantic_ai.bridged_model import model_of
+            from loopline.adapters.pydantic_ai.bridged_model import bridged_model
         except ImportError as error:
             providers = ", ".join(f"{vendor}:" for vendor in VENDORS)
             raise ModelError(
                 f"no model {name!r}: write offline, or begin it with {providers}; for the providers of "
                 "pydantic-ai: pip install 'loopline[pydantic-ai]'"
             ) from error
-        return model_of(name, name.removeprefix(BRIDGED), _secrets())
+        return bridged_model(name, name.removeprefix(BRIDGED), _secrets())
 
     def of(self, foreign: ForeignModel) -> Model:
         """Return a model that asks this one."""
-        from loopline.adapters.pydantic_ai.bridged_model import bridged
+        from loopline.adapters.pydantic_ai.bridged_model import bridge_model
 
         for wrapped, model in self._models:
             if wrapped is foreign:
                 return model
-        bridged_model = bridged(foreign, _secrets())
+        bridged_model = bridge_model(foreign, _secrets())
         self._models.append((foreign, bridged_model))
         return bridged_model
 

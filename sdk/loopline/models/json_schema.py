@@ -1,8 +1,8 @@
-"""What an object must be: a JSON Schema, or a type that has one, and the check against it."""
+"""JSON Schemas: values checked against one or against a type, and strict schemas for providers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_COMPLAINTS = 3
-_LONGEST_COMPLAINT = 200
+_MAX_COMPLAINTS = 3
+_COMPLAINT_CHARACTERS = 200
 
 
 class SchemaMismatch(LooplineError):
-    """An object is not what was asked for; the message names each field that is wrong."""
+    """A value does not fit its schema; the message names each field that is wrong."""
 
 
 class ObjectType(Generic[T]):
-    """A JSON Schema together with what makes a value of an object that fits it."""
+    """A JSON Schema of an object, and the function that turns an object that fits into a value."""
 
     def __init__(self, schema: JsonObject, read: Callable[[JsonObject], T]) -> None:
         self.schema = schema
         self._read = read
 
     def read(self, raw: JsonObject) -> T:
-        """The value that the object stands for.
+        """Return the value that an object stands for.
 
         Raises:
             SchemaMismatch: it does not fit; the message says why.
@@ -43,21 +43,21 @@ class ObjectType(Generic[T]):
         except Exception as error:
             raise SchemaMismatch(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
-    def then(self, made: Callable[[JsonObject], Any]) -> ObjectType[Any]:
-        """The same shape, whose values are made by this function once the object fits."""
+    def then(self, convert: Callable[[JsonObject], Any]) -> ObjectType[Any]:
+        """Return a type with the same schema, whose values are those of `convert` for an object that fits."""
 
         def read(raw: JsonObject) -> object:
             self.read(raw)
-            value: object = made(raw)
+            value: object = convert(raw)
             if value is None:
-                raise SchemaMismatch("nothing could be made of it")
+                raise SchemaMismatch("it could not be converted")
             return value
 
         return ObjectType(self.schema, read)
 
 
 def shape_of_type(kind: type[T] | TypeAdapter[T]) -> ObjectType[T]:
-    """The shape of a dataclass, TypedDict or model.
+    """Return the object type of a dataclass, a TypedDict or a pydantic model.
 
     Raises:
         LooplineError: it has no JSON form, or one that is no object.
@@ -82,7 +82,7 @@ def adapter_of(kind: type[T] | TypeAdapter[T]) -> tuple[TypeAdapter[T], JsonObje
 
 
 def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
-    """Return what makes a value of a JSON value, and raises `SchemaMismatch` where it does not fit."""
+    """Return a function that converts a JSON value, and raises `SchemaMismatch` if it does not fit."""
     from pydantic import ValidationError
 
     def read(raw: Json) -> T:
@@ -90,14 +90,16 @@ def validator_of_adapter(adapter: TypeAdapter[T]) -> Callable[[Json], T]:
             return adapter.validate_json(dumps(raw))
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=False)
-            wrong = [_at(".".join(map(str, one["loc"])), one["msg"]) for one in details]
-            raise SchemaMismatch(_complaint(wrong)) from error
+            complaints = [
+                _complaint(".".join(map(str, each["loc"])), each["msg"]) for each in details
+            ]
+            raise SchemaMismatch(_joined(complaints)) from error
 
     return read
 
 
 def shape_of_schema(schema: JsonObject) -> ObjectType[JsonObject]:
-    """The shape that a JSON Schema says. No reference in it is ever fetched.
+    """Return the object type of a JSON Schema. No reference in it is ever fetched.
 
     Raises:
         LooplineError: it is no JSON Schema, or not one of an object.
@@ -112,7 +114,7 @@ def shape_of_schema(schema: JsonObject) -> ObjectType[JsonObject]:
 
 
 def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
-    """Return what lets a JSON value pass that fits the schema, and else raises `SchemaMismatch`.
+    """Return a function that returns a JSON value that fits the schema, and else raises `SchemaMismatch`.
 
     Raises:
         LooplineError: it is no JSON Schema.
@@ -129,155 +131,161 @@ def validator_of_schema(schema: JsonObject) -> Callable[[Json], Json]:
     validator = draft(schema, registry=Registry[Any]())
 
     def read(raw: Json) -> Json:
-        errors = islice(validator.iter_errors(raw), _COMPLAINTS)
-        wrong = [
-            _at(error.json_path.removeprefix("$").lstrip("."), error.message) for error in errors
+        errors = islice(validator.iter_errors(raw), _MAX_COMPLAINTS)
+        complaints = [
+            _complaint(error.json_path.removeprefix("$").lstrip("."), error.message)
+            for error in errors
         ]
-        if wrong:
-            raise SchemaMismatch(_complaint(wrong))
+        if complaints:
+            raise SchemaMismatch(_joined(complaints))
         return raw
 
     return read
 
 
 def _of_object(schema: JsonObject) -> JsonObject:
-    """The schema with its `type` in the open, as providers want it."""
+    """Return the schema with its `type` at the top, as providers want it."""
     schema = resolved(schema)
-    if schema.get("type") != "object":
-        asked = schema.get("type", "none")
-        raise LooplineError(f"a structured reply has the type 'object', and this schema {asked!r}")
+    if not is_object_schema(schema):
+        kind = {"type": "none", **schema}["type"]
+        raise LooplineError(f"a structured reply has the type 'object', and this schema {kind!r}")
     return schema
+
+
+def is_object_schema(schema: JsonObject) -> bool:
+    """Return whether the values of a schema are objects."""
+    match schema:
+        case {"type": "object"}:
+            return True
+        case _:
+            return False
 
 
 def resolved(schema: JsonObject) -> JsonObject:
-    """Return the schema with what its outermost reference names in its place: a recursive type refers to itself."""
-    reference, named = schema.get("$ref"), cast("Json", schema)
-    if isinstance(reference, str) and reference.startswith("#/"):
-        for step in reference.removeprefix("#/").split("/"):
-            named = named.get(step) if isinstance(named, dict) else None
-    if isinstance(named, dict) and named is not schema:
-        schema = {**named, **{name: value for name, value in schema.items() if name != "$ref"}}
+    """Return the schema with its outermost reference replaced: a recursive type refers to itself."""
+    match schema:
+        case {"$ref": str(reference), **fields} if reference.startswith("#/"):
+            target: Json = schema
+            for step in reference.removeprefix("#/").split("/"):
+                target = target.get(step) if isinstance(target, dict) else None
+            if isinstance(target, dict) and target is not schema:
+                return {**target, **fields}
+        case _:
+            pass
     return schema
 
 
-def _at(place: str, said: str) -> str:
-    complaint = f"{place}: {said}" if place else said
-    if len(complaint) <= _LONGEST_COMPLAINT:
+def _complaint(path: str, message: str) -> str:
+    complaint = f"{path}: {message}" if path else message
+    if len(complaint) <= _COMPLAINT_CHARACTERS:
         return complaint
-    return f"{complaint[:_LONGEST_COMPLAINT]}…"
+    return f"{complaint[:_COMPLAINT_CHARACTERS]}…"
 
 
-def _complaint(wrong: list[str]) -> str:
-    more = f"; and {len(wrong) - _COMPLAINTS} more" if len(wrong) > _COMPLAINTS else ""
-    return "; ".join(wrong[:_COMPLAINTS]) + more
+def _joined(complaints: list[str]) -> str:
+    rest = len(complaints) - _MAX_COMPLAINTS
+    return "; ".join(complaints[:_MAX_COMPLAINTS]) + (f"; and {rest} more" if rest > 0 else "")
 
 
-_OPEN = frozenset(
+_UNSUPPORTED = frozenset(
     {
         *("allOf", "oneOf", "not", "if", "then", "else", "patternProperties", "propertyNames"),
         *("dependentRequired", "dependentSchemas", "unevaluatedProperties", "minProperties"),
         "prefixItems",
     }
 )
-"""What no provider takes in a strict schema (OpenAI and Anthropic, "Structured outputs", 2026-11-20)."""
-_NAMED = ("properties", "$defs", "definitions")
-_UNTOLD = (
+"""Keywords that no provider takes in a strict schema (OpenAI, Anthropic: "Structured outputs", 2026-11-20)."""
+_DEFINITIONS = ("properties", "$defs", "definitions")
+_DESCRIBED = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "pattern"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "maxProperties"),
     *("contains", "minContains", "maxContains", "format"),
 )
-"""What one provider or another refuses in a strict schema; it is said in the description instead."""
+"""Keywords that some provider refuses in a strict schema; the description says them instead."""
 _TYPED = ("type", "anyOf", "enum", "const")
 
 
-class _Loose(Exception):
-    """The schema leaves something open that no strict one can say."""
+class _NotStrictError(Exception):
+    """The schema leaves something open that no strict one can express."""
 
 
 def json_form(name: str, schema: JsonObject) -> JsonForm:
-    """The form of that schema: strict where each object can name all that it holds, else as it is.
+    """Return the form of a schema: strict if each object can name all that it holds, else as it is.
 
-    A strict one asks for every property, also for those that may be left out: a model gives them all. Bounds of
-    numbers and texts are said in its descriptions.
+    A strict one requires every property, also those that may be left out: a model gives them all. Its
+    descriptions say the bounds of numbers and texts.
     """
     try:
-        if _refers_to_itself(schema):
+        if _refers_to_itself(schema) or not is_object_schema(schema):
             return JsonForm(name=name, schema=schema)
-        return JsonForm(name=name, schema=_strict_object(schema), strict=True)
-    except _Loose:
+        return JsonForm(name=name, schema=_strict(schema), strict=True)
+    except _NotStrictError:
         return JsonForm(name=name, schema=schema)
 
 
-def _strict_object(schema: JsonObject) -> JsonObject:
-    """A schema of an object, which the outermost one has to be."""
-    if schema.get("type") != "object":
-        raise _Loose
-    return _strict(schema)
-
-
 def _strict(schema: JsonObject) -> JsonObject:
-    if _OPEN & schema.keys():
-        raise _Loose
-    if "$ref" in schema:  # nothing may stand beside it
+    if _UNSUPPORTED & schema.keys():
+        raise _NotStrictError
+    if "$ref" in schema:  # no other keyword may stand beside it
         return {"$ref": schema["$ref"]}
     if not any(name in schema for name in _TYPED):
-        raise _Loose
-    made: JsonObject = {name: _within(name, value) for name, value in schema.items()}
-    made.pop("default", None)
-    untold = {name: made.pop(name) for name in _UNTOLD if name in made}
-    if untold:
-        described = made.get("description", "")
-        made["description"] = f"{described} ({dumps(cast('Json', untold))})".strip()
-    if schema.get("type") == "array" and "items" not in schema:
-        raise _Loose
-    if schema.get("type") != "object":
-        return made
-    properties = schema.get("properties")
-    if not isinstance(properties, dict) or schema.get("additionalProperties"):
-        raise _Loose
-    return {**made, "required": [*properties], "additionalProperties": False}
+        raise _NotStrictError
+    strict: JsonObject = {name: _strict_value(name, value) for name, value in schema.items()}
+    strict.pop("default", None)
+    bounds = {name: strict.pop(name) for name in _DESCRIBED if name in strict}
+    if bounds:
+        description = {"description": "", **strict}["description"]
+        strict["description"] = f"{description} ({dumps(cast('Json', bounds))})".strip()
+    match schema:
+        case {"type": "object", "additionalProperties": extra} if extra:
+            raise _NotStrictError
+        case {"type": "object", "properties": dict(properties)}:
+            return {**strict, "required": [*properties], "additionalProperties": False}
+        case {"type": "object"}:
+            raise _NotStrictError
+        case {"type": "array"} if "items" not in schema:
+            raise _NotStrictError
+        case _:
+            return strict
 
 
-def _within(name: str, value: Json) -> Json:
+def _strict_value(name: str, value: Json) -> Json:
     match value:
-        case dict() if name in _NAMED:
-            return _each(value)
+        case dict() if name in _DEFINITIONS:
+            return {key: _strict(item) for key, item in value.items() if isinstance(item, dict)}
         case dict() if name == "items":
             return _strict(value)
         case list() if name == "anyOf":
-            return [_strict(one) for one in value if isinstance(one, dict)]
+            return [_strict(item) for item in value if isinstance(item, dict)]
         case _:
             return value
 
 
-def _each(schemas: Mapping[str, Json]) -> JsonObject:
-    return {name: _strict(one) for name, one in schemas.items() if isinstance(one, dict)}
-
-
 def _refers_to_itself(schema: JsonObject) -> bool:
-    """Whether a definition holds itself, in however many steps; then it is open how deep a value goes."""
-    definitions = schema.get("$defs")
-    if not isinstance(definitions, dict):
-        return False
-    held = {name: _references(one) for name, one in definitions.items()}
-    for name in held:
-        reached, fresh = set[str](), set(held[name])
-        while fresh:
-            reached |= fresh
-            fresh = {more for one in fresh for more in held.get(one, ())} - reached
+    """Return whether a definition refers to itself, in however many steps: its values have no bounded depth."""
+    match schema:
+        case {"$defs": dict(definitions)}:
+            references = {name: _references(value) for name, value in definitions.items()}
+        case _:
+            return False
+    for name in references:
+        reached, added = set[str](), set(references[name])
+        while added:
+            reached |= added
+            added = {inner for outer in added for inner in references.get(outer, ())} - reached
         if name in reached:
             return True
     return False
 
 
 def _references(schema: Json) -> set[str]:
-    """The names of the definitions that a schema refers to."""
+    """Return the names of the definitions that a schema refers to."""
     match schema:
         case {"$ref": str(reference)}:
             return {reference.removeprefix("#/$defs/")}
         case dict():
-            return {name for one in schema.values() for name in _references(one)}
+            return {name for value in schema.values() for name in _references(value)}
         case list():
-            return {name for one in schema for name in _references(one)}
+            return {name for item in schema for name in _references(item)}
         case _:
             return set()

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from loopline.models.model import LongPrice, Price
+from loopline.models.model import Capabilities, LongPrice, Price
 from loopline.models.prompt import TailKind
+from loopline.models.request_limits import AttachmentLimits
 
 Api = Literal["chat", "responses", "messages"]
 """OpenAI's Chat Completions or Responses, or Anthropic's Messages."""
@@ -136,6 +137,24 @@ class ModelFacts:
         return replace(
             self.rates.price(),
             long=None if long is None else LongPrice(over=long.over, price=long.rates.price()),
+        )
+
+    def capabilities(self, attachments: AttachmentLimits) -> Capabilities:
+        """Return what the loop may rely on, with attachments within these limits."""
+        return Capabilities(
+            tool_call=self.tool_call,
+            tool_choice=self.tool_choice,
+            json_mode=self.json_mode,
+            json_schema=self.json_schema,
+            schema_beside_tools=self.schema_beside_tools,
+            vision=self.vision,
+            pdf=self.pdf,
+            thinking=self.thinking != "none",
+            tail=self.tail,
+            window=self.window,
+            output_limit=self.output_limit,
+            price=self.price,
+            attachments=attachments,
         )
 
 

@@ -1,13 +1,13 @@
-"""The errors that model providers document: what they mean, when to ask again, and overflows of the window.
+"""The errors that model providers document: what they mean, when to retry, and overflows of the window.
 
 Read on 2026-11-20. Where a page has changed, its latest stored text counts.
 
-When to ask again. `retry-after` counts in seconds or is a date; OpenAI also sends `retry-after-ms`.
+Retrying. `retry-after` counts in seconds or is a date; OpenAI also sends `retry-after-ms`.
 Anthropic's `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-{limit,remaining,reset}`
 have a reset in RFC 3339 ("Rate limits"), OpenAI's
 `x-ratelimit-{limit,remaining,reset}-{requests,tokens}` one such as `6m0s` ("Rate limits").
 OpenRouter may send `retry-after` ("Errors and debugging", its section on that header). A 429 for money spent
-has none, and asking again does not help.
+has none, and retrying does not help.
 
 Errors. Anthropic, "Errors"; OpenAI, "Error codes"; for `invalid_prompt`, the codes of a response that
 failed. Anthropic may send an error after a 200, as an event of the stream, and OpenRouter too, with
@@ -28,6 +28,7 @@ Anthropic's newer models write up to the end of the window and stop with
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -50,15 +51,15 @@ ErrorMeaning = Literal[
     "content",
 ]
 """What an error means. `call`: the model wrote a call that its server cannot read. `content`: a filter
-holds the prompt or the reply back."""
+withholds the prompt or the reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentedError:
     """An error as a vendor documents it.
 
-    `name` is the `error.type` of Anthropic, the `error.code` or `error.type` of OpenAI, empty
-    where the status alone says it. `again` says that the same request may do better later.
+    `name` is the `error.type` of Anthropic, the `error.code` or `error.type` of OpenAI, empty if the
+    status alone decides. With `again` the same request may succeed later.
     """
 
     wire: ApiVendor
@@ -68,78 +69,78 @@ class DocumentedError:
     again: bool
 
 
-def _refusal(wire: ApiVendor, status: int, name: str, meaning: ErrorMeaning) -> DocumentedError:
+def _error(wire: ApiVendor, status: int, name: str, meaning: ErrorMeaning) -> DocumentedError:
     again = meaning in {"rate", "busy", "server"}
     return DocumentedError(wire=wire, status=status, name=name, meaning=meaning, again=again)
 
 
 DOCUMENTED_ERRORS = (
-    _refusal("anthropic", 400, "invalid_request_error", "request"),
-    _refusal("anthropic", 401, "authentication_error", "key"),
-    _refusal("anthropic", 402, "billing_error", "money"),
-    _refusal("anthropic", 403, "permission_error", "rights"),
-    _refusal("anthropic", 404, "not_found_error", "missing"),
-    _refusal("anthropic", 409, "conflict_error", "request"),
-    _refusal("anthropic", 413, "request_too_large", "size"),
-    _refusal("anthropic", 429, "rate_limit_error", "rate"),
-    _refusal("anthropic", 500, "api_error", "server"),
-    _refusal("anthropic", 504, "timeout_error", "server"),
-    _refusal("anthropic", 529, "overloaded_error", "busy"),
-    _refusal("openai", 400, "invalid_request_error", "request"),
-    _refusal("openai", 400, "invalid_prompt", "request"),
-    _refusal("openai", 400, "context_length_exceeded", "size"),
-    _refusal("openai", 400, "tool_use_failed", "call"),
-    _refusal("openai", 400, "content_filter", "content"),
-    _refusal("openai", 401, "invalid_api_key", "key"),
-    _refusal("openai", 402, "", "money"),
-    _refusal("openai", 403, "", "rights"),
-    _refusal("openai", 404, "model_not_found", "missing"),
-    _refusal("openai", 413, "", "size"),
-    _refusal("openai", 408, "", "server"),
-    _refusal("openai", 429, "rate_limit_exceeded", "rate"),
-    _refusal("openai", 413, "rate_limit_exceeded", "size"),
-    _refusal("openai", 429, "insufficient_quota", "money"),
-    _refusal("openai", 429, "credit_balance_exhausted", "money"),
-    _refusal("openai", 500, "server_error", "server"),
-    _refusal("openai", 502, "", "server"),
-    _refusal("openai", 503, "slow_down", "busy"),
-    _refusal("openai", 503, "server_is_overloaded", "busy"),
+    _error("anthropic", 400, "invalid_request_error", "request"),
+    _error("anthropic", 401, "authentication_error", "key"),
+    _error("anthropic", 402, "billing_error", "money"),
+    _error("anthropic", 403, "permission_error", "rights"),
+    _error("anthropic", 404, "not_found_error", "missing"),
+    _error("anthropic", 409, "conflict_error", "request"),
+    _error("anthropic", 413, "request_too_large", "size"),
+    _error("anthropic", 429, "rate_limit_error", "rate"),
+    _error("anthropic", 500, "api_error", "server"),
+    _error("anthropic", 504, "timeout_error", "server"),
+    _error("anthropic", 529, "overloaded_error", "busy"),
+    _error("openai", 400, "invalid_request_error", "request"),
+    _error("openai", 400, "invalid_prompt", "request"),
+    _error("openai", 400, "context_length_exceeded", "size"),
+    _error("openai", 400, "tool_use_failed", "call"),
+    _error("openai", 400, "content_filter", "content"),
+    _error("openai", 401, "invalid_api_key", "key"),
+    _error("openai", 402, "", "money"),
+    _error("openai", 403, "", "rights"),
+    _error("openai", 404, "model_not_found", "missing"),
+    _error("openai", 413, "", "size"),
+    _error("openai", 408, "", "server"),
+    _error("openai", 429, "rate_limit_exceeded", "rate"),
+    _error("openai", 413, "rate_limit_exceeded", "size"),
+    _error("openai", 429, "insufficient_quota", "money"),
+    _error("openai", 429, "credit_balance_exhausted", "money"),
+    _error("openai", 500, "server_error", "server"),
+    _error("openai", 502, "", "server"),
+    _error("openai", 503, "slow_down", "busy"),
+    _error("openai", 503, "server_is_overloaded", "busy"),
 )
-"""The documented errors, of each status the likeliest first. Those without a name are what others
-who speak the wire answer."""
+"""The documented errors, of each status the likeliest first. Those without a name come from other servers
+with the same API."""
 
 
 def find_documented_error(
     wire: ApiVendor, status: int | None, *names: str
 ) -> DocumentedError | None:
-    """What an error means: by its name where that is known, else by its status, else None.
+    """Return the documented error with one of these names, else with this status, else None.
 
-    An error may have two names, a code and a type. One that says no more than that the request is
-    wrong yields to the status, and one that is documented with this very status comes first.
+    An error may have two names, a code and a type. A name documented with this very status comes first; a
+    name that only says that the request is wrong comes after the status.
     """
-    ours = [refusal for refusal in DOCUMENTED_ERRORS if refusal.wire == wire]
-    named = [refusal for name in names if name for refusal in ours if refusal.name == name]
-    exact = [refusal for refusal in named if refusal.status == status]
-    telling = [refusal for refusal in named if refusal.meaning != "request"]
-    stated = [refusal for refusal in ours if refusal.status == status]
-    return next(iter([*exact, *telling, *stated, *named]), None)
+    documented = [error for error in DOCUMENTED_ERRORS if error.wire == wire]
+    by_name = [error for name in names if name for error in documented if error.name == name]
+    exact = [error for error in by_name if error.status == status]
+    specific = [error for error in by_name if error.meaning != "request"]
+    by_status = [error for error in documented if error.status == status]
+    return next(iter([*exact, *specific, *by_status, *by_name]), None)
 
 
 def wait_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    """How long a refusal asks to wait before the next request; None where it does not say.
+    """Return how long an error asks to wait before the next request, in seconds; None if it does not say.
 
-    Without a `retry-after` it is until every limit that is used up begins anew.
+    Without a `retry-after` it is until all limits that are used up are reset.
     """
-    sent = {name.lower(): value.strip() for name, value in headers.items()}
-    used_up = [name for name, value in sent.items() if "ratelimit" in name and value == "0"]
-    resets = [sent.get(name.replace("remaining", "reset"), "") for name in used_up]
-    asked = [
-        _number(sent.get("retry-after-ms", ""), 1_000),
-        _number(sent.get("retry-after", ""), 1),
-        _until(sent.get("retry-after", ""), now),
+    sent = defaultdict(str, {name.lower(): value.strip() for name, value in headers.items()})
+    exhausted = [name for name, value in sent.items() if "ratelimit" in name and value == "0"]
+    resets = [sent[name.replace("remaining", "reset")] for name in exhausted]
+    waits = [
+        _number(sent["retry-after-ms"], 1_000),
+        _number(sent["retry-after"], 1),
+        _until(sent["retry-after"], now),
         max((_until(reset, now) or _duration(reset) or 0 for reset in resets), default=None),
     ]
-    return next((seconds for seconds in asked if seconds is not None), None)
+    return next((seconds for seconds in waits if seconds is not None), None)
 
 
 def _number(text: str, per_second: int) -> float | None:
@@ -147,7 +148,7 @@ def _number(text: str, per_second: int) -> float | None:
 
 
 def _until(text: str, now: datetime) -> float | None:
-    """The seconds until a date of HTTP or of RFC 3339."""
+    """Return the seconds until a date of HTTP or of RFC 3339."""
     for read in (_http_date, datetime.fromisoformat):
         with suppress(ValueError):
             date = read(text)
@@ -161,7 +162,7 @@ def _http_date(text: str) -> datetime:
 
 
 def _duration(text: str) -> float | None:
-    """The seconds of a duration such as `6m0s` or `120ms`."""
+    """Return the seconds of a duration such as `6m0s` or `120ms`."""
     parts = _DURATION.findall(text)
     return sum(float(count) * _SECONDS[unit] for count, unit in parts) if parts else None
 
@@ -179,16 +180,16 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 class Overflow:
     """A prompt was too long. `window` and `tokens` are what the message names, in tokens.
 
-    OpenAI may name the limit of the prompt, which is less than the window. `tokens` may hold what
-    was to be written.
+    OpenAI may name the limit of the prompt, which is less than the window. `tokens` may include the
+    requested output.
     """
 
     window: int | None = None
     tokens: int | None = None
 
 
-_OTHER_TROUBLE = frozenset({401, 402, 403, 404, 408, 409, 429, 529})
-"""Statuses that never speak of a prompt, however the message is worded."""
+_OTHER_STATUSES = frozenset({401, 402, 403, 404, 408, 409, 429, 529})
+"""Statuses that are never about a prompt, however the message is worded."""
 
 
 _COUNT = r"(?P<{}>\d[\d,]{{0,11}})"
@@ -247,21 +248,21 @@ _WORDINGS = tuple(
 
 
 def find_overflow(status: int | None, message: str) -> Overflow | None:
-    """Whether an error says that the prompt was too long, and for what.
+    """Return the overflow that an error reports, None if it is not about too long a prompt.
 
-    `status` is None for an error within a stream; `message` may be the whole body.
+    `status` is None for an error within a stream; `message` may be the full body.
     """
-    if status in _OTHER_TROUBLE:
+    if status in _OTHER_STATUSES:
         return None
-    said = [match for wording in _WORDINGS if (match := wording.search(message))]
-    found = [_counted(match) for match in said]
-    return max(found, key=lambda one: one.window is not None, default=None)
-
-
-def _counted(match: re.Match[str]) -> Overflow:
-    counts = {
-        name: int(digits.replace(",", ""))
-        for name, digits in match.groupdict().items()
-        if digits is not None
-    }
-    return Overflow(window=counts.get("window"), tokens=counts.get("tokens"))
+    matches = [match for wording in _WORDINGS if (match := wording.search(message))]
+    overflows = [
+        Overflow(
+            **{
+                name: int(digits.replace(",", ""))
+                for name, digits in match.groupdict().items()
+                if digits is not None
+            }
+        )
+        for match in matches
+    ]
+    return max(overflows, key=lambda overflow: overflow.window is not None, default=None)

@@ -1,4 +1,4 @@
-"""What somebody else wrote, on one line of ours."""
+"""Text that is safe to show: foreign text on one line, and URLs without their secrets."""
 
 from __future__ import annotations
 
@@ -11,55 +11,56 @@ from loopline.models.json import well_formed
 
 TITLE_CHARACTERS = 200
 ADDRESS_CHARACTERS = 2_000
-_STEERING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _BRACKET = re.compile(r"\[(?=\[)")
 
 
-def one_line(text: str, most: int = TITLE_CHARACTERS) -> str:
+def one_line(text: str, limit: int = TITLE_CHARACTERS) -> str:
     """Return the text on one line of at most so many characters, with nothing that reads as a citation.
 
-    A title, a name, a type or an address stands beside words of ours: it must not begin a line of its
-    own, turn the writing round, or cite a source.
+    A title, a name, a type or an address must not begin a line of its own, reverse the direction of
+    writing, or cite a source.
     """
-    line = " ".join(_STEERING.sub(" ", well_formed(text[: 4 * most])).split())
+    line = " ".join(_CONTROLS.sub(" ", well_formed(text[: 4 * limit])).split())
     line = _BRACKET.sub("[ ", line)
-    return line if len(line) <= most and len(text) <= 4 * most else f"{line[: most - 1].rstrip()}…"
+    is_short = len(line) <= limit and len(text) <= 4 * limit
+    return line if is_short else f"{line[: limit - 1].rstrip()}…"
 
 
-SHORTEST: Final = 8
-"""The characters that a secret in a text has at least; a shorter one would hide words of others."""
+MIN_SECRET_CHARACTERS: Final = 8
+"""The length from which a secret is hidden in texts; a shorter one would hide ordinary words."""
 _HARMLESS = "api-version="
-_WHO = re.compile(r"//(?P<who>[^/]*)@")
+_USER_INFO = re.compile(r"//(?P<user_info>[^/]*)@")
 
 
 def is_address(url: str) -> bool:
-    """Whether it is the URL of a server that speaks HTTP."""
+    """Return whether it is the URL of an HTTP server."""
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # half a bracket, or a port that is none
+    except ValueError:  # half a bracket, or an invalid port
         return False
 
 
 def without_secrets(url: str) -> str:
-    """The URL without who asks, and without the values of its query."""
-    place, _, query = url.partition("?")
-    kept = (f"{name}{value}" if name == _HARMLESS else name for name, value in _pairs(query))
-    asked = "&".join(kept)
-    return _WHO.sub("//", place) + (f"?{asked}" if asked else "")
+    """Return the URL without user and password, and without the values of its query."""
+    address, _, query = url.partition("?")
+    names = (f"{name}{value}" if name == _HARMLESS else name for name, value in _pairs(query))
+    public_query = "&".join(names)
+    return _USER_INFO.sub("//", address) + (f"?{public_query}" if public_query else "")
 
 
 def secrets_in(url: str) -> tuple[str, ...]:
-    """What of the URL may be read nowhere, as it is written there and as it is meant."""
-    place, _, query = url.partition("?")
+    """Return the password and the query values of a URL, as they are written there and unquoted."""
+    address, _, query = url.partition("?")
     values = [value for name, value in _pairs(query) if name != _HARMLESS]
-    values += [who["who"].partition(":")[2] for who in _WHO.finditer(place)]
-    written = (one for value in values for one in (value, unquote(value), unquote_plus(value)))
-    return tuple(dict.fromkeys(one for one in written if len(one) >= SHORTEST))
+    values += [match["user_info"].partition(":")[2] for match in _USER_INFO.finditer(address)]
+    forms = (form for value in values for form in (value, unquote(value), unquote_plus(value)))
+    return tuple(dict.fromkeys(form for form in forms if len(form) >= MIN_SECRET_CHARACTERS))
 
 
 def _pairs(query: str) -> Iterator[tuple[str, str]]:
-    """Each name with its `=`, and the value; a value alone has no name."""
+    """Yield each name with its `=`, and the value; a value alone has no name."""
     for pair in query.split("&"):
         name, equals, value = pair.partition("=")
         yield (f"{name}=", value) if equals else ("", name)

@@ -1,4 +1,4 @@
-"""How many tokens a text may cost, before any provider has said."""
+"""Estimates of tokens, for texts, messages and prompts that no provider has counted yet."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PLAIN = (string.ascii_letters + " ").encode()
 
 
 def estimate(text: str) -> int:
-    """An estimate on the safe side: four letters or spaces to a token, and two bytes of all else.
+    """Return a safe estimate: four letters or spaces to a token, and two bytes of everything else.
 
     Digits, punctuation and other scripts are what tokenizers split finest; a Chinese character of
     three bytes counts for one and a half.
     """
     data = text.encode("utf-8", "surrogatepass")
-    other = len(data.translate(None, _PLAIN))
-    return -(-(len(data) - other) // 4) + -(-other // 2)
+    dense = len(data.translate(None, _PLAIN))
+    return -(-(len(data) - dense) // 4) + -(-dense // 2)
 
 
 def fitting(entries: Sequence[str], limit: int | None) -> list[str]:
@@ -39,32 +39,32 @@ def fitting(entries: Sequence[str], limit: int | None) -> list[str]:
 
 
 def cost(message: Message, written: str = "") -> int:
-    """What a message costs, as it is sent: with its files, or as its provider gets it back.
+    """Return the tokens of a message as it is sent: with its files, or as its provider gets it back.
 
-    `written` is its repr, where that is at hand.
+    `written` is its repr, if the caller has it.
     """
     match message:
         case UserMessage(passing=True):
             return 0  # the provider has forgotten it
         case AssistantMessage(text=text, calls=calls, echo=ReasoningReplay() as echo):
-            beside = estimate(text) if is_beside(echo) else 0
-            return beside + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
+            text_tokens = estimate(text) if is_beside(echo) else 0
+            return text_tokens + estimate(str(echo)) + sum(estimate(repr(call)) for call in calls)
         case _:
             return estimate(written or repr(message)) + cost_of_files(message)
 
 
 def cost_of_prompt(prompt: Prompt) -> int:
-    """Return what a whole request costs, by the same estimate."""
+    """Return the tokens of a request, by the same estimate."""
     tools: list[Json] = [
-        {"name": one.name, "description": one.description, "parameters": one.parameters}
-        for one in prompt.tools
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        for tool in prompt.tools
     ]
     texts = [prompt.system, prompt.tail, *([dumps(tools)] if tools else [])]
     return sum(map(cost, prompt.messages)) + sum(map(estimate, texts))
 
 
 def cost_of_files(message: Message) -> int:
-    """What the files cost that the model is given with a message."""
+    """Return the tokens of the files that the model is given with a message."""
     match message:
         case UserMessage(attachments=attachments):
             return sum(attached.tokens for attached in attachments)

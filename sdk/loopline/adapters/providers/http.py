@@ -1,4 +1,4 @@
-"""The way to a vendor's server: one pooled client, and a reply as server-sent events."""
+"""HTTP requests to a provider: one pooled client, and replies as server-sent events."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from loopline.models import Timeouts, public_url
 
 EVENTS = "text/event-stream"
 DOCUMENT = "document"
-"""What an event is called that is a whole reply, of a server that does not stream."""
+"""The type of an event that holds a whole reply, from a server that does not stream."""
 EVENT_BYTES = 4 * 2**20
-"""The longest event that is read, and the longest reply in one document."""
-REFUSAL_BYTES, REFUSAL_SECONDS = 2**16, 5.0
-"""So much of a response that is no reply is read, and for so long."""
+"""The size up to which an event, or a reply in one document, is read."""
+ERROR_BYTES, ERROR_SECONDS = 2**16, 5.0
+"""How much of an error response is read, and for how many seconds."""
 
 ClientFactory: TypeAlias = Callable[[], httpx2.AsyncClient]
 
@@ -32,11 +32,11 @@ class _Closable(Protocol):
     async def aclose(self) -> None: ...
 
 
-class _Asking:
-    """A request on its way, as its transport tells of it.
+class _RequestTrace:
+    """What the transport reports about a request.
 
-    A connection is left open by the transport when the request is given up while TLS is agreed, and
-    by HTTP/2 whenever it is given up, so that its server would write on.
+    The transport leaves a connection open when a request is cancelled during the TLS handshake, and with
+    HTTP/2 whenever it is cancelled: the server would go on writing.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class _Asking:
         self._is_multiplexed: bool = False
         self._streams: list[_Closable] = []
 
-    async def __call__(self, event: str, told: Mapping[str, object]) -> None:
-        """Hear what the transport does."""
-        match event, told.get("return_value"):
-            case "connection.connect_tcp.complete", _Closable() as stream:
+    async def __call__(self, event: str, details: Mapping[str, object]) -> None:
+        """Take note of an event of the transport."""
+        match event, details:
+            case "connection.connect_tcp.complete", {"return_value": _Closable() as stream}:
                 self._streams.append(stream)
             case "connection.start_tls.failed", _:
                 for stream in self._streams:
@@ -59,15 +59,15 @@ class _Asking:
 
     @property
     def lingers(self) -> bool:
-        """Whether its server writes on although nobody listens."""
+        """Whether the server goes on writing although nobody reads."""
         return self._is_multiplexed and not self.is_over
 
 
 @dataclass(slots=True)
 class _Pool:
-    """A client, how many replies are on their way by it, and whether it is to be closed after them.
+    """A client, the number of replies that it is reading, and whether it is to be closed after them.
 
-    It `lingers` when a server writes on that nobody listens to.
+    It `lingers` when a server goes on writing that nobody reads.
     """
 
     client: asyncio.Future[httpx2.AsyncClient]
@@ -82,14 +82,14 @@ class _Pool:
 
 
 class HttpTransport:
-    """One client for each event loop, made when it is first used; any number of models share it.
+    """One client for each event loop, created at its first request; any number of models share it.
 
-    It heeds the usual variables for proxies and certificates, and speaks HTTP/2 where that is offered.
+    It honours the usual variables for proxies and certificates, and speaks HTTP/2 if the server does.
     """
 
-    def __init__(self, make: ClientFactory | None = None) -> None:
-        """`make` makes a client, in a thread; it is `pooled` unless another is given."""
-        self._make = make or pooled
+    def __init__(self, create_client: ClientFactory | None = None) -> None:
+        """`create_client` is called in a thread; it is `pooled` unless another is given."""
+        self._create_client = create_client or pooled
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
     async def events(
@@ -101,86 +101,88 @@ class HttpTransport:
         credentials: Credentials,
         timeouts: Timeouts,
     ) -> AsyncGenerator[httpx2.ServerSentEvent, None]:
-        """The events of a reply. Leaving the iteration closes the connection.
+        """Yield the events of a reply. Leaving the iteration closes the connection.
 
         Raises:
             ModelError: there is no reply, or it breaks off.
         """
-        asking = _Asking()
-        async with self._client(credentials, asking) as client:
-            late = _now() + timeouts.total
+        trace = _RequestTrace()
+        async with self._client(credentials, trace) as client:
+            deadline = _now() + timeouts.total
             request = client.build_request(
                 "POST",
                 url,
                 content=body,
                 headers=headers,
                 timeout=httpx2.Timeout(timeouts.read, connect=timeouts.connect),
-                extensions={"trace": asking},
+                extensions={"trace": trace},
             )
-            with _told(credentials, timeouts, url):
-                async with asyncio.timeout_at(late):
+            with _translated(credentials, timeouts, url):
+                async with asyncio.timeout_at(deadline):
                     response = await client.send(request, stream=True)
             try:
                 if not _is_stream(response):
                     is_document = _is_document(response)
-                    said = await _beginning(response, late, is_document=is_document)
-                    asking.is_over = True
-                    if is_document and not is_error_document(said):
-                        yield httpx2.ServerSentEvent(event=DOCUMENT, data=said)
+                    text = await _beginning(response, deadline, is_document=is_document)
+                    trace.is_over = True
+                    if is_document and not is_error_document(text):
+                        yield httpx2.ServerSentEvent(event=DOCUMENT, data=text)
                         return
                     raise not_a_stream_error(
-                        url, response.status_code, response.headers, said, credentials
+                        url, response.status_code, response.headers, text, credentials
                     )
                 events = aiter(httpx2.EventSource(response, max_event_size=EVENT_BYTES))
-                with _told(credentials, timeouts, url):
-                    while (event := await _next(events, late)) is not None:
+                with _translated(credentials, timeouts, url):
+                    while (event := await _next(events, deadline)) is not None:
                         if event.data:
                             yield event
-                asking.is_over = True
+                trace.is_over = True
             finally:
                 await response.aclose()
 
     async def close(self) -> None:
-        """Close the connections, those of replies on their way behind them; who asks again gets new ones."""
+        """Close the connections, those in use after their replies; a new request opens new ones."""
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.close()
 
     @asynccontextmanager
     async def _client(
-        self, account: Credentials, asking: _Asking
+        self, credentials: Credentials, trace: _RequestTrace
     ) -> AsyncGenerator[httpx2.AsyncClient, None]:
-        """The client, which stays open as long as it is needed here.
+        """Provide the client, which stays open as long as it is needed here.
 
-        One that lingers is closed, with its connections, as soon as no reply is on its way by it.
+        One that lingers is closed, with its connections, as soon as it reads no reply.
         """
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
-        if pool is None:  # certificates take a while to read: once, however many ask
-            pool = _Pool(asyncio.ensure_future(asyncio.to_thread(self._make)))
+        if pool is None:  # created once, for reading certificates takes a while
+            pool = _Pool(asyncio.ensure_future(asyncio.to_thread(self._create_client)))
             self._pools[loop] = pool
         pool.replies += 1
         try:
-            yield await self._open(pool, account)
+            yield await self._open(pool, credentials)
         finally:
             pool.replies -= 1
-            pool.lingers = pool.lingers or asking.lingers
+            pool.lingers = pool.lingers or trace.lingers
             if pool.lingers and not pool.replies and self._pools.get(loop) is pool:
                 await self.close()
             elif pool.is_over:
                 await pool.close()
 
-    async def _open(self, pool: _Pool, account: Credentials) -> httpx2.AsyncClient:
+    async def _open(self, pool: _Pool, credentials: Credentials) -> httpx2.AsyncClient:
         try:
             return await asyncio.shield(pool.client)
-        except OSError as error:  # such as a file of certificates that is none
+        except OSError as error:  # such as an unreadable file of certificates
             self._pools.pop(asyncio.get_running_loop(), None)
-            raise ModelUnreachable(f"{account.model}: no client can be made: {error}") from error
+            raise ModelUnreachable(
+                f"{credentials.model}: the HTTP client cannot be created: {error}"
+            ) from error
 
 
 def pooled() -> httpx2.AsyncClient:
-    """A client for any number of requests at once. Blocks while it reads certificates."""
-    logging.getLogger("hpack").setLevel(logging.INFO)  # below it, the key of each request is told
+    """Return a client for any number of concurrent requests. Blocks while it reads certificates."""
+    logging.getLogger("hpack").setLevel(logging.INFO)  # DEBUG would log the key of each request
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
     return httpx2.AsyncClient(http2=True, limits=limits, follow_redirects=False)
 
@@ -190,55 +192,59 @@ def _now() -> float:
 
 
 def _is_stream(response: httpx2.Response) -> bool:
-    """Whether it is a stream of events; one that does not say what it is is taken for one."""
-    kind = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
-    return response.is_success and kind.strip().lower() == EVENTS
+    """Return whether the response is a stream of events; without a content type it is taken for one."""
+    content_type = response.headers.setdefault("content-type", EVENTS).partition(";")[0]
+    return response.is_success and content_type.strip().lower() == EVENTS
 
 
 def _is_document(response: httpx2.Response) -> bool:
-    """Whether it may be a reply in one piece."""
-    kind = response.headers.get("content-type", "").partition(";")[0]
-    return response.is_success and kind.strip().lower() == "application/json"
+    """Return whether the response may be a reply in one document."""
+    content_type = response.headers.get("content-type", "").partition(";")[0]
+    return response.is_success and content_type.strip().lower() == "application/json"
 
 
 async def _next(
-    events: AsyncIterator[httpx2.ServerSentEvent], late: float
+    events: AsyncIterator[httpx2.ServerSentEvent], deadline: float
 ) -> httpx2.ServerSentEvent | None:
-    async with asyncio.timeout_at(late):
+    async with asyncio.timeout_at(deadline):
         return await anext(events, None)
 
 
-async def _beginning(response: httpx2.Response, late: float, *, is_document: bool) -> str:
-    """What it says, so far as that comes soon and is not too long; a document may take its time."""
-    most, until = REFUSAL_BYTES, min(late, _now() + REFUSAL_SECONDS)
+async def _beginning(response: httpx2.Response, deadline: float, *, is_document: bool) -> str:
+    """Return the text of a response, up to a size and a time; a document may take all of its time."""
+    limit, until = ERROR_BYTES, min(deadline, _now() + ERROR_SECONDS)
     if is_document:
-        most, until = EVENT_BYTES, late
-    said = bytearray()
+        limit, until = EVENT_BYTES, deadline
+    content = bytearray()
     with suppress(TimeoutError, httpx2.HTTPError, httpx2.StreamError):
         async with asyncio.timeout_at(until):
             async for piece in response.aiter_bytes():
-                said += piece
-                if len(said) > most:
+                content += piece
+                if len(content) > limit:
                     break
-    return said[:most].decode("utf-8", "replace")
+    return content[:limit].decode("utf-8", "replace")
 
 
 @contextmanager
-def _told(account: Credentials, timeouts: Timeouts, url: str) -> Generator[None, None, None]:
-    """What goes wrong on the way, as one of our errors."""
-    place = f"{account.excerpt(public_url(url))}, which {account.url_variable} sets"
+def _translated(
+    credentials: Credentials, timeouts: Timeouts, url: str
+) -> Generator[None, None, None]:
+    """Raise what goes wrong on the way as an error of Loopline."""
+    server = f"{credentials.excerpt(public_url(url))}, which {credentials.url_variable} sets"
     try:
         yield
     except TimeoutError as error:
         seconds = f"{timeouts.total:g} s"
-        raise ModelTimedOut(f"{account.model}: no whole reply in {seconds}") from error
+        raise ModelTimedOut(f"{credentials.model}: no whole reply in {seconds}") from error
     except (httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-        raise ModelUnreachable(f"{account.model}: no connection in time to {place}") from error
+        raise ModelUnreachable(f"{credentials.model}: no connection in time to {server}") from error
     except httpx2.TimeoutException as error:
-        raise ModelTimedOut(f"{account.model}: nothing came for too long") from error
+        raise ModelTimedOut(f"{credentials.model}: nothing came for too long") from error
     except (httpx2.ConnectError, httpx2.ProxyError, httpx2.UnsupportedProtocol) as error:
-        said = account.redact(str(error))
-        raise ModelUnreachable(f"{account.model}: no connection to {place}: {said}") from error
+        words = credentials.redact(str(error))
+        raise ModelUnreachable(
+            f"{credentials.model}: no connection to {server}: {words}"
+        ) from error
     except (httpx2.TransportError, httpx2.DecodingError, httpx2.StreamError) as error:
-        said = account.redact(str(error)) or type(error).__name__
-        raise ModelStreamBroken(f"{account.model}: the reply broke off: {said}") from error
+        words = credentials.redact(str(error)) or type(error).__name__
+        raise ModelStreamBroken(f"{credentials.model}: the reply broke off: {words}") from error

@@ -1,4 +1,4 @@
-"""A model of pydantic-ai as one of ours."""
+"""Models that are asked by way of pydantic-ai, by their strings or as its model classes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.settings import merge_model_settings
 
 from loopline.adapters.pydantic_ai.capabilities import (
+    cache_marks_of,
+    cache_settings_of,
     capabilities_of,
     facts_of,
-    keeping_of,
-    marks_of,
-    most_of,
-    stores_unasked,
+    output_limit_of,
+    stores_by_default,
     thinking_fields_of,
 )
-from loopline.adapters.pydantic_ai.reasoning import WIRE
+from loopline.adapters.pydantic_ai.reasoning import FAMILY
 from loopline.adapters.pydantic_ai.request import (
     CacheMarks,
     messages_of,
@@ -29,11 +29,11 @@ from loopline.adapters.pydantic_ai.request import (
     settings_of,
 )
 from loopline.adapters.pydantic_ai.response import (
-    FAULTS,
+    LIBRARY_ERRORS,
     BridgedReplyParser,
     ErrorContext,
-    failure,
-    problem_of,
+    call_problem,
+    model_error,
 )
 from loopline.errors import ModelError
 from loopline.models import (
@@ -49,111 +49,110 @@ from loopline.models import (
 from loopline.tools import ProviderNames
 
 READ_SECONDS = 180.0
-"""How long a piece of a reply is waited for."""
+"""How long to wait for a piece of a reply."""
 TOTAL_SECONDS = 1_800.0
 """How long a whole reply may take."""
 
 
 class DefaultSettings(ModelSettings, total=False):
-    """Settings where neither the model nor the request has others."""
+    """Settings that neither the model nor the request has set."""
 
     openai_store: bool
 
 
 class BridgedModel:
-    """A model that pydantic-ai asks: once, for who asks again is the loop."""
+    """A model that pydantic-ai asks, once a request: the loop decides about retries."""
 
     def __init__(self, name: str, model: Model, secrets: tuple[str, ...] = ()) -> None:
-        """`name` is what it is called here; the secrets are what no error may show."""
+        """`name` is the model string; no error shows the secrets."""
         self.name = name
         self.facts: ModelFacts = facts_of(model)
         self.capabilities: Capabilities = capabilities_of(model, self.facts)
         self._model = model
-        self._marks: CacheMarks = marks_of(model)
-        self._keeping = keeping_of(model)
-        self._asker = ErrorContext(
-            name, _key_of(model), (*secrets, *_keys(model)), public_url(model.base_url or "")
+        self._marks: CacheMarks = cache_marks_of(model)
+        self._cache_settings = cache_settings_of(model)
+        vendor = VENDORS.get(model.system)
+        self._error_context = ErrorContext(
+            name,
+            vendor.key_variable if vendor else f"the key of {model.system}",
+            (*secrets, *_keys(model)),
+            public_url(model.base_url or ""),
         )
         self._thinking_fields = thinking_fields_of(model)
-        self._family = f"{WIRE}:{model.system}"
+        self._family = f"{FAMILY}:{model.system}"
         self._entered = False
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """Deltas while it writes, then the reply.
+        """Yield text while the model writes, then the reply.
 
         Raises:
-            ModelError: it could not be asked, or broke off.
+            ModelError: the model cannot be reached, or the reply breaks off.
         """
         names = names_in(prompt)
-        hearing = BridgedReplyParser(self.name, names, self._thinking_fields, self._family)
+        parser = BridgedReplyParser(self.name, names, self._thinking_fields, self._family)
         try:
-            await self._enter()
+            if not self._entered:
+                self._entered = True
+                await self._model.__aenter__()
             async with model_request_stream(
                 self._model,
                 messages_of(prompt, names, self._marks, self._family),
                 model_settings=self._settings(prompt, names),
                 model_request_parameters=parameters_of(prompt, names),
-            ) as coming:
-                async for event in coming:
-                    for delta in hearing.take(event):
+            ) as response:
+                async for event in response:
+                    for delta in parser.feed(event):
                         yield delta
-                reply = hearing.reply(coming.get())
-        except FAULTS as error:  # what caused it may show a key
-            problem = problem_of(error, self._asker)
+                reply = parser.reply(response.get())
+        except LIBRARY_ERRORS as error:  # the cause may show a key
+            problem = call_problem(error, self._error_context)
             if not problem:
-                raise failure(error, self._asker) from None
-            reply = hearing.ended(problem)
+                raise model_error(error, self._error_context) from None
+            reply = parser.reply_ended_by(problem)
         yield reply
 
     async def close(self, *, failed: bool) -> None:
-        """The harness closes: a client that pydantic-ai has made is closed with it."""
+        """Close the client that pydantic-ai has created, when the harness closes."""
         del failed
         if self._entered:
             self._entered = False
             await self._model.__aexit__(None, None, None)
 
-    async def _enter(self) -> None:
-        if not self._entered:
-            self._entered = True
-            await self._model.__aenter__()
-
     def _settings(self, prompt: Prompt, names: ProviderNames) -> ModelSettings | None:
-        """What the model was made with goes before what is usual here, and the request before both."""
-        usual = merge_model_settings(self._usual(), self._model.settings)
-        by_budget = self.facts.thinking_by == "budget"
-        most = prompt.options.output_limit or most_of(self._model)
-        kept = merge_model_settings(usual, self._keeping if prompt.cache_points else None)
-        return merge_model_settings(
-            kept, settings_of(prompt, names, self._family, by_budget=by_budget, most=most)
+        """Return the settings: the request's before the model's, and the model's before the defaults."""
+        settings = merge_model_settings(self._defaults(), self._model.settings)
+        if prompt.cache_points:
+            settings = merge_model_settings(settings, self._cache_settings)
+        requested = settings_of(
+            prompt,
+            names,
+            self._family,
+            by_budget=self.facts.thinking_by == "budget",
+            output_limit=prompt.options.output_limit or output_limit_of(self._model),
         )
+        return merge_model_settings(settings, requested)
 
-    def _usual(self) -> DefaultSettings:
-        """It is asked once, not for ever, and nothing of it is stored."""
+    def _defaults(self) -> DefaultSettings:
+        """Return settings for one request that ends in time and is not stored."""
         unsupported = self._model.unsupported_settings
-        usual = DefaultSettings(request_timeout=TOTAL_SECONDS)
-        if stores_unasked(self._model):
-            usual["openai_store"] = False
+        defaults = DefaultSettings(request_timeout=TOTAL_SECONDS)
+        if stores_by_default(self._model):
+            defaults["openai_store"] = False
         if "max_retries" not in unsupported:
-            usual["max_retries"] = 0
+            defaults["max_retries"] = 0
         if "timeout" not in unsupported:
-            usual["timeout"] = READ_SECONDS
-        return usual
-
-
-def _key_of(model: Model) -> str:
-    """What the key of a model is called: its usual variable, where we know that."""
-    vendor = VENDORS.get(model.system)
-    return vendor.key_variable if vendor else f"the key of {model.system}"
+            defaults["timeout"] = READ_SECONDS
+        return defaults
 
 
 def _keys(model: Model) -> Iterator[str]:
-    """The keys by which a model asks, as far as its client tells them."""
+    """Yield the keys of a model, as far as its client shows them."""
     if isinstance(model, FallbackModel):
-        for one in model.models:
-            yield from _keys(one)
+        for member in model.models:
+            yield from _keys(member)
     client: object = getattr(model.provider, "client", None)
     for name in ("api_key", "auth_token"):
         key: object = getattr(client, name, None)
@@ -164,8 +163,8 @@ def _keys(model: Model) -> Iterator[str]:
 _UNKNOWN = "Unknown model"
 
 
-def model_of(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
-    """The model of a string of pydantic-ai's; `name` is what it is called here.
+def bridged_model(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
+    """Return the model of a pydantic-ai string; `name` is its model string here.
 
     Raises:
         ModelError: there is no such model, or its package, its key or a setting is missing.
@@ -174,33 +173,29 @@ def model_of(name: str, string: str, secrets: tuple[str, ...]) -> BridgedModel:
         model = infer_model(string)
     except Exception as error:  # each provider's own library raises in its own way
         if str(error).startswith(_UNKNOWN):
-            raise ModelError(_unknown(name, str(error))) from None
-        raise failure(error, ErrorContext(name, "the key", secrets)) from error
+            raise ModelError(_unknown_model(name, str(error))) from None
+        raise model_error(error, ErrorContext(name, "the key", secrets)) from error
     return BridgedModel(name, model, secrets)
 
 
-def _unknown(name: str, said: str) -> str:
+def _unknown_model(name: str, message: str) -> str:
+    listed = {known.partition(":")[0] for known in known_model_names() if ":" in known}
+    compatible: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
+    providers = {provider for provider in (*listed, *compatible) if "/" not in provider}
     ours = ", ".join(f"{vendor}:" for vendor in VENDORS)
-    theirs = ", ".join(f"{one}:" for one in sorted(_providers() - set(VENDORS)))
-    hint = said.partition(". ")[2]
+    theirs = ", ".join(f"{provider}:" for provider in sorted(providers - set(VENDORS)))
+    hint = message.partition(". ")[2]
     return (
         f"no model {name!r}: write offline, or begin it with {ours}; or, by way of pydantic-ai, with "
         f"{theirs}" + (f". {hint}" if hint else "")
     )
 
 
-def _providers() -> set[str]:
-    """The providers of pydantic-ai, by its list of models and by that of what resembles OpenAI."""
-    listed = {name.partition(":")[0] for name in known_model_names() if ":" in name}
-    alike: tuple[str, ...] = get_args(OpenAIChatCompatibleProvider.__value__)
-    return {name for name in (*listed, *alike) if "/" not in name}
-
-
-def bridged(model: object, secrets: tuple[str, ...]) -> BridgedModel:
-    """A model that was made already.
+def bridge_model(model: object, secrets: tuple[str, ...]) -> BridgedModel:
+    """Return the model that asks an existing model of pydantic-ai.
 
     Raises:
-        ModelError: it is none of pydantic-ai.
+        ModelError: it is no model of pydantic-ai.
     """
     if not _is_model(model):
         raise ModelError(f"{type(model).__name__} is no model: give one of Loopline or pydantic-ai")

@@ -1,13 +1,13 @@
-"""What is known of a model of pydantic-ai: by our table where it has the family, else by its profile."""
+"""Capabilities of a model of pydantic-ai: from the model catalogue, else from its profile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pydantic_ai import ModelSettings
 from pydantic_ai.models import Model
 from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.profiles import ModelProfile
 
 from loopline.adapters.pydantic_ai.request import CacheMarks
 from loopline.models import (
@@ -19,111 +19,144 @@ from loopline.models import (
     find_model_facts,
 )
 
-
-def profile_of(model: Model) -> ModelProfile:
-    """The profile of a model; one that asks others in turn has none."""
-    try:
-        return model.profile
-    except NotImplementedError:
-        return ModelProfile()
-
-
-def facts_of(model: Model) -> ModelFacts:
-    """What is known of a model; of what neither table nor profile has, the least is promised.
-
-    Whether it takes files a profile does not say for sure: it assumes so of any model.
-    """
-    known = find_model_facts(model.model_id)
-    if known is not UNKNOWN and known is not FAMILIES.get(f"{model.system}:"):
-        return known
-    profile = profile_of(model)
-    said: Mapping[str, object] = profile
-    return ModelFacts(
-        window=profile.get("context_window") or UNKNOWN.window,
-        tool_call=profile.get("supports_tools", True),
-        tool_choice=profile.get("supports_forced_tool_choice", False),
-        json_mode=profile.get("supports_json_object_output", False),
-        json_schema=profile.get("supports_json_schema_output", False),
-        schema_beside_tools=bool(said.get("google_supports_tool_combination")),
-        thinking="plain" if profile.get("supports_thinking", False) else "none",
-    )
-
-
-def capabilities_of(model: Model, known: ModelFacts) -> Capabilities:
-    """What the loop may count on.
-
-    There is no way here to say that a tail is cleared, nor to have it inside a result.
-    """
-    takes_schema = profile_of(model).get("supports_json_schema_output", False)
-    return Capabilities(
-        tool_call=known.tool_call,
-        tool_choice=known.tool_choice,
-        json_mode=known.json_mode,
-        json_schema=known.json_schema and takes_schema,
-        schema_beside_tools=known.schema_beside_tools and takes_schema,
-        vision=known.vision,
-        pdf=known.pdf,
-        thinking=known.thinking != "none",
-        tail="kept" if _is_bound(model) else "dropped",
-        window=known.window,
-        output_limit=known.output_limit,
-        price=known.price,
-        attachments=ATTACHMENTS["openai" if model.system == "openai" else "anthropic"],
-    )
-
-
-def _is_bound(model: Model) -> bool:
-    """Whether its thinking is bound to all that stands before it."""
-    if isinstance(model, FallbackModel):
-        return any(map(_is_bound, model.models))
-    said: Mapping[str, object] = profile_of(model)
-    binds = bool(said.get("anthropic_binds_thinking_blocks"))
-    return binds or find_model_facts(model.model_id).tail in ("kept", "cleared")
-
-
 _REASONING = frozenset({"reasoning", "reasoning_content"})
-_AS_IT_CAME = frozenset({"cerebras", "crusoe"})
+_REPLAYED_AS_SENT = frozenset({"cerebras", "crusoe"})
 """Providers that take plain thinking back in the field in which they sent it, which no profile names."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Profile:
+    """What pydantic-ai says of a model, with a default for what it leaves out."""
+
+    window: int
+    tools: bool
+    forced_tool: bool
+    json_object: bool
+    json_schema: bool
+    schema_beside_tools: bool
+    thinking: bool
+    thinking_field: str
+    thinking_tags: bool
+    binds_thinking: bool
+    cache: bool
+
+    @classmethod
+    def of(cls, model: Model) -> _Profile:
+        """Decode the profile of a model; one that asks others in turn has none."""
+        try:
+            profile: Mapping[str, object] = model.profile
+        except NotImplementedError:
+            profile = {}
+
+        def flag(name: str, *, default: bool = False) -> bool:
+            return bool(profile.get(name, default))
+
+        def text(name: str) -> str:
+            return str(profile.get(name) or "")
+
+        match profile:
+            case {"context_window": int(window)} if window:
+                pass
+            case _:
+                window = UNKNOWN.window
+        return cls(
+            window=window,
+            tools=flag("supports_tools", default=True),
+            forced_tool=flag("supports_forced_tool_choice"),
+            json_object=flag("supports_json_object_output"),
+            json_schema=flag("supports_json_schema_output"),
+            schema_beside_tools=flag("google_supports_tool_combination"),
+            thinking=flag("supports_thinking"),
+            thinking_field=text("openai_chat_thinking_field"),
+            thinking_tags=text("openai_chat_send_back_thinking_parts") == "tags",
+            binds_thinking=flag("anthropic_binds_thinking_blocks"),
+            cache=flag("supports_cache"),
+        )
+
+
+def facts_of(model: Model) -> ModelFacts:
+    """Return what is known of a model; neither table nor profile means that the least is promised.
+
+    A profile does not say for sure whether a model takes files: it assumes so of any model.
+    """
+    facts = find_model_facts(model.model_id)
+    if facts is not UNKNOWN and facts is not FAMILIES.get(f"{model.system}:"):
+        return facts
+    profile = _Profile.of(model)
+    return ModelFacts(
+        window=profile.window,
+        tool_call=profile.tools,
+        tool_choice=profile.forced_tool,
+        json_mode=profile.json_object,
+        json_schema=profile.json_schema,
+        schema_beside_tools=profile.schema_beside_tools,
+        thinking="plain" if profile.thinking else "none",
+    )
+
+
+def capabilities_of(model: Model, facts: ModelFacts) -> Capabilities:
+    """Return what the loop may rely on.
+
+    pydantic-ai has no way to have a tail cleared, nor to place it inside a tool result.
+    """
+    takes_schema = _Profile.of(model).json_schema
+    return replace(
+        facts.capabilities(ATTACHMENTS["openai" if model.system == "openai" else "anthropic"]),
+        json_schema=facts.json_schema and takes_schema,
+        schema_beside_tools=facts.schema_beside_tools and takes_schema,
+        tail="kept" if _binds_thinking(model) else "dropped",
+    )
+
+
+def _binds_thinking(model: Model) -> bool:
+    """Return whether thinking is bound to everything before it."""
+    if isinstance(model, FallbackModel):
+        return any(map(_binds_thinking, model.models))
+    tail = find_model_facts(model.model_id).tail
+    return _Profile.of(model).binds_thinking or tail in ("kept", "cleared")
+
+
 def thinking_fields_of(model: Model) -> frozenset[str]:
-    """The fields whose plain thinking a model takes back, none where it takes none.
+    """Return the fields whose plain thinking a model takes back, none if it takes none.
 
     `content` is thinking between tags in the text, which goes back between tags.
     """
-    said: Mapping[str, object] = profile_of(model)
-    field = str(said.get("openai_chat_thinking_field") or "")
-    if said.get("openai_chat_send_back_thinking_parts") == "tags":
+    profile = _Profile.of(model)
+    if profile.thinking_tags:
         return _REASONING | {"content"}
-    if field:
-        return frozenset({field})
-    return _REASONING if model.system in _AS_IT_CAME else frozenset()
+    if profile.thinking_field:
+        return frozenset({profile.thinking_field})
+    return _REASONING if model.system in _REPLAYED_AS_SENT else frozenset()
 
 
-def most_of(model: Model) -> int | None:
-    """The most that a model was made to write, in tokens; None where its settings do not say."""
+def output_limit_of(model: Model) -> int | None:
+    """Return the output limit in a model's settings, in tokens; None if they do not say."""
     match model.settings:
-        case {"max_tokens": int(most)}:
-            return most
+        case {"max_tokens": int(limit)}:
+            return limit
         case _:
             return None
 
 
-_NEEDS_STORED = {"openai_background", "openai_conversation_id", "openai_previous_response_id"}
-"""Settings with which a request needs what was stored."""
+_STORED_RESPONSE_SETTINGS = {
+    "openai_background",
+    "openai_conversation_id",
+    "openai_previous_response_id",
+}
+"""Settings with which a request needs stored responses."""
 
 
-def stores_unasked(model: Model) -> bool:
-    """Whether its provider stores each response that it is not told to forget.
+def stores_by_default(model: Model) -> bool:
+    """Return whether its provider stores each response unless a request says otherwise.
 
-    OpenAI does so behind one class, which is told by its name: its package may not be installed.
+    OpenAI does so behind one class, which is recognised by its name: its package may not be installed.
     """
-    responses = any(one.__name__ == "OpenAIResponsesModel" for one in type(model).__mro__)
-    return responses and not _NEEDS_STORED & set(model.settings or ())
+    responses = any(base.__name__ == "OpenAIResponsesModel" for base in type(model).__mro__)
+    return responses and not _STORED_RESPONSE_SETTINGS & set(model.settings or ())
 
 
 class CacheSettings(ModelSettings, total=False):
-    """Settings of single providers by which the system text is kept in their caches."""
+    """Settings of some providers that keep the system text in their caches."""
 
     anthropic_cache_instructions: bool
     bedrock_cache_instructions: bool
@@ -134,9 +167,9 @@ class CacheSettings(ModelSettings, total=False):
 
 _OPENAI = CacheSettings(
     openai_cache_instructions=True,
-    openai_prompt_cache_options={"mode": "explicit"},  # else the tail is kept too
+    openai_prompt_cache_options={"mode": "explicit"},  # else the tail is cached too
 )
-_KEEPING: Mapping[str, CacheSettings] = {
+_CACHE_SETTINGS: Mapping[str, CacheSettings] = {
     "anthropic": CacheSettings(anthropic_cache_instructions=True),
     "azure": _OPENAI,
     "bedrock": CacheSettings(bedrock_cache_instructions=True),
@@ -145,16 +178,16 @@ _KEEPING: Mapping[str, CacheSettings] = {
 }
 
 
-def marks_of(model: Model) -> CacheMarks:
-    """Where a model takes cache points.
+def cache_marks_of(model: Model) -> CacheMarks:
+    """Return where a model takes cache points.
 
-    By way of OpenRouter only what the user said can bear one, and one that stands alone is refused.
+    OpenRouter takes them only in user messages, and refuses one that stands alone.
     """
-    if not profile_of(model).get("supports_cache", False):
+    if not _Profile.of(model).cache:
         return "none"
     return "with words" if model.system == "openrouter" else "anywhere"
 
 
-def keeping_of(model: Model) -> ModelSettings | None:
-    """What asks the provider to keep the system text, where cache points are taken."""
-    return None if marks_of(model) == "none" else _KEEPING.get(model.system)
+def cache_settings_of(model: Model) -> ModelSettings | None:
+    """Return the settings that keep the system text in a cache, if the model takes cache points."""
+    return None if cache_marks_of(model) == "none" else _CACHE_SETTINGS.get(model.system)

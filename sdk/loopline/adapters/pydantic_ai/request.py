@@ -1,4 +1,4 @@
-"""A prompt as pydantic-ai has it: messages, what may be called, and settings."""
+"""Requests to pydantic-ai: the messages, tools and settings of a prompt."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from pydantic_ai.settings import ThinkingLevel
 from loopline.adapters.pydantic_ai.reasoning import parts_of
 from loopline.models import (
     AssistantMessage,
-    Attached,
     JsonForm,
     Prompt,
     ToolMessage,
@@ -43,7 +42,7 @@ from loopline.models.prompt import breaks_off, echo_for, sent_id
 from loopline.tools import ProviderNames, provider_names
 
 CacheMarks = Literal["none", "with words", "anywhere"]
-"""Where a cache point may stand: nowhere, only beside what the user said, or behind anything."""
+"""Where a cache point may stand: nowhere, only within a user message, or behind any message."""
 
 _THINKING: Mapping[str, ThinkingLevel] = {
     "none": False,
@@ -57,7 +56,7 @@ _THINKING: Mapping[str, ThinkingLevel] = {
 
 
 def names_in(prompt: Prompt) -> ProviderNames:
-    """What the tools of a prompt are called on the way, those that only its messages name too."""
+    """Return the provider names of a prompt's tools, also of those that only its messages name."""
     return provider_names([*(tool.name for tool in prompt.tools), *_called(prompt)])
 
 
@@ -72,40 +71,30 @@ def _called(prompt: Prompt) -> Iterator[str]:
                 pass
 
 
-def user_content(message: UserMessage) -> list[UserContent]:
-    """What a message of the user consists of: its text, its files; a text of nothing is nothing."""
-    said: list[UserContent] = [message.text] if message.text.strip() else []
+def _user_content(message: UserMessage) -> list[UserContent]:
+    """Return the text of a message, unless it is blank, and its files, images in full detail."""
+    content: list[UserContent] = [message.text] if message.text.strip() else []
     for attached in message.attachments:
-        said.extend(_attached(attached))
-    return said
+        content.append(attached.text)
+        if attached.data:
+            data, detail = b64decode(attached.data), {"detail": "high"}
+            content.append(BinaryContent(data, media_type=attached.mime, vendor_metadata=detail))
+    return content
 
 
-def _attached(attached: Attached) -> Iterator[UserContent]:
-    """The line of a file, and the file where it is given; images are looked at closely."""
-    yield attached.text
-    if attached.data:
-        content = b64decode(attached.data)
-        yield BinaryContent(content, media_type=attached.mime, vendor_metadata={"detail": "high"})
-
-
-def assistant_parts(
+def _assistant_parts(
     message: AssistantMessage, names: ProviderNames, family: str
 ) -> list[ModelResponsePart]:
-    """What a message of the model consists of."""
     echo = echo_for(message, family)
     parts = [] if echo is None else parts_of(echo, message, names)
-    return parts or _written(message, names, family)
-
-
-def _written(
-    message: AssistantMessage, names: ProviderNames, family: str
-) -> list[ModelResponsePart]:
-    said: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
+    if parts:
+        return parts
+    texts: list[ModelResponsePart] = [TextPart(message.text)] if message.text.strip() else []
     calls = [
         ToolCallPart(names.provider_name(call.name), call.arguments, sent_id(call, family))
         for call in message.calls
     ]
-    return [*said, *calls]
+    return [*texts, *calls]
 
 
 def _tool_part(message: ToolMessage, names: ProviderNames, family: str) -> ToolReturnPart:
@@ -118,10 +107,10 @@ def _tool_part(message: ToolMessage, names: ProviderNames, family: str) -> ToolR
 
 
 class RequestBuilder:
-    """Messages on the way to pydantic-ai: neighbours on the user's side are one request.
+    """Builds the messages for pydantic-ai: neighbouring user messages and tool results are one request.
 
-    A cache point stands within what the user said. Behind anything else it opens what the user says
-    next, and if that is nothing it stands alone, where it may.
+    A cache point stands within a user message. Behind anything else it opens the next user message, and
+    without one it stands alone, if that is allowed.
     """
 
     def __init__(self, names: ProviderNames, marks: CacheMarks, family: str) -> None:
@@ -129,51 +118,51 @@ class RequestBuilder:
         self._names = names
         self._family = family
         self._marks = marks
-        self._owed = False
+        self._owes_point = False
 
-    def take(self, message: UserMessage | AssistantMessage | ToolMessage, *, point: bool) -> None:
-        """Add a message; `point` says that a cache point stands behind it."""
+    def add(self, message: UserMessage | AssistantMessage | ToolMessage, *, point: bool) -> None:
+        """Add a message, with a cache point behind it if `point` is set."""
         match message:
             case UserMessage():
-                self.hear(user_content(message), point=point)
+                self.add_user_content(_user_content(message), point=point)
             case ToolMessage():
                 self._request().append(_tool_part(message, self._names, self._family))
-                self._owed |= point
+                self._owes_point |= point
             case AssistantMessage():
-                self._pay()
-                parts = assistant_parts(message, self._names, self._family)
+                self._place_point()
+                parts = _assistant_parts(message, self._names, self._family)
                 if parts:
                     self.messages.append(ModelResponse(parts))
-                self._owed = point
+                self._owes_point = point
 
-    def hear(self, content: list[UserContent], *, point: bool = False) -> None:
-        """Add what the user says."""
+    def add_user_content(self, content: list[UserContent], *, point: bool = False) -> None:
+        """Add the content of a user message."""
         if not content:
-            self._owed |= point
+            self._owes_point |= point
             return
-        before = [CachePoint()] if self._owed and self.messages else []
+        before = [CachePoint()] if self._owes_point and self.messages else []
         after = [CachePoint()] if point else []
-        self._owed = False
+        self._owes_point = False
         self._request().append(self._part([*before, *content, *after]))
 
     def _part(self, content: list[UserContent]) -> UserPromptPart:
-        """A text alone where no cache point can come to it later; else its form would change."""
+        """Return a user part: a plain text only if no cache point can join it later, which would change it."""
         match content:
             case [str(text)] if self._marks == "none":
                 return UserPromptPart(text)
             case _:
                 return UserPromptPart(content)
 
-    def _pay(self) -> None:
-        if self._owed and self._marks == "anywhere" and self._is_request():
-            self._request().append(UserPromptPart([CachePoint()]))
-        self._owed = False
-
-    def _is_request(self) -> bool:
-        return bool(self.messages) and isinstance(self.messages[-1], ModelRequest)
+    def _place_point(self) -> None:
+        match self.messages:
+            case [*_, ModelRequest()] if self._owes_point and self._marks == "anywhere":
+                self._request().append(UserPromptPart([CachePoint()]))
+            case _:
+                pass
+        self._owes_point = False
 
     def _request(self) -> list[ModelRequestPart]:
-        """The parts of the request that is being made."""
+        """Return the parts of the open request, after opening one if need be."""
         match self.messages:
             case [*_, ModelRequest(parts=list() as parts)]:
                 return parts
@@ -186,39 +175,39 @@ class RequestBuilder:
 def messages_of(
     prompt: Prompt, names: ProviderNames, marks: CacheMarks, family: str
 ) -> list[ModelMessage]:
-    """The messages of a prompt, the tail as the last of them.
+    """Return the messages of a prompt, the tail as the last of them.
 
-    `family` are those whose replies go back as they came.
+    Replies of the `family` go back as they came.
     """
     points = set[int]() if marks == "none" else set(prompt.cache_points)
-    conversation = RequestBuilder(names, marks, family)
+    builder = RequestBuilder(names, marks, family)
     for number, message in enumerate(prompt.messages, start=1):
-        conversation.take(message, point=number in points)
-    conversation.hear([prompt.tail] if prompt.tail else [])
-    return conversation.messages
+        builder.add(message, point=number in points)
+    builder.add_user_content([prompt.tail] if prompt.tail else [])
+    return builder.messages
 
 
 def parameters_of(prompt: Prompt, names: ProviderNames) -> ModelRequestParameters:
-    """The system text, what may be called, and what form the text is to have."""
-    given = ModelRequestParameters(
+    """Return the system text, the tools, and the form that the text must have."""
+    parameters = ModelRequestParameters(
         function_tools=[_tool(tool, names) for tool in prompt.tools],
         instruction_parts=[InstructionPart(prompt.system)] if prompt.system else [],
     )
     match prompt.options.json_form:
         case JsonForm(name=name, schema=schema, strict=True):
             return replace(
-                given,
+                parameters,
                 output_mode="native",
                 output_object=OutputObjectDefinition(schema, name=name, strict=True),
             )
         case None if not prompt.options.json_object:
-            return given
-        case _:  # providers differ in what they make of a schema that leaves something open
+            return parameters
+        case _:  # providers treat a schema that leaves something open differently
             return replace(
-                given,
+                parameters,
                 output_mode="prompted",
                 output_object=OutputObjectDefinition({"type": "object"}),
-                prompted_output_template=False,  # which object is said by the prompt itself
+                prompted_output_template=False,  # the prompt itself describes the object
             )
 
 
@@ -227,17 +216,17 @@ def _tool(tool: ToolSpec, names: ProviderNames) -> ToolDefinition:
         name=names.provider_name(tool.name),
         description=tool.description,
         parameters_json_schema=tool.parameters,
-        strict=False,  # the schema travels as it is
+        strict=False,  # the schema is sent as it is
     )
 
 
 def settings_of(
-    prompt: Prompt, names: ProviderNames, family: str, *, by_budget: bool, most: int | None
+    prompt: Prompt, names: ProviderNames, family: str, *, by_budget: bool, output_limit: int | None
 ) -> ModelSettings:
-    """What this request asks for; what it leaves open stays with the model.
+    """Return the settings of a request; what it leaves open is the model's to decide.
 
-    `by_budget` says that a model thinks by a number of tokens, and only when it is asked to; `most` is
-    what may be written, None where the library decides.
+    `by_budget` means that the model thinks with a number of tokens, and only on request. `output_limit`
+    is None if the library decides.
     """
     options, settings = prompt.options, ModelSettings()
     if options.output_limit is not None:
@@ -250,23 +239,23 @@ def settings_of(
         settings["tool_choice"] = "none"
     level = _THINKING.get(options.reasoning_effort)
     if by_budget:
-        settings["thinking"] = _within_budget(prompt, level, family, most)
+        settings["thinking"] = _within_budget(prompt, level, family, output_limit)
     elif level is not None:
         settings["thinking"] = level
     return settings
 
 
 def _within_budget(
-    prompt: Prompt, level: ThinkingLevel | None, family: str, most: int | None
+    prompt: Prompt, level: ThinkingLevel | None, family: str, output_limit: int | None
 ) -> ThinkingLevel:
-    """The hardest thinking up to this that leaves room for the reply.
+    """Return the hardest thinking up to a level that leaves room for the reply.
 
-    A forced call excludes it, and so do calls without theirs.
+    There is none with a forced call, nor behind calls whose thinking is lost.
     """
     if not level or prompt.options.force_tool or breaks_off(prompt, family):
         return False
-    room = most or BUDGETS["max"] + 1
-    fitting: list[ThinkingLevel] = [
-        one for one, budget in BUDGETS.items() if budget <= BUDGETS[level] and budget < room
+    room = output_limit or BUDGETS["max"] + 1
+    levels: list[ThinkingLevel] = [
+        name for name, budget in BUDGETS.items() if budget <= BUDGETS[level] and budget < room
     ]
-    return max(fitting, key=lambda one: BUDGETS[one], default=False)
+    return max(levels, key=lambda name: BUDGETS[name], default=False)

@@ -1,4 +1,4 @@
-"""What comes from pydantic-ai while a model writes, and the reply when it is over."""
+"""Replies and errors of pydantic-ai, as those of Loopline."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pydantic_ai.exceptions import (
 )
 from pydantic_ai.usage import RequestUsage
 
-from loopline.adapters.pydantic_ai.reasoning import echo_of
+from loopline.adapters.pydantic_ai.reasoning import replay_of
 from loopline.errors import (
     ModelAccessError,
     ModelError,
@@ -65,11 +65,11 @@ from loopline.models import (
 from loopline.tools import ProviderNames
 
 LIMITS = ReplyLimits()
-"""How much of a reply by way of pydantic-ai is read."""
+"""How much of a reply from pydantic-ai is read."""
 
 
 class BridgedReplyParser:
-    """A reply on its way; what was told on the way is what the reply has."""
+    """A reply that is still arriving; its text is that of the deltas it returned."""
 
     def __init__(
         self, model: str, names: ProviderNames, thinking_fields: frozenset[str], family: str
@@ -78,15 +78,15 @@ class BridgedReplyParser:
         self._names = names
         self._thinking_fields = thinking_fields
         self._family = family
-        self._begun = self._size = 0
+        self._calls_begun = self._size = 0
         self._text: list[str] = []
-        self._thoughts: list[str] = []
+        self._thinking: list[str] = []
 
-    def take(self, event: ModelResponseStreamEvent) -> Iterator[TextDelta]:
-        """What an event adds.
+    def feed(self, event: ModelResponseStreamEvent) -> Iterator[TextDelta]:
+        """Yield the text that an event adds.
 
         Raises:
-            ModelReplyTooLarge: it makes the reply hold more than is read of one.
+            ModelReplyTooLarge: the reply holds more than is read of one.
         """
         self._measure(event)
         match event:
@@ -100,16 +100,16 @@ class BridgedReplyParser:
                 PartStartEvent(part=ThinkingPart(content=str(text)))
                 | PartDeltaEvent(delta=ThinkingPartDelta(content_delta=str(text)))
             ) if text:
-                self._thoughts.append(text)
+                self._thinking.append(text)
                 yield TextDelta(text=text, channel="thinking")
-            case _:  # calls are taken whole, when the reply is over
+            case _:  # calls are read when the reply is over
                 pass
 
     def _measure(self, event: ModelResponseStreamEvent) -> None:
-        """Count what comes, and stop what holds too much."""
+        """Count what arrives, and refuse a reply that holds too much."""
         match event:
             case PartStartEvent(part=ToolCallPart(args=args)):
-                self._begun += 1
+                self._calls_begun += 1
                 self._size += len(str(args or ""))
             case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=args)):
                 self._size += len(str(args or ""))
@@ -122,15 +122,15 @@ class BridgedReplyParser:
                 self._size += len(text)
             case _:
                 pass
-        if self._begun > LIMITS.calls or self._size > LIMITS.bytes:
-            most = f"{LIMITS.bytes:,} bytes and {LIMITS.calls:,} calls"
-            raise ModelReplyTooLarge(f"{self._model}: at most {most} of a reply are read")
+        if self._calls_begun > LIMITS.calls or self._size > LIMITS.bytes:
+            maximum = f"{LIMITS.bytes:,} bytes and {LIMITS.calls:,} calls"
+            raise ModelReplyTooLarge(f"{self._model}: at most {maximum} of a reply are read")
 
     def reply(self, response: ModelResponse) -> Reply:
-        """The reply, whole; half a call that the output limit cut off is no problem of its own.
+        """Return the complete reply; a call that the output limit cut in half is no problem.
 
         Raises:
-            ModelStreamBroken: nothing said that it was over.
+            ModelStreamBroken: the library never said that the reply is over.
             ModelOverloaded: it ended for a fault of the server.
         """
         if response.state in ("incomplete", "interrupted"):
@@ -142,25 +142,25 @@ class BridgedReplyParser:
         return Reply(
             text="".join(self._text) or _refusal(response),
             calls=calls,
-            thinking="".join(self._thoughts),
-            echo=echo_of(response, self._thinking_fields, self._family),
+            thinking="".join(self._thinking),
+            echo=replay_of(response, self._thinking_fields, self._family),
             problem="" if stop == "length" else problem,
             stop_reason=stop,
             usage=_usage(response.usage),
         )
 
-    def ended(self, problem: str) -> Reply:
-        """The reply that such a problem ended; no call of it counts."""
+    def reply_ended_by(self, problem: str) -> Reply:
+        """Return the reply that a problem ended; none of its calls counts."""
         return Reply(
             text="".join(self._text),
-            thinking="".join(self._thoughts),
+            thinking="".join(self._thinking),
             problem=problem,
             stop_reason="stop",
             usage=Usage(unreported=1),
         )
 
     def _calls(self, response: ModelResponse) -> tuple[tuple[ToolCall, ...], str]:
-        """The calls, and what is wrong with the first one that cannot be read."""
+        """Return the calls, and what is wrong with the first one that cannot be read."""
         calls, problem = list[ToolCall](), ""
         for part in response.parts:
             if not isinstance(part, ToolCallPart):
@@ -196,39 +196,43 @@ def _stop(response: ModelResponse, *, is_calling: bool) -> StopReason:
 
 
 def _refusal(response: ModelResponse) -> str:
-    """The words of a refusal, where they come beside the text."""
-    said: object = (response.provider_details or {}).get("refusal")
-    return said if isinstance(said, str) else ""
+    """Return the text of a refusal that comes beside the reply's text."""
+    match response.provider_details:
+        case {"refusal": str(refusal)}:
+            return refusal
+        case _:
+            return ""
 
 
-def _usage(said: RequestUsage) -> Usage:
-    """The tokens: in both libraries what a cache read or wrote is part of the input."""
-    if not said.has_values():
+def _usage(usage: RequestUsage) -> Usage:
+    """Return the tokens; both libraries count those of a cache as input."""
+    if not usage.has_values():
         return Usage(unreported=1)
+    details = {"reasoning_tokens": 0, **usage.details}
     return Usage(
-        input_tokens=said.input_tokens,
-        output_tokens=said.output_tokens,
-        cache_read_tokens=said.cache_read_tokens,
-        cache_write_tokens=said.cache_write_tokens,
-        reasoning_tokens=said.details.get("reasoning_tokens", 0),
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=details["reasoning_tokens"],
     )
 
 
-FAULTS = (AgentRunError, UserError, ImportError, FallbackExceptionGroup)
-"""What pydantic-ai raises when a model cannot be asked."""
+LIBRARY_ERRORS = (AgentRunError, UserError, ImportError, FallbackExceptionGroup)
+"""The errors of pydantic-ai when a request fails."""
 
-_LONGEST = 600
-_SHORTEST_SECRET = 8
-_VARIABLE = "environment variable"
-_NOT_SENT = ("connect", "pool")
-_LATE = (408, 504)
+_EXCERPT_CHARACTERS = 600
+_MIN_SECRET_CHARACTERS = 8
+_MISSING_VARIABLE = "environment variable"
+_CONNECTION_PHASES = ("connect", "pool")
+_TIMEOUT_STATUSES = (408, 504)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorContext:
-    """Who asks: the model's name for people, what its key is called, and what is never shown.
+    """What error texts say of a model: its name, the name of its key, and its server; never its secrets.
 
-    `url` is where its server is, without what may be secret; empty where its library does not say.
+    `url` is without what may be secret, and empty if the library does not say it.
     """
 
     model: str
@@ -236,84 +240,82 @@ class ErrorContext:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     url: str = ""
 
-    def says(self, words: str) -> str:
-        """The words as an error of the model has them, with no secret in them."""
+    def message(self, words: str) -> str:
+        """Return the text of an error, without secrets."""
         text = f"{self.model}: {words}"
         for secret in self.secrets:
-            if len(secret) >= _SHORTEST_SECRET:
+            if len(secret) >= _MIN_SECRET_CHARACTERS:
                 text = text.replace(secret, "…")
         return text
 
 
-def failure(error: BaseException, asker: ErrorContext) -> ModelError:
-    """What an error means that came instead of a reply, or of a model."""
+def model_error(error: BaseException, context: ErrorContext) -> ModelError:
+    """Return the error of Loopline that an error of pydantic-ai stands for."""
     match error:
         case FallbackExceptionGroup(exceptions=[*_, last]):
-            return failure(last, asker)
+            return model_error(last, context)
         case ModelAPIError():
-            return _refused(error, asker)
+            return _api_error(error, context)
         case AgentRunError():
-            return ModelStreamBroken(asker.says(str(error)[:_LONGEST]))
-        case _ if _VARIABLE in str(error):
-            return ModelAccessError(asker.says(str(error).partition(". To try ")[0]))
+            return ModelStreamBroken(context.message(str(error)[:_EXCERPT_CHARACTERS]))
+        case _ if _MISSING_VARIABLE in str(error):
+            return ModelAccessError(context.message(str(error).partition(". To try ")[0]))
         case UserError():
-            return ModelRequestError(asker.says(str(error)))
-        case _:  # a package or a setting of the provider's own library is missing
-            return ModelError(asker.says(f"{error}"))
+            return ModelRequestError(context.message(str(error)))
+        case _:  # a package or a setting of the provider's library is missing
+            return ModelError(context.message(f"{error}"))
 
 
-def problem_of(error: BaseException, asker: ErrorContext) -> str:
-    """What is wrong with a call that its server could not read; empty where that is not the error."""
+def call_problem(error: BaseException, context: ErrorContext) -> str:
+    """Return what is wrong with a call that its server could not read, empty for any other error."""
     match error:
         case FallbackExceptionGroup(exceptions=[*_, last]):
-            return problem_of(last, asker)
+            return call_problem(last, context)
         case ModelAPIError(
             body={"code": "tool_use_failed"} | {"error": {"code": "tool_use_failed"}}
         ):
-            return (
-                f"The call cannot be read: {asker.says(f'{_words(error)}{_written(error.body)}')}"
-            )
+            return f"The call cannot be read: {context.message(f'{_words(error)}{_failed_generation(error.body)}')}"
         case _:
             return ""
 
 
-def _written(body: object) -> str:
-    """What the model wrote for a call, where the error says it."""
+def _failed_generation(body: object) -> str:
+    """Return what the model wrote for a call, if the error quotes it."""
     match body:
-        case {"failed_generation": str(written)} | {"error": {"failed_generation": str(written)}}:
-            return f": {written[:_LONGEST]}"
+        case {"failed_generation": str(text)} | {"error": {"failed_generation": str(text)}}:
+            return f": {text[:_EXCERPT_CHARACTERS]}"
         case _:
             return ""
 
 
-def _refused(error: ModelAPIError, asker: ErrorContext) -> ModelError:
-    """The more telling kinds come first: most are kinds of what is below them."""
-    words = asker.says(_words(error))
+def _api_error(error: ModelAPIError, context: ErrorContext) -> ModelError:
+    """Return the error for a failed request; subclasses are matched before their bases."""
+    words = context.message(_words(error))
     status = error.status_code if isinstance(error, ModelHTTPError) else None
-    too_long = find_overflow(status, f"{error.body or error}")
-    if too_long or status == 413 or isinstance(error, ModelContextWindowExceededError):
-        return ModelOverflow(words, window=too_long.window if too_long else None)
+    overflow = find_overflow(status, f"{error.body or error}")
+    if overflow or status == 413 or isinstance(error, ModelContextWindowExceededError):
+        return ModelOverflow(words, window=overflow.window if overflow else None)
     match error:
         case ModelAuthenticationError():
-            return ModelAccessError(f"{words}: check {asker.key}")
+            return ModelAccessError(f"{words}: check {context.key}")
         case ModelQuotaExceededError():
             return ModelAccessError(f"{words}: the account has nothing left to spend")
-        case ModelConnectionError() if error.phase in _NOT_SENT:
+        case ModelConnectionError() if error.phase in _CONNECTION_PHASES:
             return ModelUnreachable(
-                f"{words}: no connection to {asker.url}" if asker.url else words
+                f"{words}: no connection to {context.url}" if context.url else words
             )
         case ModelTimeoutError() | ModelRequestTimeout():
             return ModelTimedOut(words)
         case ModelRateLimitError():
             return ModelRateLimited(words, retry_after=_wait(error))
-        case ModelUnavailableError() | ModelServerError() if status not in _LATE:
+        case ModelUnavailableError() | ModelServerError() if status not in _TIMEOUT_STATUSES:
             return ModelOverloaded(words, retry_after=_wait(error))
         case _:
             return _by_status(status, words, _wait(error))
 
 
 def _by_status(status: int | None, words: str, seconds: float | None) -> ModelError:
-    """What a status says where the kind of error does not say it."""
+    """Return the error for a status, if the class of the error does not decide."""
     match status:
         case None:
             return ModelStreamBroken(words)
@@ -326,18 +328,18 @@ def _by_status(status: int | None, words: str, seconds: float | None) -> ModelEr
 
 
 def _wait(error: ModelAPIError) -> float | None:
-    """How long the server asks to wait, in seconds."""
+    """Return how long the server asks to wait, in seconds."""
     if isinstance(error, ModelHTTPError) and error.headers:
-        told = wait_seconds(error.headers, datetime.now(UTC))
-        return error.retry_after if told is None else told
+        seconds = wait_seconds(error.headers, datetime.now(UTC))
+        return error.retry_after if seconds is None else seconds
     return error.retry_after
 
 
 def _words(error: ModelAPIError) -> str:
     match error.body:
         case {"message": str(words)} | {"error": {"message": str(words)}} | {"error": str(words)}:
-            said = words
+            pass
         case _:
-            said = " ".join(str(error).split())
-    told = said[:_LONGEST] or type(error).__name__
-    return f"{told} ({error.status_code})" if isinstance(error, ModelHTTPError) else told
+            words = " ".join(str(error).split())
+    excerpt = words[:_EXCERPT_CHARACTERS] or type(error).__name__
+    return f"{excerpt} ({error.status_code})" if isinstance(error, ModelHTTPError) else excerpt

@@ -1,4 +1,4 @@
-"""The lines of a cassette: one JSON object each, from which every byte can be had again."""
+"""The file of a cassette: one JSON object a line, from which every byte can be restored."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from loopline.errors import CassetteError
 from loopline.models import Json, JsonObject, dumps
 
 VERSION = 1
-WHOLE, LEFT = "whole", "left"
-"""How a response ends: it came whole, or nobody read on. Any other end is the name of an error."""
+COMPLETE, ABANDONED = "whole", "left"
+"""How a response ends: it is complete, or nobody read on. Any other end is the name of an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTimes:
-    """What a clock said between two requests: on the event loop, and in other threads.
+    """The times a clock told between two requests: on the event loop, and in other threads.
 
-    `elapsed` are the seconds on its monotonic side, since the beginning; on the event loop alone.
+    `elapsed` are monotonic seconds since the beginning, on the event loop alone.
     """
 
     loop: tuple[datetime, ...] = ()
@@ -32,10 +32,7 @@ class ClockTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CassetteHeader:
-    """The first line: when the run began, the model strings of its chain, and their base URLs.
-
-    `settings` has those by the variable that gave them.
-    """
+    """The first line: when the run began, its model strings, and the variables of their base URLs."""
 
     at: datetime
     loopline: str = ""
@@ -45,7 +42,7 @@ class CassetteHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRequest:
-    """A request as it was sent, without what is secret; `times` are those since the one before."""
+    """A request as it was sent, without secrets; `times` are those since the request before."""
 
     url: str
     headers: Mapping[str, str]
@@ -55,23 +52,26 @@ class RecordedRequest:
 
     @property
     def body(self) -> Json:
-        """Its JSON; None where it has none."""
+        """The JSON of its content, None if there is none."""
         try:
-            found: Json = json.loads(self.content)
+            body: Json = json.loads(self.content)
         except ValueError:
             return None
-        return found
+        return body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedResponse:
-    """What came of the request of that number, in the pieces it came in; status 0 where nothing did."""
+    """The response to the request of that number, in the pieces it came in; status 0 if none came.
+
+    `said` is the message of the error that ended it.
+    """
 
     number: int
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     pieces: tuple[bytes, ...] = ()
-    end: str = WHOLE
+    end: str = COMPLETE
     said: str = ""
 
 
@@ -85,32 +85,34 @@ class CassetteEnd:
 Line: TypeAlias = RecordedRequest | RecordedResponse | CassetteEnd
 
 
-def written(line: CassetteHeader | Line) -> bytes:
-    """The line, with its end. Bytes that are no UTF-8 are lone surrogates, escaped."""
+def encode_line(line: CassetteHeader | Line) -> bytes:
+    """Return the line with its line end. Bytes that are no UTF-8 are escaped as lone surrogates."""
     return f"{dumps(_document(line))}\n".encode("utf-8", "backslashreplace")
 
 
-def read(file: Path) -> tuple[CassetteHeader, list[Line]]:
-    """The lines of a cassette; a last one that was cut off in the middle is left out.
+def read_cassette(file: Path) -> tuple[CassetteHeader, list[Line]]:
+    """Return the lines of a cassette; a last line that was cut off is left out.
 
     Raises:
         CassetteError: the file cannot be read, is no cassette, or one of a later version.
     """
     try:
-        first, *rest = file.read_bytes().split(b"\n")
+        first, *others = file.read_bytes().split(b"\n")
     except OSError as error:
         raise CassetteError(f"{file} cannot be replayed: {error.strerror}") from error
-    head = _parsed(file, 1, first, _head)
-    whole = rest[:-1]  # what no newline ends was cut off
-    return head, [_parsed(file, number, line, _line) for number, line in enumerate(whole, 2)]
+    header = _parse(file, 1, first, _decode_header)
+    complete = others[:-1]  # what no line end follows was cut off
+    return header, [
+        _parse(file, number, line, _decode_line) for number, line in enumerate(complete, 2)
+    ]
 
 
 T = TypeVar("T")
 
 
-def _parsed(file: Path, number: int, line: bytes, parse: Callable[[Json], T]) -> T:
+def _parse(file: Path, number: int, line: bytes, decode: Callable[[Json], T]) -> T:
     try:
-        return parse(json.loads(line))
+        return decode(json.loads(line))
     except (ValueError, KeyError, TypeError) as error:
         raise CassetteError(f"{file}, line {number}: {error}") from error
 
@@ -133,7 +135,7 @@ def _document(line: CassetteHeader | Line) -> JsonObject:
                 "url": line.url,
                 "headers": dict(line.headers),
                 "clock": _clock(line.times),
-                **_body(line),
+                **_content(line),
             }
         case RecordedResponse():
             return {
@@ -149,22 +151,22 @@ def _document(line: CassetteHeader | Line) -> JsonObject:
             return {"type": "close", "clock": _clock(line.times)}
 
 
-def _body(request: RecordedRequest) -> JsonObject:
-    """The JSON of a request where that gives the same bytes again, else its text."""
+def _content(request: RecordedRequest) -> JsonObject:
+    """Return the JSON of a request if that restores its bytes, else its text."""
     body = request.body
-    same = dumps(body).encode("utf-8", "surrogatepass") == request.content
-    return {"body": body} if same else {"text": _text(request.content)}
+    is_exact = dumps(body).encode("utf-8", "surrogatepass") == request.content
+    return {"body": body} if is_exact else {"text": _text(request.content)}
 
 
 def _clock(times: ClockTimes) -> JsonObject:
     return {
-        "loop": [one.isoformat() for one in times.loop],
-        "threads": [one.isoformat() for one in times.threads],
+        "loop": [time.isoformat() for time in times.loop],
+        "threads": [time.isoformat() for time in times.threads],
         "elapsed": list[Json](times.elapsed),
     }
 
 
-def _head(document: Json) -> CassetteHeader:
+def _decode_header(document: Json) -> CassetteHeader:
     match document:
         case {"type": "cassette", "version": int(version)} if version != VERSION:
             raise ValueError(f"a cassette of version {version}, and this loopline reads {VERSION}")
@@ -185,7 +187,7 @@ def _head(document: Json) -> CassetteHeader:
             raise ValueError("this is not how a cassette begins")
 
 
-def _line(document: Json) -> Line:
+def _decode_line(document: Json) -> Line:
     match document:
         case {
             "type": "request",
@@ -198,8 +200,8 @@ def _line(document: Json) -> Line:
                 number=number,
                 url=url,
                 headers=_strings(headers),
-                content=_content(as_object(document)),
-                times=_times(clock),
+                content=_decode_content(as_object(document)),
+                times=_decode_times(clock),
             )
         case {
             "type": "response",
@@ -219,27 +221,27 @@ def _line(document: Json) -> Line:
                 said=said,
             )
         case {"type": "close", "clock": dict(clock)}:
-            return CassetteEnd(times=_times(clock))
+            return CassetteEnd(times=_decode_times(clock))
         case _:
             raise ValueError("this is no line of a cassette")
 
 
-def _content(request: JsonObject) -> bytes:
+def _decode_content(request: JsonObject) -> bytes:
     if "text" in request:
         return _bytes(_string(request["text"]))
     return dumps(request["body"]).encode("utf-8", "surrogatepass")
 
 
-def _times(clock: Mapping[str, Json]) -> ClockTimes:
-    def lane(found: Json) -> tuple[datetime, ...]:
-        return tuple(datetime.fromisoformat(_string(one)) for one in _list(found))
+def _decode_times(clock: Mapping[str, Json]) -> ClockTimes:
+    def times(value: Json) -> tuple[datetime, ...]:
+        return tuple(datetime.fromisoformat(_string(text)) for text in _list(value))
 
-    elapsed = tuple(_number(one) for one in _list(clock["elapsed"]))
-    return ClockTimes(loop=lane(clock["loop"]), threads=lane(clock["threads"]), elapsed=elapsed)
+    elapsed = tuple(_seconds(value) for value in _list(clock["elapsed"]))
+    return ClockTimes(loop=times(clock["loop"]), threads=times(clock["threads"]), elapsed=elapsed)
 
 
-def _strings(found: Mapping[str, Json]) -> dict[str, str]:
-    return {name: _string(value) for name, value in found.items()}
+def _strings(values: Mapping[str, Json]) -> dict[str, str]:
+    return {name: _string(value) for name, value in values.items()}
 
 
 def _string(value: Json) -> str:
@@ -248,7 +250,7 @@ def _string(value: Json) -> str:
     return value
 
 
-def _number(value: Json) -> float:
+def _seconds(value: Json) -> float:
     if not isinstance(value, float):
         raise TypeError(f"{value!r} is no number of seconds")
     return value

@@ -1,4 +1,4 @@
-"""Replaying: what was recorded is served again, to the byte, without a network."""
+"""Replaying a cassette: recorded responses are served again, to the byte, without a network."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from typing import AnyStr, Final
 import httpx2
 
 from loopline.adapters.providers.cassettes.cassette_file import (
-    LEFT,
-    WHOLE,
+    ABANDONED,
+    COMPLETE,
     CassetteEnd,
     ClockTimes,
     RecordedRequest,
     RecordedResponse,
-    read,
+    read_cassette,
 )
-from loopline.adapters.providers.cassettes.cassette_recorder import Secrets, asked, is_on_event_loop
-from loopline.adapters.providers.json_fields import as_list, as_object
+from loopline.adapters.providers.cassettes.cassette_recorder import (
+    is_on_event_loop,
+    recorded_request,
+)
 from loopline.clock import Alarm, SystemClock
 from loopline.errors import CassetteError
 from loopline.models import Json, dumps
 
-_KINDS: Final[tuple[type[httpx2.TransportError], ...]] = (
+_ERRORS: Final[tuple[type[httpx2.TransportError], ...]] = (
     httpx2.ConnectTimeout,
     httpx2.ReadTimeout,
     httpx2.WriteTimeout,
@@ -44,12 +46,17 @@ _KINDS: Final[tuple[type[httpx2.TransportError], ...]] = (
     httpx2.LocalProtocolError,
     httpx2.RemoteProtocolError,
 )
+ERRORS: Final[Mapping[str, type[httpx2.TransportError]]] = {
+    error.__name__: error for error in _ERRORS
+}
 _CACHE_KEY = re.compile(rb',"prompt_cache_key":"[0-9a-f]*"')
-ERRORS: Final[Mapping[str, type[httpx2.TransportError]]] = {one.__name__: one for one in _KINDS}
+BEFORE, AFTER = 20, 60
+"""How many characters of a text are shown before its first difference, and from there on."""
+NOTHING = "nothing"
 
 
 class CassettePlayer:
-    """A cassette that is read: each recorded response is served once, in the order of recording."""
+    """A cassette that is replayed: each recorded response is served once, in the order of recording."""
 
     def __init__(self, file: Path) -> None:
         """Read the file. Blocks.
@@ -58,74 +65,72 @@ class CassettePlayer:
             CassetteError: it cannot be read, or is no cassette.
         """
         self._file = file
-        self._head, lines = read(file)
+        self._header, lines = read_cassette(file)
         self._requests: list[RecordedRequest] = []
-        self._left: defaultdict[_Key, deque[RecordedRequest]] = defaultdict(deque)
+        self._unserved: defaultdict[_Key, deque[RecordedRequest]] = defaultdict(deque)
         self._responses: dict[int, RecordedResponse] = {}
         times = dict[int, ClockTimes]()
         for line in lines:
             match line:
                 case RecordedRequest():
-                    recorded = _comparable(line)
-                    self._requests.append(recorded)
-                    self._left[_key(recorded)].append(recorded)
+                    request = _without_cache_key(line)
+                    self._requests.append(request)
+                    self._unserved[_key(request)].append(request)
                     times[line.number - 1] = line.times
                 case RecordedResponse():
                     self._responses[line.number] = line
                 case CassetteEnd():
                     times[len(self._requests)] = line.times
-        self.clock: ReplayClock = ReplayClock(self._head.at, times)
+        self.clock: ReplayClock = ReplayClock(self._header.at, times)
 
     @property
     def models(self) -> Sequence[str]:
         """The model strings of the recorded chain."""
-        return self._head.models
+        return self._header.models
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The base URLs that it was asked at, by their variables."""
-        return self._head.settings
+        """The recorded base URLs, by their variables."""
+        return self._header.settings
 
     async def begin(self) -> None:
         """Tell the recorded times from here on."""
-        self.clock.go_on(0)
+        self.clock.move_to(0)
 
     def client(self) -> httpx2.AsyncClient:
-        """A client that is answered by the cassette alone."""
-        return httpx2.AsyncClient(transport=_Replayed(self))
+        """Return a client that is answered by the cassette alone."""
+        return httpx2.AsyncClient(transport=_ReplayTransport(self))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
     def response(self, request: RecordedRequest) -> RecordedResponse:
-        """What came of that request, the next time it was made.
+        """Return the next recorded response to a request.
 
         Raises:
-            CassetteError: nothing is recorded; the message names the nearest request, and where it differs.
+            CassetteError: none is recorded; the message names the nearest request, and where it differs.
         """
-        now = _comparable(request)
-        left = self._left.get(_key(now))
-        if left is None:
-            raise CassetteError(self._missed(now))
-        if not left:
+        request = _without_cache_key(request)
+        unserved = self._unserved.get(_key(request))
+        if unserved is None:
+            raise CassetteError(self._missing(request))
+        if not unserved:
             raise CassetteError(
                 f"{self._file}: this request was recorded less often than it is made now"
             )
-        found = left.popleft()
-        self.clock.go_on(found.number)
-        if found.number not in self._responses:
-            raise CassetteError(
-                f"{self._file} was cut off before the response to request {found.number}"
-            )
-        return self._responses[found.number]
+        number = unserved.popleft().number
+        self.clock.move_to(number)
+        if number not in self._responses:
+            raise CassetteError(f"{self._file} was cut off before the response to request {number}")
+        return self._responses[number]
 
-    def _missed(self, request: RecordedRequest) -> str:
+    def _missing(self, request: RecordedRequest) -> str:
         if not self._requests:
             return f"{self._file} holds no request at all"
-        near = nearest(self._requests, request)
+        nearest = max(self._requests, key=lambda recorded: _likeness(recorded, request))
         return (
-            f"{self._file} holds no such request; the nearest is number {near.number} of "
-            f"{len(self._requests)}, and differs first at {difference(near, request)}"
+            f"{self._file} holds no such request; the nearest is number {nearest.number} of "
+            f"{len(self._requests)}, and differs first at {_difference(nearest, request)}"
         )
 
 
@@ -136,50 +141,92 @@ def _key(request: RecordedRequest) -> _Key:
     return request.url, tuple(sorted(request.headers.items())), request.content
 
 
-def _comparable(request: RecordedRequest) -> RecordedRequest:
-    """The request without the key of its cache, which follows from the conversation's name."""
+def _without_cache_key(request: RecordedRequest) -> RecordedRequest:
+    """Return the request without its cache key, which depends on the conversation's name."""
     return replace(request, content=_CACHE_KEY.sub(b"", request.content))
 
 
-class _Replayed(httpx2.AsyncBaseTransport):
+class _ReplayTransport(httpx2.AsyncBaseTransport):
     """Answers from a cassette."""
 
-    def __init__(self, replay: CassettePlayer) -> None:
-        self._replay = replay
+    def __init__(self, player: CassettePlayer) -> None:
+        self._player = player
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        came = self._replay.response(asked(request, Secrets.of(request.headers, str(request.url))))
-        if not came.status:
-            raise _error(came)
-        return httpx2.Response(came.status, headers=came.headers, stream=_Played(came))
+        recorded = self._player.response(recorded_request(request))
+        if not recorded.status:
+            raise _error(recorded)
+        return httpx2.Response(
+            recorded.status, headers=recorded.headers, stream=_ReplayedStream(recorded)
+        )
 
 
-class _Played(httpx2.AsyncByteStream):
+class _ReplayedStream(httpx2.AsyncByteStream):
     """A recorded body, piece by piece, up to how it ended."""
 
-    def __init__(self, came: RecordedResponse) -> None:
-        self._came = came
+    def __init__(self, recorded: RecordedResponse) -> None:
+        self._recorded = recorded
 
     async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        for piece in self._came.pieces:
+        for piece in self._recorded.pieces:
             yield piece
-        if self._came.end != WHOLE:
-            raise _error(self._came)
+        if self._recorded.end != COMPLETE:
+            raise _error(self._recorded)
 
 
-def _error(came: RecordedResponse) -> httpx2.TransportError:
-    if came.end == LEFT:
+def _error(recorded: RecordedResponse) -> httpx2.TransportError:
+    if recorded.end == ABANDONED:
         return httpx2.ReadTimeout("in the recorded run nobody read on")
-    return ERRORS.get(came.end, httpx2.RemoteProtocolError)(came.said)
+    return ERRORS.get(recorded.end, httpx2.RemoteProtocolError)(recorded.said)
 
 
-BEFORE, AFTER = 20, 60
-"""How many characters of a text are shown, before its first difference and from there on."""
-NOTHING = "nothing"
+class ReplayClock:
+    """A clock that tells recorded times, those between two requests between the same two.
+
+    A caller that asks more often than was recorded is told the last time again, and before `begin` the
+    time when the recording began. Sleeping takes no real time; alarms and ids are real.
+    """
+
+    def __init__(self, start: datetime, times: Mapping[int, ClockTimes]) -> None:
+        """`times` are those after so many requests, up to the next."""
+        self._times = times
+        self._now, self._seconds = start, 0.0
+        self._real = SystemClock()
+        self.move_to(-1)
+
+    def move_to(self, requests: int) -> None:
+        """Tell the times that were recorded after so many requests."""
+        times = self._times.get(requests, ClockTimes())
+        self._loop, self._threads = iter(times.loop), iter(times.threads)
+        self._elapsed = iter(times.elapsed)
+
+    def now(self) -> datetime:
+        """Return the next recorded time."""
+        self._now = next(self._loop if is_on_event_loop() else self._threads, self._now)
+        return self._now
+
+    def elapsed(self) -> float:
+        """Return the next recorded seconds."""
+        if is_on_event_loop():
+            self._seconds = next(self._elapsed, self._seconds)
+        return self._seconds
+
+    async def sleep(self, seconds: float) -> None:
+        """Let other tasks run."""
+        del seconds
+        await asyncio.sleep(0)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        """Call `ring` once after so many real seconds."""
+        return self._real.alarm(seconds, ring)
+
+    def new_id(self) -> str:
+        """Return 16 random bytes as text."""
+        return self._real.new_id()
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class _Difference:
     """Where two requests first differ, such as `messages[3].content`, and what each has there."""
 
     path: str
@@ -190,118 +237,74 @@ class Difference:
         return f"{self.path}: recorded {self.recorded}, now {self.now}"
 
 
-def nearest(recorded: Sequence[RecordedRequest], now: RecordedRequest) -> RecordedRequest:
-    """The one that shares most leading messages with it, then most leading bytes."""
-    return max(recorded, key=lambda one: _alike(one, now))
-
-
-def difference(recorded: RecordedRequest, now: RecordedRequest) -> Difference:
-    """The first difference of two requests that differ: URL, headers, then body."""
-    if recorded.url != now.url:
-        return _texts("url", recorded.url, now.url)
-    found = _between("headers", dict(recorded.headers), dict(now.headers))
-    found = found or _between("", recorded.body, now.body)
-    return found or _texts("body", repr(recorded.content), repr(now.content))
-
-
-def _alike(one: RecordedRequest, other: RecordedRequest) -> tuple[int, int]:
-    pairs = zip(_messages(one), _messages(other), strict=False)
+def _likeness(recorded: RecordedRequest, now: RecordedRequest) -> tuple[int, int]:
+    """Return how many leading messages two requests share, and how many leading bytes."""
+    pairs = zip(_messages(recorded), _messages(now), strict=False)
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return same, _shared(one.content, other.content)
+    return same, _common_length(recorded.content, now.content)
 
 
-def _shared(one: AnyStr, other: AnyStr) -> int:
-    """How long the beginning is that both have."""
-    lengths = range(min(len(one), len(other)))
-    return bisect_left(lengths, True, key=lambda n: one[: n + 1] != other[: n + 1])
+def _common_length(left: AnyStr, right: AnyStr) -> int:
+    """Return the length of the beginning that both have."""
+    lengths = range(min(len(left), len(right)))
+    return bisect_left(lengths, True, key=lambda n: left[: n + 1] != right[: n + 1])
 
 
 def _messages(request: RecordedRequest) -> list[Json]:
-    body = as_object(request.body)
-    return as_list(body.get("messages", body.get("input")))
+    match request.body:
+        case {"messages": list(messages)} | {"input": list(messages)}:
+            return messages
+        case _:
+            return []
 
 
-def _between(path: str, recorded: Json, now: Json) -> Difference | None:
+def _difference(recorded: RecordedRequest, now: RecordedRequest) -> _Difference:
+    """Return the first difference of two requests that differ: URL, headers, then body."""
+    if recorded.url != now.url:
+        return _text_difference("url", recorded.url, now.url)
+    difference = _json_difference("headers", dict(recorded.headers), dict(now.headers))
+    difference = difference or _json_difference("", recorded.body, now.body)
+    return difference or _text_difference("body", repr(recorded.content), repr(now.content))
+
+
+def _json_difference(path: str, recorded: Json, now: Json) -> _Difference | None:
     match recorded, now:
         case dict(), dict():
-            names = dict.fromkeys([*recorded, *now])
             dot = f"{path}." if path else ""
-            pairs = [(f"{dot}{name}", _at(recorded, name), _at(now, name)) for name in names]
+            pairs = [
+                (f"{dot}{name}", _values_at(recorded, name), _values_at(now, name))
+                for name in dict.fromkeys([*recorded, *now])
+            ]
         case list(), list():
-            places = range(max(len(recorded), len(now)))
-            pairs = [(f"{path}[{n}]", recorded[n : n + 1], now[n : n + 1]) for n in places]
+            indexes = range(max(len(recorded), len(now)))
+            pairs = [(f"{path}[{n}]", recorded[n : n + 1], now[n : n + 1]) for n in indexes]
         case str(), str():
-            return None if recorded == now else _texts(path, recorded, now)
+            return None if recorded == now else _text_difference(path, recorded, now)
         case _:
-            return None if recorded == now else _texts(path, dumps(recorded), dumps(now))
-    for place, left, right in pairs:
+            return None if recorded == now else _text_difference(path, dumps(recorded), dumps(now))
+    for inner, left, right in pairs:
         if not left or not right:
-            return Difference(place, _only(left), _only(right))
-        found = _between(place, left[0], right[0])
-        if found is not None:
-            return found
+            return _Difference(inner, _shown(left), _shown(right))
+        difference = _json_difference(inner, left[0], right[0])
+        if difference is not None:
+            return difference
     return None
 
 
-def _at(found: dict[str, Json], name: str) -> list[Json]:
-    return [found[name]] if name in found else []
+def _values_at(fields: dict[str, Json], name: str) -> list[Json]:
+    return [fields[name]] if name in fields else []
 
 
-def _only(found: list[Json]) -> str:
-    return _shortened(dumps(found[0])) if found else NOTHING
+def _shown(values: list[Json]) -> str:
+    return _excerpt(dumps(values[0])) if values else NOTHING
 
 
-def _texts(path: str, recorded: str, now: str) -> Difference:
-    at = _shared(recorded, now)
-    return Difference(path, _shortened(recorded, at), _shortened(now, at))
+def _text_difference(path: str, recorded: str, now: str) -> _Difference:
+    at = _common_length(recorded, now)
+    return _Difference(path, _excerpt(recorded, at), _excerpt(now, at))
 
 
-def _shortened(text: str, at: int = 0) -> str:
-    """The text about a place of it, in quotes."""
+def _excerpt(text: str, at: int = 0) -> str:
+    """Return the text around a position, in quotes."""
     start, end = max(at - BEFORE, 0), at + AFTER
     return dumps(f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}")
-
-
-class ReplayClock:
-    """A clock that tells recorded times, those between two requests between the same two.
-
-    Who asks more often than was recorded is told the last one again, and before `go_on` when the
-    recording began. Sleeping takes no real time; alarms ring, and ids are new, as ever.
-    """
-
-    def __init__(self, began: datetime, times: Mapping[int, ClockTimes]) -> None:
-        """`times` are those after so many requests, up to the next."""
-        self._times = times
-        self._now, self._passed = began, 0.0
-        self._real = SystemClock()
-        self.go_on(-1)
-
-    def go_on(self, requests: int) -> None:
-        """So many requests have been made."""
-        times = self._times.get(requests, ClockTimes())
-        self._loop, self._threads = iter(times.loop), iter(times.threads)
-        self._elapsed = iter(times.elapsed)
-
-    def now(self) -> datetime:
-        """The next time of those that were recorded."""
-        self._now = next(self._loop if is_on_event_loop() else self._threads, self._now)
-        return self._now
-
-    def elapsed(self) -> float:
-        """The next seconds of those that were recorded."""
-        if is_on_event_loop():
-            self._passed = next(self._elapsed, self._passed)
-        return self._passed
-
-    async def sleep(self, seconds: float) -> None:
-        """Let others run."""
-        del seconds
-        await asyncio.sleep(0)
-
-    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Have `ring` called once so many real seconds have passed."""
-        return self._real.alarm(seconds, ring)
-
-    def new_id(self) -> str:
-        """16 random bytes."""
-        return self._real.new_id()

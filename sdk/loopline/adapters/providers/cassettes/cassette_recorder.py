@@ -1,4 +1,4 @@
-"""Recording: each request and its response go into a file as they travel."""
+"""Recording a cassette: requests and responses are written to a file as they travel, without secrets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from importlib.metadata import version
@@ -18,64 +18,81 @@ from typing import Final
 import httpx2
 
 from loopline.adapters.providers.cassettes.cassette_file import (
-    LEFT,
-    WHOLE,
+    ABANDONED,
+    COMPLETE,
     CassetteEnd,
     CassetteHeader,
     ClockTimes,
     Line,
     RecordedRequest,
     RecordedResponse,
-    written,
+    encode_line,
 )
 from loopline.clock import Alarm, Clock
 from loopline.errors import CassetteError
-from loopline.models.safe_text import SHORTEST, secrets_in, without_secrets
+from loopline.models.safe_text import MIN_SECRET_CHARACTERS, secrets_in, without_secrets
+
+FINEST = 6
+"""The decimals of a second that are recorded."""
+REQUEST_HEADERS: Final = frozenset(
+    {"accept", "anthropic-beta", "anthropic-version", "content-type"}
+)
+"""The headers of a request that are recorded."""
+RESPONSE_HEADERS: Final = frozenset(
+    {"content-encoding", "content-type", "location", "request-id", "retry-after", "retry-after-ms"}
+    | {"x-request-id", "x-should-retry"}
+)
+"""The headers of a response that are recorded, beside those with `ratelimit` in their names."""
+CLIENT_HEADERS: Final = frozenset(
+    {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
+)
+"""Headers that any client sends: they are not recorded, and no secrets."""
+HIDDEN = "…"
 
 
 class CassetteRecorder:
-    """A cassette that is being written; `clock` keeps what it tells, for the replay."""
+    """A cassette that is being written; `clock` records the times it tells, for the replay."""
 
     def __init__(
         self, file: Path, clock: Clock, models: Sequence[str], settings: Mapping[str, str]
     ) -> None:
         """`models` are the chain's model strings, `settings` the variables of their base URLs."""
         self.clock: RecordingClock = RecordingClock(clock)
-        self._file = file
+        self._path = file
         self._models, self._settings = tuple(models), settings
         self._requests = 0
         self._writing = Lock()
-        self._open: FileIO | None = None
+        self._file: FileIO | None = None
 
     async def begin(self) -> None:
-        """Make the file, and keep times from here on: those before depend on what lies beside.
+        """Create the file, and record times from here on: earlier ones depend on the surroundings.
 
         Raises:
-            CassetteError: the file is there already, or cannot be written.
+            CassetteError: the file exists already, or cannot be written.
         """
-        head = CassetteHeader(
+        header = CassetteHeader(
             at=self.clock.now(),
             loopline=version("loopline"),
             models=self._models,
             settings=self._settings,
         )
-        self._open = await asyncio.to_thread(self._made)
-        await self.keep(head)
-        self.clock.taken()
+        self._file = await asyncio.to_thread(self._create)
+        await self.write(header)
+        self.clock.take_times()
 
-    def client(self, by: httpx2.AsyncClient) -> httpx2.AsyncClient:
-        """A client that records what it sends by another one."""
-        return httpx2.AsyncClient(transport=_Recorded(by, self))
+    def client(self, sender: httpx2.AsyncClient) -> httpx2.AsyncClient:
+        """Return a client that records what it sends by another one."""
+        return httpx2.AsyncClient(transport=_RecordingTransport(sender, self))
 
-    async def asked(self, request: RecordedRequest) -> int:
-        """Keep a request; its number."""
+    async def write_request(self, request: RecordedRequest) -> int:
+        """Write a request and return its number."""
         self._requests += 1
-        line = replace(request, number=self._requests, times=self.clock.taken())
-        await self.keep(line)
+        line = replace(request, number=self._requests, times=self.clock.take_times())
+        await self.write(line)
         return line.number
 
-    async def keep(self, line: CassetteHeader | Line) -> None:
-        """Write a line; what comes when the recording is over has no part in it.
+    async def write(self, line: CassetteHeader | Line) -> None:
+        """Write a line; nothing is written once the recording is over.
 
         Raises:
             CassetteError: it cannot be written.
@@ -84,153 +101,53 @@ class CassetteRecorder:
 
     async def close(self) -> None:
         """End the file."""
-        await self.keep(CassetteEnd(times=self.clock.taken()))
-        made, self._open = self._open, None
-        if made is not None:
-            made.close()
+        await self.write(CassetteEnd(times=self.clock.take_times()))
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
-    def _made(self) -> FileIO:
+    def _create(self) -> FileIO:
         try:
-            return FileIO(self._file, "x")
+            return FileIO(self._path, "x")
         except FileExistsError as error:
             raise CassetteError(
-                f"{self._file} is there already: replay it, or remove it to record anew"
+                f"{self._path} exists already: replay it, or remove it to record anew"
             ) from error
         except OSError as error:
             raise self._unwritable(error) from error
 
     def _write(self, line: CassetteHeader | Line) -> None:
-        left = memoryview(written(line))
+        unwritten = memoryview(encode_line(line))
         try:
             with self._writing:
-                while left and self._open is not None:
-                    left = left[self._open.write(left) or 0 :]
+                while unwritten and self._file is not None:
+                    unwritten = unwritten[self._file.write(unwritten) or 0 :]
         except OSError as error:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> CassetteError:
-        return CassetteError(f"{self._file} cannot be written: {error.strerror}")
-
-
-def asked(request: httpx2.Request, keys: Secrets) -> RecordedRequest:
-    """A request as a cassette has it."""
-    (content,) = keys.hidden_in((request.content,))
-    return RecordedRequest(
-        url=keys.hidden(without_secrets(str(request.url))),
-        headers=sent(request.headers),
-        content=content,
-    )
-
-
-class _Recorded(httpx2.AsyncBaseTransport):
-    """Sends by a client, which has the proxies and certificates of any other, and records."""
-
-    def __init__(self, client: httpx2.AsyncClient, recording: CassetteRecorder) -> None:
-        self._client = client
-        self._recording = recording
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        keys = Secrets.of(request.headers, str(request.url))
-        request.headers["accept-encoding"] = "identity"  # so that the cassette can be read
-        number = await self._recording.asked(asked(request, keys))
-        came = _Coming(self._recording, RecordedResponse(number=number, end=LEFT), keys)
-        try:
-            response = await self._client.send(request, stream=True)
-        except httpx2.TransportError as error:
-            came.failed(error)
-            await came.keep()
-            raise
-        except asyncio.CancelledError:
-            await came.keep()
-            raise
-        came.began(response)
-        return httpx2.Response(
-            response.status_code,
-            headers=response.headers,
-            stream=_Heard(response, came),
-            extensions=response.extensions,
-        )
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
-
-
-@dataclass(slots=True)
-class _Coming:
-    """A response on its way into a cassette; its line is written when it is over."""
-
-    recording: CassetteRecorder
-    response: RecordedResponse
-    keys: Secrets
-    pieces: list[bytes] = field(default_factory=list[bytes])
-
-    def began(self, response: httpx2.Response) -> None:
-        """There is a response."""
-        kept = received(response.headers)
-        headers = {name: self.keys.hidden(value) for name, value in kept.items()}
-        self.response = replace(self.response, status=response.status_code, headers=headers)
-
-    def ended(self) -> None:
-        """It came whole."""
-        self.response = replace(self.response, end=WHOLE)
-
-    def failed(self, error: httpx2.TransportError) -> None:
-        """It broke off, or never came."""
-        said = self.keys.hidden(str(error))
-        self.response = replace(self.response, end=type(error).__name__, said=said)
-
-    async def keep(self) -> None:
-        """Write the line."""
-        pieces = self.keys.hidden_in(tuple(self.pieces))
-        await self.recording.keep(replace(self.response, pieces=pieces))
-
-
-class _Heard(httpx2.AsyncByteStream):
-    """A response's body, which is recorded while it is read."""
-
-    def __init__(self, response: httpx2.Response, came: _Coming) -> None:
-        self._response = response
-        self._came = came
-
-    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
-        try:
-            async with aclosing(self._response.aiter_raw()) as pieces:
-                async for piece in pieces:
-                    self._came.pieces.append(piece)
-                    yield piece
-        except httpx2.TransportError as error:
-            self._came.failed(error)
-            raise
-        self._came.ended()
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
-        await self._came.keep()
-
-
-FINEST = 6
-"""The decimals of a second that are kept."""
+        return CassetteError(f"{self._path} cannot be written: {error.strerror}")
 
 
 class RecordingClock:
-    """A clock that keeps each time it tells, until they are taken."""
+    """A clock that records each time it tells, until the times are taken."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._began = clock.elapsed()
+        self._start = clock.elapsed()
         self._loop: list[datetime] = []
         self._threads: list[datetime] = []
         self._elapsed: list[float] = []
 
     def now(self) -> datetime:
-        """The time, which is kept."""
+        """Return the time, which is recorded."""
         now = self._clock.now()
         (self._loop if is_on_event_loop() else self._threads).append(now)
         return now
 
     def elapsed(self) -> float:
-        """Seconds since the recording began, which are kept."""
-        elapsed = round(self._clock.elapsed() - self._began, FINEST)
+        """Return the seconds since the recording began, which are recorded."""
+        elapsed = round(self._clock.elapsed() - self._start, FINEST)
         if is_on_event_loop():
             self._elapsed.append(elapsed)
         return elapsed
@@ -240,15 +157,15 @@ class RecordingClock:
         await self._clock.sleep(seconds)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        """Have `ring` called once so many seconds have passed."""
+        """Call `ring` once after so many seconds."""
         return self._clock.alarm(seconds, ring)
 
     def new_id(self) -> str:
-        """A name nobody had before."""
+        """Return a new unique name."""
         return self._clock.new_id()
 
-    def taken(self) -> ClockTimes:
-        """What was told since this was last asked."""
+    def take_times(self) -> ClockTimes:
+        """Return the times told since the last call."""
         times = ClockTimes(
             loop=tuple(self._loop), threads=tuple(self._threads), elapsed=tuple(self._elapsed)
         )
@@ -265,72 +182,142 @@ def is_on_event_loop() -> bool:
     return True
 
 
-SENT: Final = frozenset({"accept", "anthropic-beta", "anthropic-version", "content-type"})
-RECEIVED: Final = frozenset(
-    {"content-encoding", "content-type", "location", "request-id", "retry-after", "retry-after-ms"}
-    | {"x-request-id", "x-should-retry"}
-)
-"""Beside these, whatever has `ratelimit` in its name."""
-CLIENTS: Final = frozenset(
-    {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
-)
-"""What any client sends: it is not kept, and no secret."""
-HIDDEN = "…"
-
-
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What must not be read in a cassette."""
+    """The texts that must not be readable in a cassette."""
 
     texts: tuple[str, ...]
 
     @classmethod
-    def of(cls, headers: Mapping[str, str], url: str) -> Secrets:
-        """The keys among the headers of a request, of eight characters or more, and those in its URL."""
-        others = {name: value for name, value in headers.items() if name not in SENT | CLIENTS}
-        keys = (value.rpartition(" ")[2] for value in others.values())
-        return cls((*(key for key in keys if len(key) >= SHORTEST), *secrets_in(url)))
+    def of(cls, request: httpx2.Request) -> Secrets:
+        """Return the keys among the headers of a request, if they are long enough, and those in its URL."""
+        known = REQUEST_HEADERS | CLIENT_HEADERS
+        values = (value for name, value in request.headers.items() if name not in known)
+        keys = (value.rpartition(" ")[2] for value in values)
+        long_keys = (key for key in keys if len(key) >= MIN_SECRET_CHARACTERS)
+        return cls((*long_keys, *secrets_in(str(request.url))))
 
-    def hidden(self, text: str) -> str:
-        """The text without them."""
-        (bare,) = self.hidden_in((text.encode("utf-8", "surrogatepass"),))
-        return bare.decode("utf-8", "surrogatepass")
+    def hide(self, text: str) -> str:
+        """Return the text without the secrets."""
+        (redacted,) = self.hide_in((text.encode("utf-8", "surrogatepass"),))
+        return redacted.decode("utf-8", "surrogatepass")
 
-    def hidden_in(self, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """The pieces; in one piece where a secret had to be taken out of them."""
-        whole = b"".join(pieces)
-        bare = whole
+    def hide_in(self, pieces: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Return the pieces without the secrets; as one piece if any was taken out."""
+        content = redacted = b"".join(pieces)
         for secret in self.texts:
-            bare = _as_written(secret).sub(HIDDEN.encode(), bare)
-        return pieces if bare == whole else (bare,)
+            redacted = _secret_pattern(secret).sub(HIDDEN.encode(), redacted)
+        return pieces if redacted == content else (redacted,)
 
 
 @lru_cache(maxsize=64)
-def _as_written(secret: str) -> re.Pattern[bytes]:
+def _secret_pattern(secret: str) -> re.Pattern[bytes]:
     """Return a pattern of a secret in any case, each character as itself or as a URL or JSON escapes it."""
-    return re.compile(b"".join(map(_character, secret)), re.IGNORECASE)
+    return re.compile(b"".join(map(_character_pattern, secret)), re.IGNORECASE)
 
 
-def _character(one: str) -> bytes:
-    plain = one.encode("utf-8", "surrogatepass")
+def _character_pattern(character: str) -> bytes:
+    plain = character.encode("utf-8", "surrogatepass")
     url = b"".join(b"%%(?:25)*+%02x" % byte for byte in plain)
-    json = b"".join(rb"\\u%04x" % unit for unit in _code_units(one))
+    utf_16 = character.encode("utf-16-be", "surrogatepass")
+    units = (int.from_bytes(utf_16[at : at + 2]) for at in range(0, len(utf_16), 2))
+    json = b"".join(rb"\\u%04x" % unit for unit in units)
     return b"(?:%s|%s|%s)" % (rb"\\?" + re.escape(plain), url, json)
 
 
-def _code_units(text: str) -> list[int]:
-    """Return the UTF-16 code units of a text, as JSON escapes them."""
-    data = text.encode("utf-16-be", "surrogatepass")
-    return [int.from_bytes(data[at : at + 2]) for at in range(0, len(data), 2)]
+def recorded_request(request: httpx2.Request) -> RecordedRequest:
+    """Return a request as a cassette has it."""
+    secrets = Secrets.of(request)
+    (content,) = secrets.hide_in((request.content,))
+    headers = request.headers.items()
+    return RecordedRequest(
+        url=secrets.hide(without_secrets(str(request.url))),
+        headers={name: value for name, value in headers if name in REQUEST_HEADERS},
+        content=content,
+    )
 
 
-def sent(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a request that are kept."""
-    return {name: value for name, value in headers.items() if name in SENT}
+class _RecordingTransport(httpx2.AsyncBaseTransport):
+    """Sends by a client, with its proxies and certificates, and records."""
+
+    def __init__(self, client: httpx2.AsyncClient, recorder: CassetteRecorder) -> None:
+        self._client = client
+        self._recorder = recorder
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        secrets = Secrets.of(request)
+        request.headers["accept-encoding"] = "identity"  # so that people can read the cassette
+        number = await self._recorder.write_request(recorded_request(request))
+        recording = _ResponseRecording(self._recorder, number, secrets)
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx2.TransportError as error:
+            recording.fail(error)
+            await recording.write()
+            raise
+        except asyncio.CancelledError:
+            await recording.write()
+            raise
+        recording.begin(response)
+        return httpx2.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_RecordedStream(response, recording),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
 
 
-def received(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a response that are kept."""
-    return {
-        name: value for name, value in headers.items() if name in RECEIVED or "ratelimit" in name
-    }
+class _ResponseRecording:
+    """A response that is still arriving; its line is written when it is over."""
+
+    def __init__(self, recorder: CassetteRecorder, number: int, secrets: Secrets) -> None:
+        self.pieces: list[bytes] = []
+        self._recorder = recorder
+        self._line = RecordedResponse(number=number, end=ABANDONED)
+        self._secrets = secrets
+
+    def begin(self, response: httpx2.Response) -> None:
+        headers = {
+            name: self._secrets.hide(value)
+            for name, value in response.headers.items()
+            if name in RESPONSE_HEADERS or "ratelimit" in name
+        }
+        self._line = replace(self._line, status=response.status_code, headers=headers)
+
+    def complete(self) -> None:
+        self._line = replace(self._line, end=COMPLETE)
+
+    def fail(self, error: httpx2.TransportError) -> None:
+        """Note the error that ended the response, or came in its place."""
+        message = self._secrets.hide(str(error))
+        self._line = replace(self._line, end=type(error).__name__, said=message)
+
+    async def write(self) -> None:
+        pieces = self._secrets.hide_in(tuple(self.pieces))
+        await self._recorder.write(replace(self._line, pieces=pieces))
+
+
+class _RecordedStream(httpx2.AsyncByteStream):
+    """A response's body, which is recorded while it is read."""
+
+    def __init__(self, response: httpx2.Response, recording: _ResponseRecording) -> None:
+        self._response = response
+        self._recording = recording
+
+    async def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        try:
+            async with aclosing(self._response.aiter_raw()) as pieces:
+                async for piece in pieces:
+                    self._recording.pieces.append(piece)
+                    yield piece
+        except httpx2.TransportError as error:
+            self._recording.fail(error)
+            raise
+        self._recording.complete()
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+        await self._recording.write()
