@@ -47,7 +47,11 @@ def read_heads(text: str, key: bytes = b"") -> dict[ConversationKey, Head]:
             pass
         case _:
             raise HeadsError("the heads are not those of loopline audit --save, version 1")
-    signature = str(optional.get("hmac_sha256"))
+    match optional:
+        case {"hmac_sha256": str(signature)}:
+            pass
+        case _:
+            signature = ""
     if key and not hmac.compare_digest(signature, _signature(rows, key)):
         raise HeadsError("the heads were not signed with this key, or changed since they were")
     return dict(map(_head, rows))

@@ -79,19 +79,20 @@ def rows_of(document: JsonObject) -> list[Json]:
     Raises:
         DocumentError: it is not a document, or has another version.
     """
-    match document.get("version"):
-        case 1:
+    match document:
+        case {"version": 1}:
             pass
-        case int(version) if 0 <= version <= LARGEST_NUMBER:
+        case {"version": int(version)} if 0 <= version <= LARGEST_NUMBER:
             raise DocumentError(f"version {version}: only {VERSION} can be imported")
         case _:
             raise DocumentError(f"version: it is no number; only {VERSION} can be imported")
     for name in sorted({str(name) for name in document} - _DOCUMENT_FIELDS):
         raise DocumentError(f"{name}: a document has no such field")
-    rows = document.get("blocks")
-    if not isinstance(rows, list) or not rows:
-        raise DocumentError("blocks: there are none")
-    return rows
+    match document:
+        case {"blocks": [_, *_] as rows}:
+            return rows
+        case _:
+            raise DocumentError("blocks: there are none")
 
 
 def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
@@ -132,7 +133,7 @@ def block_at(row: Json, expected_seq: int) -> tuple[Block, Json]:
             n=n,
             ts=_time(ts, at),
             term=term,
-            body=_body(kind, version, body, optional.get("stored")),
+            body=_body(kind, version, body, row),
         )
         _check_fields(block.body, body, at)
     except (ValueError, TypeError, RecursionError) as error:
@@ -158,7 +159,7 @@ def _time(text: str, at: str) -> datetime:
     return time
 
 
-def _body(kind: str, version: int, body: Json, stored: object) -> Body:
+def _body(kind: str, version: int, body: Json, row: Json) -> Body:
     """Return the body; one of an unknown type as it was stored.
 
     Raises:
@@ -166,7 +167,11 @@ def _body(kind: str, version: int, body: Json, stored: object) -> Body:
     """
     if kind in body_types() and version <= BODY_VERSION:
         return decode(kind, version, dumps(body))
-    exact = stored if isinstance(stored, str) else dumps(body)
+    match row:
+        case {"stored": str(exact)}:
+            pass
+        case _:
+            exact = dumps(body)
     if well_formed(f"{kind}{exact}") != f"{kind}{exact}":
         raise ValueError("it holds what no text can hold")
     return Unknown(stored_type=kind, version=version, stored=exact)

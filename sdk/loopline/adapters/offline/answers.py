@@ -288,54 +288,58 @@ def _entry(bundle: str, tool: ToolSpec) -> str:
 
 def _sample(schema: Json, root: JsonObject, name: str, depth: int) -> Json:
     """Return a value that the schema accepts, as far as types, enums, defaults and examples say."""
-    if not isinstance(schema, dict) or depth > _SCHEMA_DEPTH:
+    if depth > _SCHEMA_DEPTH:
         return None
-    for values in (schema.get("examples"), schema.get("enum")):
-        if isinstance(values, list) and values:
-            return values[0]
-    for key in ("const", "default"):
-        if schema.get(key) is not None:
-            return schema[key]
-    return _sample_by_type(schema, root, name, depth)
+    match schema:
+        case {"examples": [value, *_]} | {"enum": [value, *_]}:
+            return value
+        case {"const": value} if value is not None:
+            return value
+        case {"default": value} if value is not None:
+            return value
+        case {"$ref": str(ref)}:
+            return _sample(_definition(ref, root), root, name, depth + 1)
+        case {"anyOf": [option, *_]} | {"oneOf": [option, *_]} | {"allOf": [option, *_]}:
+            return _sample(option, root, name, depth + 1)
+        case dict():
+            return _sample_by_type(schema, root, name, depth)
+        case _:
+            return None
 
 
 def _sample_by_type(schema: JsonObject, root: JsonObject, name: str, depth: int) -> Json:
-    if isinstance(ref := schema.get("$ref"), str):
-        return _sample(_definition(ref, root), root, name, depth + 1)
-    for key in ("anyOf", "oneOf", "allOf"):
-        options = schema.get(key)
-        if isinstance(options, list) and options:
-            return _sample(options[0], root, name, depth + 1)
-    kind = schema.get("type")
-    kind = kind[0] if isinstance(kind, list) and kind else kind
-    if kind == "object" or "properties" in schema:
-        return _sample_object(schema, root, depth)
-    if kind == "array":
-        item = _sample(schema.get("items"), root, name, depth + 1)
-        return [] if item is None else [item]
-    return _sample_scalar(schema, kind, name)
+    match schema:
+        case {"type": "object" | ["object", *_]} | {"properties": _}:
+            return _sample_object(schema, root, depth)
+        case {"type": "array" | ["array", *_], "items": items}:
+            item = _sample(items, root, name, depth + 1)
+            return [] if item is None else [item]
+        case {"type": "array" | ["array", *_]}:
+            return []
+        case {"format": str(form)} if form in _FORMATS:
+            return _FORMATS[form]
+        case {
+            "type": "integer" | "number" | ["integer" | "number", *_],
+            "minimum": int() | float() as minimum,
+        }:
+            return minimum
+        case {"type": "string" | ["string", *_]}:
+            return name or "text"
+        case {"type": str(kind) | [str(kind), *_]}:
+            return _SAMPLES.get(kind)
+        case _:
+            return name or "text"
 
 
 def _sample_object(schema: JsonObject, root: JsonObject, depth: int) -> JsonObject:
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, dict):
-        return {}
-    names = [name for name in properties if isinstance(required, list) and name in required]
-    return {
-        name: _sample(properties[name], root, name, depth + 1)
-        for name in names or list(properties)[:1]
-    }
-
-
-def _sample_scalar(schema: JsonObject, kind: Json, name: str) -> Json:
-    if isinstance(form := schema.get("format"), str) and form in _FORMATS:
-        return _FORMATS[form]
-    minimum = schema.get("minimum")
-    if kind in ("integer", "number") and isinstance(minimum, int | float):
-        return minimum
-    if kind == "string":
-        return name or "text"
-    return _SAMPLES.get(kind) if isinstance(kind, str) else name or "text"
+    match schema:
+        case {"properties": dict() as properties, "required": [*required]}:
+            names = [name for name in properties if name in required] or list(properties)[:1]
+        case {"properties": dict() as properties}:
+            names = list(properties)[:1]
+        case _:
+            return {}
+    return {name: _sample(properties[name], root, name, depth + 1) for name in names}
 
 
 def _definition(ref: str, root: JsonObject) -> Json:

@@ -46,7 +46,11 @@ class PromptCall:
     @property
     def query(self) -> str:
         """Return the query of a search."""
-        return str(self.call.arguments.get("query", ""))
+        match self.call.arguments:
+            case {"query": query}:
+                return str(query)
+            case _:
+                return ""
 
 
 @dataclass(frozen=True, slots=True)

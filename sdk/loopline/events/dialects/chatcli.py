@@ -55,17 +55,18 @@ class AgentEvent:
     @classmethod
     def of(cls, record: Record) -> AgentEvent | None:
         """Return the agent event of a record of the dialect `chatcli`, or None for any other record."""
-        match record:
-            case Record(
-                event="AgentEvent",
-                data={
+        match record.event, {"duration": "", "error": "", **record.data}:
+            case (
+                "AgentEvent",
+                {
                     "type": "Started" | "Completed" | "Failed" as kind,
                     "call_id": str(call_id),
                     "agent": str(agent),
                     "task": str(task),
+                    "duration": str(duration),
+                    "error": str(error),
                     "index": int(index),
                     "total": int(total),
-                    **optional,
                 },
             ):
                 return cls(
@@ -73,8 +74,8 @@ class AgentEvent:
                     call_id=call_id,
                     agent=agent,
                     task=task,
-                    duration=str(optional.get("duration", "")),
-                    error=str(optional.get("error", "")),
+                    duration=duration,
+                    error=error,
                     index=index,
                     total=total,
                 )
