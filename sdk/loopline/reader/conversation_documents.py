@@ -83,8 +83,8 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
         KeyError: there is no such source.
     """
     source = timeline.pool.sources[sid]
-    kept = timeline.kept_texts.get(source.url)
-    text = without_base64(kept.text if kept else source.text, source.url)
+    kept_text = timeline.kept_texts.get(source.url)
+    text = without_base64(kept_text.text if kept_text else source.text, source.url)
     stored = encode_full(SourceAdded(sid=sid, source=source))
     fields = cast("dict[str, JsonObject]", json.loads(stored))["source"]
     return {"sid": sid, **fields, "text": text}

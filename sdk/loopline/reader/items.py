@@ -303,10 +303,10 @@ def kept_passage(timeline: Timeline, ref: KnowledgeRef, room: int) -> Item | Non
         text = timeline.kept_texts[requested].text
         return _kept_item(timeline, requested, requested, text, room)
     digest = timeline.shown_texts.get(requested)
-    for name, kept in timeline.kept_texts.items():
-        if digest is not None and sha256(kept.text.encode()).hexdigest() == digest:
-            return _kept_item(timeline, requested, name, kept.text, room)
-        text_of_lines = _lines_of(name, kept.text, ref)
+    for name, kept_text in timeline.kept_texts.items():
+        if digest is not None and sha256(kept_text.text.encode()).hexdigest() == digest:
+            return _kept_item(timeline, requested, name, kept_text.text, room)
+        text_of_lines = _lines_of(name, kept_text.text, ref)
         if text_of_lines is not None:
             return _kept_item(timeline, requested, name, text_of_lines, room)
     return None
@@ -325,10 +325,13 @@ def _lines_of(name: str, text: str, ref: KnowledgeRef) -> str | None:
     """Return the ref's lines from a kept text, or None if it does not have them."""
     if not name.startswith("ks:") or not isinstance(ref.span, Lines):
         return None
-    kept = parse(name)
-    if not isinstance(kept, KnowledgeRef) or (kept.path, kept.commit) != (ref.path, ref.commit):
+    kept_ref = parse(name)
+    if not isinstance(kept_ref, KnowledgeRef) or (kept_ref.path, kept_ref.commit) != (
+        ref.path,
+        ref.commit,
+    ):
         return None
-    span = kept.span if isinstance(kept.span, Lines) else Lines(1, len(split_lines(text)))
+    span = kept_ref.span if isinstance(kept_ref.span, Lines) else Lines(1, len(split_lines(text)))
     if not span.first <= ref.span.first <= ref.span.last <= span.last:
         return None
     first = ref.span.first - span.first + 1

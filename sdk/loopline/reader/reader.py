@@ -234,10 +234,10 @@ class Reader:
                 return feedback_list(await view.of_type("turn.feedback")), "text/plain"
 
     def _skill(self, ref: SkillRef, requested: str, room: int) -> Item:
-        kept = self.conversation.timeline.kept_texts.get(str(replace(ref, span=None)))
-        if kept is not None:
-            item = fitted_item(ref, requested, kept.text, MARKDOWN, room)
-            return replace(item, title=kept.title)
+        stored = self.conversation.timeline.kept_texts.get(str(replace(ref, span=None)))
+        if stored is not None:
+            item = fitted_item(ref, requested, stored.text, MARKDOWN, room)
+            return replace(item, title=stored.title)
         skill = self.skills.find(ref.namespace, ref.skill)
         if ref.digest is not None and not skill.digest.startswith(ref.digest):
             message = f"the skill has changed since and was not shown here: now {skill.ref}"
@@ -247,9 +247,9 @@ class Reader:
         return replace(item, title=skill.name, keep=bool(item.text))
 
     async def _knowledge(self, ref: KnowledgeRef, requested: str, room: int) -> Item:
-        kept = kept_passage(self.conversation.timeline, ref, room)
-        if kept is not None and (kept.status == "ok" or self.knowledge is None):
-            return replace(kept, requested=requested)
+        stored = kept_passage(self.conversation.timeline, ref, room)
+        if stored is not None and (stored.status == "ok" or self.knowledge is None):
+            return replace(stored, requested=requested)
         if self.knowledge is None:
             raise KnowledgeError(f"{requested!r} cannot be read: there is no knowledge space here")
         try:
@@ -258,8 +258,8 @@ class Reader:
             if len(text) > room:  # what fits is counted in lines of the full file
                 text = (await self.knowledge(str(replace(ref, span=None)))).text
         except LooplineError as error:
-            if kept is not None:
-                return replace(kept, requested=requested)
+            if stored is not None:
+                return replace(stored, requested=requested)
             if isinstance(error, RefError):
                 raise
             return Item(ref=requested, requested=requested, status="gone", message=str(error))
