@@ -16,6 +16,7 @@ from loopline.events.events import ObservedTurn
 from loopline.models import BRIDGED, JsonObject, dumps
 from loopline.timeline import (
     Block,
+    BodyUnion,
     Decision,
     Exit,
     ExitReason,
@@ -65,6 +66,24 @@ class FinishedSpan:
     failed: bool = False
 
 
+SpanBody = (
+    TurnHeader
+    | UserPrompt
+    | ToolCalled
+    | ToolStarted
+    | ToolResult
+    | RoundStart
+    | Decision
+    | ModelSwitched
+    | ModelOverflowed
+    | Notice
+    | ToolsSelected
+    | RangeSummary
+    | Exit
+)
+_SPANS = BodyUnion[SpanBody](SpanBody)
+
+
 class _Request(NamedTuple):
     """A request to a model: its first block, and when it was made."""
 
@@ -100,7 +119,11 @@ class TurnSpans:
         if block.turn != self.of.turn:
             return ()
         self._turn.take(block)
-        match block.body:
+        body = block.body
+        return self._take(block, body) if _SPANS.has(body) else ()
+
+    def _take(self, block: Block, body: SpanBody) -> Sequence[FinishedSpan]:
+        match body:
             case TurnHeader():
                 self._start = self._turn.started_at
             case UserPrompt(text=text):
@@ -110,15 +133,13 @@ class TurnSpans:
             case ToolStarted(call_id=call_id):
                 self._call_starts[call_id] = block.ts
             case RoundStart() | Decision() | ModelSwitched() | ModelOverflowed() | Notice():
-                return self._take_round(block, block.body)
+                return self._take_round(block, body)
             case ToolsSelected() | RangeSummary():
-                return self._take_auxiliary(block, block.body)
-            case ToolResult() as result:
-                return [self._execute_tool(block, result)]
-            case Exit() as end:
-                return [*self._give_up(block, end.reason), self._invoke_agent(block, end)]
-            case _:
-                pass
+                return self._take_auxiliary(block, body)
+            case ToolResult():
+                return [self._execute_tool(block, body)]
+            case Exit(reason=reason):
+                return [*self._give_up(block, reason), self._invoke_agent(block, body)]
         return ()
 
     def _take_round(

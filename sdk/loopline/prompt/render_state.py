@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from loopline.timeline import (
     Block,
+    BodyUnion,
     CachePoint,
     Decision,
     Feedback,
@@ -19,6 +20,7 @@ from loopline.timeline import (
     ToolStarted,
     UserAttachment,
     UserFollowup,
+    UserInput,
     UserPrompt,
     UserRecalled,
     UserSteer,
@@ -31,6 +33,21 @@ REMEMBERED = 8
 
 MAX_FACTOR = 4.0
 """A token has at least a byte, and an estimate is at least a quarter of a token a byte."""
+
+
+RenderStateBody = (
+    UserInput
+    | UserAttachment
+    | UserRecalled
+    | RoundStart
+    | Decision
+    | ToolStarted
+    | Hide
+    | RangeSummary
+    | PlanHistory
+    | Feedback
+)
+_RENDER_STATE = BodyUnion[RenderStateBody](RenderStateBody)
 
 
 class RenderState:
@@ -70,7 +87,10 @@ class RenderState:
 
     def take(self, block: Block) -> None:
         """Fold in one more block."""
-        match block.body:
+        body = block.body
+        if not _RENDER_STATE.has(body):
+            return
+        match body:
             case UserPrompt() | UserFollowup() | UserSteer():
                 self.inputs[block.seq] = block
             case UserAttachment() as file:
@@ -84,13 +104,13 @@ class RenderState:
                 self._learn(usage.input_tokens)
             case ToolStarted(call_id=call_id):
                 self.started.add(call_id)
-            case _:
-                self._take_view(block)
+            case Hide() | RangeSummary() | PlanHistory() | Feedback():
+                self._take_view(block, body)
 
-    def _take_view(self, block: Block) -> None:
-        match block.body:
-            case Hide() as hide:
-                self._hides.setdefault(hide.path, []).append((block.seq, hide))
+    def _take_view(self, block: Block, body: Hide | RangeSummary | PlanHistory | Feedback) -> None:
+        match body:
+            case Hide(path=path):
+                self._hides.setdefault(path, []).append((block.seq, body))
                 self.last_hide = block.seq
                 before_tail = [
                     point.messages for point in self._cache_points if point.name == "pre_tail"
@@ -103,8 +123,6 @@ class RenderState:
                 self.histories[self._summary] = block
             case Feedback():
                 self.feedback.append(block)
-            case _:
-                pass
 
     def with_attachments(self, input_block: Block) -> list[Block]:
         """Return an input and the files that came with it."""

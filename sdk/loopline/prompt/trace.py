@@ -14,6 +14,7 @@ from loopline.prompt import attached_files
 from loopline.prompt.truncation import escape_frame, short_arguments
 from loopline.timeline import (
     Block,
+    BodyUnion,
     Draft,
     Notes,
     Notice,
@@ -22,6 +23,7 @@ from loopline.timeline import (
     ToolResult,
     UserAttachment,
     UserFollowup,
+    UserInput,
     UserPrompt,
     UserSteer,
 )
@@ -38,6 +40,10 @@ numbers that the results give. Where something failed or stayed open, say so."""
 TRACE_TAIL = "Write the answer now."
 
 
+TraceBody = UserInput | UserAttachment | ToolCalled | ToolResult | Notes | Draft | Notice
+_TRACE = BodyUnion[TraceBody](TraceBody)
+
+
 def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
     """Return the messages of a trace: what the user said, and each call with the beginning of its result.
 
@@ -45,17 +51,17 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
     """
     calls: dict[str, ToolCalled] = {}
     messages, load = list[Message](), attached_files.FileLoad()
-    for block in blocks:
-        match block.body:
+    for block, body in _TRACE.among(blocks):
+        match body:
             case UserPrompt(text=text) | UserFollowup(text=text) | UserSteer(text=text):
                 messages.append(UserMessage(text=f"[THE USER SAID] {text}"))
-            case UserAttachment() as file:
-                attached, load = attached_files.show_file(block, file, window, load)
+            case UserAttachment():
+                attached, load = attached_files.show_file(block, body, window, load)
                 messages.append(UserMessage(text="[THE USER ATTACHED]", attachments=(attached,)))
-            case ToolCalled(call_id=call_id) as call:
-                calls[call_id] = call
-            case ToolResult() as result:
-                text = _result(block, result, calls.get(result.call_id), window.result_limit)
+            case ToolCalled(call_id=call_id):
+                calls[call_id] = body
+            case ToolResult(call_id=call_id):
+                text = _result(block, body, calls.get(call_id), window.result_limit)
                 messages.append(UserMessage(text=text))
             case Notes(text=text):
                 messages.append(UserMessage(text=f"[NOTES] {escape_frame(text)}"))
@@ -63,8 +69,6 @@ def trace(blocks: Iterable[Block], window: Projection) -> list[Message]:
                 messages.append(UserMessage(text=f"[DRAFT] {escape_frame(text)}"))
             case Notice(text=text):
                 messages.append(UserMessage(text=f"[NOTICE] {escape_frame(text)}"))
-            case _:
-                pass
     return messages
 
 

@@ -12,7 +12,6 @@ from loopline.timeline import (
     Block,
     ConversationSummary,
     Plan,
-    PlanSnapshot,
     SourceAdded,
     Timeline,
     block_document,
@@ -92,13 +91,8 @@ def source_row(sid: int, timeline: Timeline) -> JsonObject:
 
 def plan_list(blocks: Iterable[Block]) -> str:
     """Return a line for each plan that these blocks record, with the ref of its newest snapshot."""
-    latest: dict[str, PlanSnapshot] = {}
-    for block in blocks:
-        match block.body:
-            case Plan(snapshot=snapshot):
-                latest[snapshot.plan_id] = snapshot
-            case _:
-                pass
+    snapshots = [block.body.snapshot for block in blocks if isinstance(block.body, Plan)]
+    latest = {snapshot.plan_id: snapshot for snapshot in snapshots}
     return "\n".join(map(plan.plan_line, latest.values())) or "no plans"
 
 
