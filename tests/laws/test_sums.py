@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from loopline import ToolError
 from loopline.tools.builtin.calculator import (
-    DEEPEST,
-    LONGEST,
-    MOST_DIGITS,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_LENGTH,
     Number,
     calculate,
     shown,
@@ -165,13 +165,13 @@ def test_what_is_wrong_is_told_with_its_place(text: str, problem: str, place: st
 
 
 def test_an_expression_has_an_end() -> None:
-    assert calculate("1+" * (LONGEST // 2 - 1) + "1") == LONGEST // 2
+    assert calculate("1+" * (MAX_LENGTH // 2 - 1) + "1") == MAX_LENGTH // 2
     with pytest.raises(ToolError, match="at most 1000 characters"):
-        calculate("1" + "+1" * (LONGEST // 2))
+        calculate("1" + "+1" * (MAX_LENGTH // 2))
 
 
 def test_parentheses_may_be_as_deep_as_is_allowed() -> None:
-    assert calculate("(" * DEEPEST + "1" + ")" * DEEPEST) == 1
+    assert calculate("(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH) == 1
 
 
 WORDS = [
@@ -194,10 +194,10 @@ def test_any_text_has_a_value_of_a_bounded_size_or_is_told_why_not(text: str) ->
     value = answer(text)
     if value is not None:
         assert isinstance(value, int) or math.isfinite(value)
-        assert len(shown(value)) <= MOST_DIGITS + 1
+        assert len(shown(value)) <= MAX_DIGITS + 1
 
 
 @given(st.lists(st.sampled_from(["9" * 9, "**", "*", "(", ")", "-"]), max_size=100).map("".join))
 def test_towers_of_powers_are_refused_before_they_are_worked_out(text: str) -> None:
     value = answer(text)
-    assert value is None or len(shown(value)) <= MOST_DIGITS + 1
+    assert value is None or len(shown(value)) <= MAX_DIGITS + 1

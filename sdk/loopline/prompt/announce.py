@@ -17,19 +17,19 @@ FEW_LEFT = 2
 SOURCES_SHOWN = 6
 WAITING_SHOWN = 4
 FEEDBACK_SHOWN = 8
-SCANNED = 200
+SOURCES_CHECKED = 200
 """The newest sources, which are checked one by one; the older ones share one range."""
-RANGES = 12
+MAX_RANGES = 12
 """Ranges of source numbers at most."""
-NAME = 160
+NAME_LIMIT = 160
 """Characters of a source's name."""
-SHARE = 0.15
+TAIL_SHARE = 0.15
 """The share of a request's tokens that plans, feedback and sources may have in its tail."""
-LEAST = 240
+MIN_TAIL_TOKENS = 240
 """The tokens that they may have in any request."""
 PLANS_SHARE, FEEDBACK_SHARE = 0.6, 0.2
 
-STEPS: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50), (2, 40), (1, 30))
+PLAN_SIZES: tuple[tuple[int, int], ...] = ((24, 160), (12, 100), (7, 70), (4, 50), (2, 40), (1, 30))
 """The steps of a plan that are shown if not all fit, and the characters of each, tried in this order."""
 
 
@@ -43,7 +43,7 @@ class UnseenSources:
 
 def tail_limit(room: float) -> int:
     """Return the tokens that plans, feedback and sources may have in a request of `room` tokens."""
-    return max(int(room * SHARE), LEAST)
+    return max(int(room * TAIL_SHARE), MIN_TAIL_TOKENS)
 
 
 def announce(
@@ -93,15 +93,15 @@ def announce(
 def unseen_sources(sources: dict[int, Source], marked: Collection[int]) -> UnseenSources:
     """Return the sources that are not `marked`.
 
-    Only the newest `SCANNED` are looked at, so that it costs the same in every round; all before them count
+    Only the newest `SOURCES_CHECKED` are looked at, so that it costs the same in every round; all before them count
     as not marked.
     """
-    scanned = list(islice(reversed(sources), SCANNED))[::-1]
+    scanned = list(islice(reversed(sources), SOURCES_CHECKED))[::-1]
     not_marked = [sid for sid in scanned if sid not in marked]
-    before = [(next(iter(sources)), scanned[0] - 1)] if len(sources) > SCANNED else []
+    before = [(next(iter(sources)), scanned[0] - 1)] if len(sources) > SOURCES_CHECKED else []
     return UnseenSources(
         newest=[
-            (n, one_line(sources[n].title or sources[n].url, NAME))
+            (n, one_line(sources[n].title or sources[n].url, NAME_LIMIT))
             for n in not_marked[-SOURCES_SHOWN:]
         ],
         older=[*before, *((sid, sid) for sid in not_marked[:-SOURCES_SHOWN])],
@@ -128,12 +128,12 @@ def _remaining_rounds(iteration: int, limit: int, tokens: int | None) -> str:
 def _plan_lines(plans: Sequence[PlanSnapshot], room: int) -> list[str]:
     """Return the plans within `room` tokens (0 is no limit): fewer, shorter steps, the current plan cut last."""
     lines = [line for plan in plans for line in _full_plan(plan)]
-    for step_index in range(len(STEPS) + 2):
+    for step_index in range(len(PLAN_SIZES) + 2):
         if not room or estimate("\n".join(lines)) <= room:
             break
         others_size, current_size = (
-            STEPS[min(step_index, len(STEPS) - 1)],
-            STEPS[max(step_index - 2, 0)],
+            PLAN_SIZES[min(step_index, len(PLAN_SIZES) - 1)],
+            PLAN_SIZES[max(step_index - 2, 0)],
         )
         lines = [
             line
@@ -192,14 +192,14 @@ def _source_lines(unseen: UnseenSources, room: int) -> list[str]:
 
 
 def _merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Merge ranges that touch; where there are more than `RANGES`, merge the first ones into one."""
+    """Merge ranges that touch; where there are more than `MAX_RANGES`, merge the first ones into one."""
     joined = list[tuple[int, int]]()
     for first, last in ranges:
         if joined and joined[-1][1] == first - 1:
             joined[-1] = (joined[-1][0], last)
         else:
             joined.append((first, last))
-    beyond = len(joined) - RANGES
+    beyond = len(joined) - MAX_RANGES
     if beyond > 0:
         joined[: beyond + 1] = [(joined[0][0], joined[beyond][1])]
     return tuple(joined)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,21 +37,21 @@ class Budget:
     extra: Callable[[Rendering], int]
     factor: float = 1.0
 
-    def cost(self, now: Rendering) -> int:
+    def cost(self, rendering: Rendering) -> int:
         """Return the estimated cost of a whole request with these messages."""
-        return ceil((now.tokens + self.fixed + self.extra(now)) * self.factor)
+        return ceil((rendering.tokens + self.fixed + self.extra(rendering)) * self.factor)
 
-    def over(self, now: Rendering, share: float = 1.0) -> bool:
+    def over(self, rendering: Rendering, share: float = 1.0) -> bool:
         """Return whether the request exceeds that share of the budget."""
-        return self.cost(now) > share * self.total
+        return self.cost(rendering) > share * self.total
 
     def holds(self, tokens: int) -> bool:
         """Return whether system text, tools and so many tokens fit the budget."""
         return ceil((tokens + self.fixed) * self.factor) <= self.total
 
-    def room(self, now: Rendering) -> int:
+    def room(self, rendering: Rendering) -> int:
         """Return what the messages may cost at the target, before any learning."""
-        return max(int(TARGET * self.total / self.factor) - self.fixed - self.extra(now), 0)
+        return max(int(TARGET * self.total / self.factor) - self.fixed - self.extra(rendering), 0)
 
 
 def age(window: Projection, turn: int, keep: int, intact: int, feedback: int) -> Projection:
@@ -73,10 +74,10 @@ def clear_results(view: View, window: Projection, budget: Budget) -> tuple[Proje
     First the results of reads are replaced by refs, then those of all calls, then images and PDFs: the oldest first,
     never those of the newest round.
     """
-    now = view.under(window)
-    if not budget.over(now, TARGET):
+    rendering = view.under(window)
+    if not budget.over(rendering, TARGET):
         return window, True
-    seqs = [cut.seq for cut in now.cuts]
+    seqs = [cut.seq for cut in rendering.cuts]
     if not seqs:
         return window, False
 
@@ -123,8 +124,8 @@ def _with_fewer_files(view: View, window: Projection, budget: Budget) -> Project
     def under(tokens: int) -> Projection:
         return replace(window, carrying=replace(window.carrying, tokens=tokens))
 
-    now, tokens = view.under(window), window.carrying.tokens
-    if not tokens or budget.cost(view.under(under(0))) >= budget.cost(now):
+    rendering, tokens = view.under(window), window.carrying.tokens
+    if not tokens or budget.cost(view.under(under(0))) >= budget.cost(rendering):
         return window
     while budget.over(view.under(under(tokens)), TRIGGER) and tokens:
         tokens = tokens // 2 if tokens > SHORTEST else 0
@@ -132,38 +133,32 @@ def _with_fewer_files(view: View, window: Projection, budget: Budget) -> Project
 
 
 def choose_cut_point(
-    now: Rendering, room: int, summed: Callable[[CutPoint], int], *, covers_something: int
+    rendering: Rendering, room: int, summed: Callable[[CutPoint], int], *, covers_something: int
 ) -> CutPoint | None:
     """Return the first cut point whose remaining messages fit beside their summary, or None if nothing can be summarized.
 
     `summed` gives the cost of the summary of everything before a cut point. The newest round is always kept. If a turn
     begins not much later, the cut is made there.
     """
-    cuts = [cut for cut in now.cuts if cut.messages > covers_something]
+    cuts = [cut for cut in rendering.cuts if cut.messages > covers_something]
     if not cuts:
         return None
 
     def fits(index: int) -> bool:
-        remaining = now.tokens - now.cost(cuts[index].messages)
+        remaining = rendering.tokens - rendering.cost(cuts[index].messages)
         return remaining + summed(cuts[index]) <= room
 
     first = next((index for index in range(len(cuts)) if fits(index)), len(cuts) - 1)
-    remaining_tokens = now.tokens - now.cost(cuts[first].messages)
+    remaining_tokens = rendering.tokens - rendering.cost(cuts[first].messages)
     for cut in cuts[first:]:
-        if cut.opens_turn and 2 * (now.tokens - now.cost(cut.messages)) >= remaining_tokens:
+        if (
+            cut.opens_turn
+            and 2 * (rendering.tokens - rendering.cost(cut.messages)) >= remaining_tokens
+        ):
             return cut
     return cuts[first]
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int | None:
     """Return the first index for which a monotonic condition holds, or None if it never does."""
-    if not holds(count - 1):
-        return None
-    low, high = 0, count - 1
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(range(count - 1), True, key=holds) if holds(count - 1) else None

@@ -37,36 +37,38 @@ class CachePolicy:
 
 
 def cache_points(
-    now: Rendering, turn: int, takes: Sequence[Block], pointing: CachePolicy
+    rendering: Rendering, turn: int, takes: Sequence[Block], policy: CachePolicy
 ) -> tuple[CachePoint, ...]:
-    """Return the cache points of the request that shows `now`, begins a round of this turn and takes these inputs.
+    """Return the cache points of the request that shows `rendering`, begins a round of this turn and takes these inputs.
 
     They are the end of the previous turn, a place some rounds back, and the end of the stable messages. If a provider
     would no longer find the last point written when it looks back from the tail, that point replaces the one some rounds
     back. If the turn has hidden something, the first point moves to the unchanged place before the tail.
     """
-    inputs = [message for message, _ in now.input_messages(takes)]
-    tail = len(now.messages) + len(inputs)
-    parts = now.part_count(len(now.messages)) + sum(map(parts_of_message, inputs))
-    pre_tail = _pre_tail(now, pointing)
-    last = 0 if pointing.opens_epoch else now.last_tail
-    if last and parts > now.part_count(last) + REACH:
+    inputs = [message for message, _ in rendering.input_messages(takes)]
+    tail = len(rendering.messages) + len(inputs)
+    parts = rendering.part_count(len(rendering.messages)) + sum(map(parts_of_message, inputs))
+    pre_tail = _pre_tail(rendering, policy)
+    last = 0 if policy.opens_epoch else rendering.last_tail
+    if last and parts > rendering.part_count(last) + REACH:
         pre_tail = last
-    turn_start = now.turn_start if turn == now.turn else len(now.messages)
+    turn_start = rendering.turn_start if turn == rendering.turn else len(rendering.messages)
     names: dict[int, Name] = {
-        max(turn_start, pointing.kept_messages): "prev_turn",
+        max(turn_start, policy.kept_messages): "prev_turn",
         pre_tail: "pre_tail",
         tail: "tail",
     }
     costs = {
-        at: now.cost(at) if at <= len(now.messages) else now.tokens + now.input_cost(takes)
+        at: rendering.cost(at)
+        if at <= len(rendering.messages)
+        else rendering.tokens + rendering.input_cost(takes)
         for at in names
     }
     return tuple(
         CachePoint(
             name=names[at],
             messages=at,
-            tokens=ceil((pointing.fixed + costs[at]) * pointing.factor),
+            tokens=ceil((policy.fixed + costs[at]) * policy.factor),
         )
         for at in sorted(names)
         if at
@@ -81,10 +83,10 @@ def message_counts(points: Sequence[CachePoint], messages: int) -> tuple[int, ..
     return tuple(dict.fromkeys(min(point.messages, messages) for point in points))
 
 
-def _pre_tail(now: Rendering, pointing: CachePolicy) -> int:
+def _pre_tail(rendering: Rendering, policy: CachePolicy) -> int:
     """Return the number of messages before the cut `offset_rounds` back, or 0 if there are too few rounds."""
-    cuts = now.cuts
-    if len(cuts) < pointing.min_rounds:
+    cuts = rendering.cuts
+    if len(cuts) < policy.min_rounds:
         return 0
-    following = max(len(cuts) - pointing.offset_rounds, 1)
-    return cuts[following].messages if following < len(cuts) else len(now.messages)
+    following = max(len(cuts) - policy.offset_rounds, 1)
+    return cuts[following].messages if following < len(cuts) else len(rendering.messages)

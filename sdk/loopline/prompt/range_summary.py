@@ -254,9 +254,9 @@ def cost(lines: Sequence[LedgerLine]) -> int:
     return sum(estimate(f"{line.ref} {line.words}") + 1 for line in lines)
 
 
-MOST = 24
+MAX_CARRIED_LINES = 24
 """Lines at most that are carried for what a summary leaves out."""
-_AROUND = 70
+_CONTEXT = 70
 
 _TERM = re.compile(
     r"""
@@ -271,13 +271,13 @@ _TERM = re.compile(
 )
 _NO_NAME = re.compile(r"(?<![\w.-])[\w.-]{201,}+|-{2,}+")
 """Words too long to be a name, and rules of dashes."""
-_OURS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
+_OWN_REFS = re.compile(r"turn_\d+.*|c\d+|sources_pool")
 
 
 def terms(text: str) -> set[str]:
     """Return the paths, numbers and names in a text, without those of our own refs."""
     named = _TERM.findall(_NO_NAME.sub(" ", text))
-    return {term for term in named if not _OURS.fullmatch(term)}
+    return {term for term in named if not _OWN_REFS.fullmatch(term)}
 
 
 def carried_lines(
@@ -295,14 +295,14 @@ def carried_lines(
             if term not in summary:
                 lines.append(LedgerLine(ref=entry.ref, words=_context(entry.text, term)))
         missing -= explained
-        if not missing or len(lines) >= MOST:
+        if not missing or len(lines) >= MAX_CARRIED_LINES:
             break
-    return lines[:MOST]
+    return lines[:MAX_CARRIED_LINES]
 
 
 def _context(text: str, term: str) -> str:
     at = text.index(term)
-    start, end = max(at - _AROUND, 0), at + len(term) + _AROUND
+    start, end = max(at - _CONTEXT, 0), at + len(term) + _CONTEXT
     return " ".join(text[start:end].split())
 
 
@@ -318,9 +318,9 @@ SOURCES_SHARE = 0.1
 """The share of that for cited sources."""
 CARRIED_SHARE = 0.15
 """The share of that for what later rounds refer to."""
-LINE = 400
+NOTE_LIMIT = 400
 """Characters of a memory note in a summary; its ref has all of it."""
-_PER_LINE = 30
+_TOKENS_PER_LINE = 30
 
 _ASK = """Everything above, up to here, is about to be replaced by your summary. Write it for whoever carries \
 the work on with nothing else. Do not carry it on yourself and call no tool. {focus}
@@ -406,7 +406,7 @@ def summary_tokens(
 
     def tokens(cut: CutPoint) -> int:
         lines = previous_lines + bisect_right(seqs, cut.seq)
-        return min(int(room * LEDGER_SHARE), TEXT_TOKENS + _PER_LINE * lines)
+        return min(int(room * LEDGER_SHARE), TEXT_TOKENS + _TOKENS_PER_LINE * lines)
 
     return tokens
 
@@ -492,7 +492,7 @@ def _notes(covered: SummaryRange) -> FittedLines:
     folded = memory_notes.fold(block for block in covered.blocks if isinstance(block.body, Notes))
     for note in folded.notes:
         line = note.line()
-        words = line if len(line) <= LINE else f"{line[:LINE]}…"
+        words = line if len(line) <= NOTE_LIMIT else f"{line[:NOTE_LIMIT]}…"
         notes[words] = notes.pop(words, LedgerLine(ref=note.ref, words=words))
     return _newest(list(notes.values()), covered.limit * NOTES_SHARE)
 

@@ -28,7 +28,7 @@ from loopline.timeline import (
     input_seq_of,
 )
 
-REMEMBERED = 8
+REPORTS_KEPT = 8
 """The newest reports of a model that correct its estimates."""
 
 MAX_FACTOR = 4.0
@@ -77,7 +77,7 @@ class RenderState:
         self._files: int = 0
         self._model = ""
         self._ratios: dict[str, deque[float]] = {
-            model: deque(ratios, maxlen=REMEMBERED) for model, ratios in (learned or {}).items()
+            model: deque(ratios, maxlen=REPORTS_KEPT) for model, ratios in (learned or {}).items()
         }
 
     @property
@@ -182,5 +182,5 @@ class RenderState:
         """Compare what a provider counted as text with what was estimated before any learning."""
         text = reported - self._files
         if text > 0 and self._estimated > 0:
-            ratios = self._ratios.setdefault(self._model, deque(maxlen=REMEMBERED))
+            ratios = self._ratios.setdefault(self._model, deque(maxlen=REPORTS_KEPT))
             ratios.append(text / self._estimated)

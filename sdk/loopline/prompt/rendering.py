@@ -78,7 +78,7 @@ from loopline.timeline import (
 RENDERER = 6
 """The version of what this module makes of the blocks; another one opens an epoch."""
 
-_OURS = re.compile(r"c\d+", re.ASCII)
+_OWN_CALL_ID = re.compile(r"c\d+", re.ASCII)
 """The form of our own call ids; a provider's id of this form could be confused with one of them."""
 
 FEEDBACK_SHOWN = 8
@@ -400,7 +400,9 @@ class Rendering:
             return calls
         ids = [call.provider_id for call in calls]
         fresh = {
-            provider_id for provider_id in ids if provider_id and not _OURS.fullmatch(provider_id)
+            provider_id
+            for provider_id in ids
+            if provider_id and not _OWN_CALL_ID.fullmatch(provider_id)
         } - self._provider_ids
         if not named == len(calls) == len(fresh):
             self._echo = None

@@ -30,9 +30,9 @@ LONG_ARGUMENTS = 120
 """Characters of JSON above which only the names of the arguments are shown."""
 NAMED_LIMIT = 240
 """Characters of a result up to which its line would cost as much as the result."""
-WORDS = 120
+KEYWORDS_LIMIT = 120
 """Characters of the keywords of what is not shown."""
-_MOST_SOURCES = 12
+_MAX_SOURCES = 12
 
 _DIGITS_OF_64 = ascii_letters + digits + "+/_-"
 _RUN_OF_64 = re.compile(r"[A-Za-z0-9+/_-]*+={0,2}")
@@ -53,7 +53,7 @@ def truncate_text(text: str, limit: int, ref: str, *, spanned: bool = True) -> s
     omitted = text[limit:]
     count = f"{len(omitted)} of {len(text)} characters"
     where = f"the rest is {ref}#C{limit + 1}-C{len(text)}" if spanned else f"the whole is {ref}"
-    return f"{text[:limit]}\n[TRUNCATED] {count}, such as: {keywords(omitted, WORDS)}\n{where}"
+    return f"{text[:limit]}\n[TRUNCATED] {count}, such as: {keywords(omitted, KEYWORDS_LIMIT)}\n{where}"
 
 
 def old_text(text: str, ref: str, limit: int = TEXT_LIMIT) -> str:
@@ -139,7 +139,9 @@ def cleared_result(text: str, ref: str, call: str, shows: tuple[tuple[str, str],
     if len(text) <= NAMED_LIMIT:
         return text
     showed = ", ".join(dict.fromkeys(name for name, _ in shows))
-    lines = [f"[CLEARED] {ref} {call}, {len(text)} characters, such as: {keywords(text, WORDS)}"]
+    lines = [
+        f"[CLEARED] {ref} {call}, {len(text)} characters, such as: {keywords(text, KEYWORDS_LIMIT)}"
+    ]
     if showed:
         lines.append(f"it showed, and react.read shows again: {showed}")
     return _with_sources("\n".join(lines), text)
@@ -148,9 +150,9 @@ def cleared_result(text: str, ref: str, call: str, shows: tuple[tuple[str, str],
 def _with_sources(shown: str, full_text: str) -> str:
     """Return the shown text, with a line for each source that only the full text names."""
     unnamed = [line for line in _SOURCE.finditer(full_text) if f"[[S:{line[1]}]]" not in shown]
-    lines = [line[0] for line in unnamed[:_MOST_SOURCES]]
-    if len(unnamed) > _MOST_SOURCES:
-        numbers = ",".join(line[1] for line in unnamed[_MOST_SOURCES:])
+    lines = [line[0] for line in unnamed[:_MAX_SOURCES]]
+    if len(unnamed) > _MAX_SOURCES:
+        numbers = ",".join(line[1] for line in unnamed[_MAX_SOURCES:])
         lines.append(f"and so:sources_pool[{numbers}]")
     return "\n".join([shown, *lines])
 
@@ -199,7 +201,7 @@ def _smaller(value: Json, limit: int) -> Json:
 
 
 NO_RARITY: Mapping[str, float] = {}
-NEAR = 7
+DESCRIBING_WORDS = 7
 """The words before a number, a name or a path that are likely to describe it."""
 _WEAKEST = 0.5
 _BEGINNING, _ENDING = 6_000, 2_000
@@ -243,10 +245,10 @@ def _weights(words: Sequence[str], bares: Sequence[str], rare: Mapping[str, floa
         kind = 1.0 if len(bares[index]) > 3 else 0.25
         if is_strong(token, first=index == 0):
             kind = 4.0 if _DIGIT.search(token) else 2.5
-            for near in range(max(index - NEAR, 0), index):
+            for near in range(max(index - DESCRIBING_WORDS, 0), index):
                 if weights[near] < 1.5:
                     weights[near] *= 1.7
-        early = 1.3 if index < NEAR else 1.0
+        early = 1.3 if index < DESCRIBING_WORDS else 1.0
         weights.append(kind * early * rare.get(bares[index], 1.0))
     return weights
 

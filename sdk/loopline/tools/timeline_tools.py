@@ -244,7 +244,7 @@ def _plan_id(arguments: JsonObject) -> str:
 
 READ_LIMIT = 48_000
 """Characters that one call may put before the model, over all its paths."""
-MOST_PATHS = 50
+MAX_PATHS = 50
 
 
 class ReadTool(RerunnableTool):
@@ -264,7 +264,7 @@ class ReadTool(RerunnableTool):
                     "type": "array",
                     "items": {"type": "string"},
                     "minItems": 1,
-                    "maxItems": MOST_PATHS,
+                    "maxItems": MAX_PATHS,
                     "description": "The refs to read, in the order wanted.",
                 }
             },
@@ -349,8 +349,8 @@ def _paths(arguments: JsonObject) -> list[str]:
         raise ToolError(f"react.read has no field {unknown[0]!r}: it takes paths, a list of refs")
     paths = arguments.get("paths")
     items = [paths] if isinstance(paths, str) else paths
-    if not isinstance(items, list) or not items or len(items) > MOST_PATHS:
-        raise ToolError(f"react.read takes paths, a list of 1 to {MOST_PATHS} refs")
+    if not isinstance(items, list) or not items or len(items) > MAX_PATHS:
+        raise ToolError(f"react.read takes paths, a list of 1 to {MAX_PATHS} refs")
     refs = [ref for ref in items if isinstance(ref, str)]
     if len(refs) != len(items):
         raise ToolError("react.read takes paths, a list of refs, each a string")

@@ -102,14 +102,14 @@ NAMED = (
     Named(
         "a point of the epoch before counts",
         "prompt/cache_points.py",
-        "0 if pointing.opens_epoch else now.last_tail",
-        "now.last_tail",
+        "0 if policy.opens_epoch else rendering.last_tail",
+        "rendering.last_tail",
     ),
     Named(
         "a point before the tail comes a round too late",
         "prompt/cache_points.py",
-        "len(cuts) < pointing.min_rounds",
-        "len(cuts) <= pointing.min_rounds",
+        "len(cuts) < policy.min_rounds",
+        "len(cuts) <= policy.min_rounds",
     ),
     Named(
         "an old text without its base64 names a span of it",
@@ -162,8 +162,8 @@ NAMED = (
     Named(
         "a summary reaches to the beginning of a turn that lies much later",
         "prompt/budget.py",
-        "2 * (now.tokens - now.cost(cut.messages)) >= remaining_tokens",
-        "4 * (now.tokens - now.cost(cut.messages)) >= remaining_tokens",
+        "2 * (rendering.tokens - rendering.cost(cut.messages)) >= remaining_tokens",
+        "4 * (rendering.tokens - rendering.cost(cut.messages)) >= remaining_tokens",
     ),
     Named(
         "what a summary says is carried beside it again",

@@ -14,17 +14,17 @@ from loopline.tools.invocation import ToolInvocation
 from loopline.tools.outcome import Outcome
 from loopline.tools.tool import RerunnableTool
 
-LONGEST = 1_000
+MAX_LENGTH = 1_000
 """Characters of an expression."""
-DEEPEST = 40
+MAX_DEPTH = 40
 """Parentheses, signs and powers inside one another."""
-MOST_DIGITS = 1_000
+MAX_DIGITS = 1_000
 """Digits of a whole number."""
 SIGNIFICANT = 15
 """Digits of a number that is not whole."""
 
-_MOST_BITS = int(MOST_DIGITS * math.log2(10))
-_LARGEST = 10**MOST_DIGITS
+_MAX_BITS = int(MAX_DIGITS * math.log2(10))
+_LARGEST = 10**MAX_DIGITS
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)|(?P<sign>\*\*|//|[-+*/%(),])|(?P<end>\Z))"
@@ -77,8 +77,8 @@ def calculate(expression: str) -> Number:
     Raises:
         ToolError: it is no expression, or its value is too large; the message says where.
     """
-    if len(expression) > LONGEST:
-        raise ToolError(f"calculator: an expression has at most {LONGEST} characters")
+    if len(expression) > MAX_LENGTH:
+        raise ToolError(f"calculator: an expression has at most {MAX_LENGTH} characters")
     return _Expression(expression).value()
 
 
@@ -113,14 +113,14 @@ class _Expression:
         value = self._product()
         while self._next.text in ("+", "-"):
             sign = self._take()
-            value = self._applied(_TWO[sign.text], (value, self._product()), sign.at)
+            value = self._applied(_BINARY_OPERATORS[sign.text], (value, self._product()), sign.at)
         return value
 
     def _product(self) -> Number:
         value = self._signed()
         while self._next.text in ("*", "/", "//", "%"):
             sign = self._take()
-            value = self._applied(_TWO[sign.text], (value, self._signed()), sign.at)
+            value = self._applied(_BINARY_OPERATORS[sign.text], (value, self._signed()), sign.at)
         return value
 
     def _signed(self) -> Number:
@@ -187,8 +187,8 @@ class _Expression:
 
     def _deeper(self, at: int) -> None:
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise self._wrong(f"this is nested more than {DEEPEST} deep", at)
+        if self._depth > MAX_DEPTH:
+            raise self._wrong(f"this is nested more than {MAX_DEPTH} deep", at)
 
     def _take(self) -> _Token:
         token = self._next
@@ -227,7 +227,7 @@ class _Expression:
 
 
 _NOT_REAL = "the value is no real number"
-_DIGITS = f"digits are a whole number from {-MOST_DIGITS} to {MOST_DIGITS}"
+_DIGITS = f"digits are a whole number from {-MAX_DIGITS} to {MAX_DIGITS}"
 
 
 def _bounded(value: Number) -> Number:
@@ -255,7 +255,7 @@ def _quotient(dividend: Number, divisor: Number) -> Number:
 
 def _power(base: Number, exponent: Number) -> Number:
     if isinstance(base, int) and isinstance(exponent, int) and exponent >= 0:
-        if abs(base) > 1 and (base.bit_length() - 1) * exponent > _MOST_BITS:
+        if abs(base) > 1 and (base.bit_length() - 1) * exponent > _MAX_BITS:
             raise OverflowError
         raised: int = base**exponent
         return raised
@@ -282,7 +282,7 @@ def _real(function: Callable[..., float], *values: Number) -> Number:
 
 
 def _rounded(value: Number, digits: Number = 0) -> Number:
-    if not isinstance(digits, int) or abs(digits) > MOST_DIGITS:
+    if not isinstance(digits, int) or abs(digits) > MAX_DIGITS:
         raise ValueError(_DIGITS)
     return round(value) if digits == 0 else round(value, digits)
 
@@ -307,7 +307,7 @@ def _ceiling(value: Number) -> Number:
     return math.ceil(value)
 
 
-_TWO: Mapping[str, Callable[[Number, Number], Number]] = {
+_BINARY_OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
     "+": lambda x, y: x + y,
     "-": lambda x, y: x - y,
     "*": lambda x, y: x * y,

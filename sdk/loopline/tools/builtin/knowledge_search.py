@@ -117,7 +117,7 @@ def _query(arguments: JsonObject) -> tuple[str, int]:
     return query, limit
 
 
-MOST_PASSAGES = 20
+MAX_PASSAGES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class KnowledgeSearchTool(RerunnableTool):
                     "limit": {
                         "type": "integer",
                         "minimum": 1,
-                        "maximum": MOST_PASSAGES,
+                        "maximum": MAX_PASSAGES,
                         "default": DEFAULT_LIMIT,
                     },
                     "score_threshold": {
@@ -176,7 +176,7 @@ class KnowledgeSearchTool(RerunnableTool):
         """Refuse what is no query, limit, threshold or name of a space."""
         check_names(self.spec, arguments)
         text_argument(arguments, "query")
-        integer_argument(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
+        integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES)
         fraction_argument(arguments, "score_threshold")
         names_argument(arguments, "spaces", list(self._spaces))
 
@@ -188,7 +188,7 @@ class KnowledgeSearchTool(RerunnableTool):
         """
         del call
         query = text_argument(arguments, "query")
-        limit = integer_argument(arguments, "limit", DEFAULT_LIMIT, MOST_PASSAGES)
+        limit = integer_argument(arguments, "limit", DEFAULT_LIMIT, MAX_PASSAGES)
         threshold = fraction_argument(arguments, "score_threshold")
         searched = names_argument(arguments, "spaces", list(self._spaces))
         answers = await self._answers(searched, query, limit)

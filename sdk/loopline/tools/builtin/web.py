@@ -17,7 +17,7 @@ from loopline.tools.outcome import Outcome, ResultSection
 from loopline.tools.tool import RerunnableTool
 
 DEFAULT_HITS = 8
-MOST_HITS = 20
+MAX_HITS = 20
 SNIPPET_LIMIT = 1_000
 """Characters of a hit's snippet that a search shows."""
 PAGE_LIMIT = 20_000
@@ -126,7 +126,7 @@ class WebSearchTool(RerunnableTool):
                 "limit": {
                     "type": "integer",
                     "minimum": 1,
-                    "maximum": MOST_HITS,
+                    "maximum": MAX_HITS,
                     "default": DEFAULT_HITS,
                 },
             },
@@ -142,7 +142,7 @@ class WebSearchTool(RerunnableTool):
         """Refuse anything but a query and a limit."""
         check_names(self.spec, arguments)
         text_argument(arguments, "query")
-        integer_argument(arguments, "limit", DEFAULT_HITS, MOST_HITS)
+        integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
 
     async def run(self, arguments: JsonObject, call: ToolInvocation) -> Outcome:
         """Return a section for each hit with a web address.
@@ -152,7 +152,7 @@ class WebSearchTool(RerunnableTool):
         """
         del call
         query = text_argument(arguments, "query")
-        limit = integer_argument(arguments, "limit", DEFAULT_HITS, MOST_HITS)
+        limit = integer_argument(arguments, "limit", DEFAULT_HITS, MAX_HITS)
         try:
             checked = [_checked(hit, WebHit) for hit in await self._web.search(query, limit)]
         except LooplineError:
