@@ -1,4 +1,4 @@
-"""The command as somebody has it: a process of its own, in a folder of its own."""
+"""The command as a user has it: a process of its own, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+from tests.support.warm_command import warm_command
 
 LOOPLINE = Path(sys.executable).parent / "loopline"
 LIMIT_SECONDS = 60
@@ -69,24 +71,23 @@ class Loopline:
         )
 
     def __call__(self, *arguments: str, stdin: str = "") -> Ran:
-        """What comes of the command."""
-        return self._ran([str(LOOPLINE), *arguments], stdin)
+        """What comes of the command, in a process that has been forked from a warm one."""
+        out, err, code = warm_command().run(
+            [str(LOOPLINE), *arguments],
+            folder=self.folder,
+            environment=self.environment,
+            stdin=stdin,
+            timeout=LIMIT_SECONDS,
+        )
+        return Ran(out, err, code)
 
     def paste(self, line: str) -> Ran:
-        """What comes of a line in a shell."""
-        return self._ran(["bash", "-c", line], "")
-
-    def blocks(self, conversation: str) -> list[dict[str, Any]]:
-        """The blocks of a conversation, as the command tells them."""
-        document = self("timeline", conversation, "--json").value
-        return cast("list[dict[str, Any]]", document["blocks"])
-
-    def _ran(self, line: list[str], stdin: str) -> Ran:
+        """What comes of a line in a shell, where the command begins as a user begins it."""
         ran = subprocess.run(
-            line,
+            ["bash", "-c", line],
             cwd=self.folder,
             env=self.environment,
-            input=stdin,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             encoding="utf-8",
@@ -94,6 +95,11 @@ class Loopline:
             check=False,
         )
         return Ran(ran.stdout, ran.stderr, ran.returncode)
+
+    def blocks(self, conversation: str) -> list[dict[str, Any]]:
+        """The blocks of a conversation, as the command tells them."""
+        document = self("timeline", conversation, "--json").value
+        return cast("list[dict[str, Any]]", document["blocks"])
 
 
 def finish(process: subprocess.Popen[str]) -> Ran:
