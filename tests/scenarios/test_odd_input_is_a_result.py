@@ -417,7 +417,7 @@ async def test_a_turn_cut_in_a_round_of_another_model_begins_a_round_of_its_own(
 
 
 async def test_a_script_that_is_read_beyond_its_end_is_told_of_when_the_harness_closes() -> None:
-    with pytest.raises(ScriptError, match="the script is over"):
+    with pytest.raises(ScriptError, match="the script has ended"):
         async with talking([Call("play.look")]) as talk:
             assert (await talk.say("go")).exit_reason == "error"
 

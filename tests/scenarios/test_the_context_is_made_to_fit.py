@@ -168,7 +168,7 @@ async def test_a_second_summary_stands_for_what_the_first_stood_for() -> None:
     ("written", "text", "why"),
     [
         (["Goal: depot_1."], "Goal: depot_1.", ""),
-        ([], "", "the script has nothing for the purpose 'summary'"),
+        ([], "", "the script has no entry for the purpose 'summary': pass aux={'summary': […]}"),
         ([Say(" ")], "", "the model wrote no summary"),
         ([Say("much " * 8_000)], "", "the model's summary was longer than 1600 tokens"),
     ],

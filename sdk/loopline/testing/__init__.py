@@ -1,4 +1,4 @@
-"""For the tests of bundles: a model that follows a script, a clock that obeys, and cassettes."""
+"""Support for the tests of bundles: a model that follows a script, a clock that tests advance, and cassettes."""
 
 from loopline.harness import Cassette
 from loopline.testing.clock import FakeClock

@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told, or asked, to go on."""
+"""A clock whose time passes only when a test advances it or when code sleeps."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class FakeAlarm:
-    """Rings when the clock has come to `at`, in seconds."""
+    """An alarm that rings when the elapsed seconds reach `at`."""
 
     at: float
     ring: Callable[[], None]
     alarms: list[FakeAlarm]
 
     def cancel(self) -> None:
-        """Never ring."""
+        """Cancel the alarm."""
         if self in self.alarms:
             self.alarms.remove(self)
 
 
 class FakeClock:
-    """Time that passes only by `advance` and by sleeping, which takes no real time.
+    """A clock whose time passes only by `advance` and by sleeping, which takes no real time.
 
-    Alarms ring in the order of their times while time passes; they do not make it pass.
+    Alarms ring in the order of their times as the clock advances; an alarm does not advance it.
     """
 
     def __init__(self, now: datetime = BEGINNING) -> None:
@@ -39,22 +39,22 @@ class FakeClock:
         self._alarms: list[FakeAlarm] = []
 
     def now(self) -> datetime:
-        """The time in UTC, whole milliseconds."""
+        """Return the time in UTC, in whole milliseconds."""
         return milliseconds(self._now)
 
     def elapsed(self) -> float:
-        """Seconds that have passed."""
+        """Return the seconds that have passed."""
         return self._elapsed
 
     async def sleep(self, seconds: float) -> None:
-        """Let the seconds pass at once, and others run."""
+        """Advance the clock at once, and let other tasks run."""
         self.advance(seconds)
         await asyncio.sleep(0)
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass."""
-        until = self._elapsed + max(seconds, 0.0)
+        """Advance the clock by so many seconds."""
         start, began = self._now, self._elapsed
+        until = began + max(seconds, 0.0)
         while due := [alarm for alarm in self._alarms if alarm.at <= until]:
             first = min(due, key=lambda alarm: alarm.at)
             self._alarms.remove(first)
@@ -65,7 +65,7 @@ class FakeClock:
         self._now = start + timedelta(seconds=seconds)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> FakeAlarm:
-        """Have `ring` called once so many seconds have passed."""
+        """Call `ring` once so many seconds have passed."""
         alarm = FakeAlarm(self._elapsed + max(seconds, 0.0), ring, self._alarms)
         self._alarms.append(alarm)
         return alarm
@@ -75,6 +75,6 @@ class FakeClock:
         self._now = now
 
     def new_id(self) -> str:
-        """`0…01`, `0…02`, …: 32 digits."""
+        """Return `0…01`, `0…02`, …, with 32 digits."""
         self._ids += 1
         return f"{self._ids:032x}"

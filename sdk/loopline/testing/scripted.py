@@ -1,4 +1,4 @@
-"""A model that says what it was told to say."""
+"""A model that replies from a script."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from loopline.react import ANSWER_TOOL
 
 
 class ScriptError(LooplineError):
-    """The script was not read to its end, or read beyond it."""
+    """The script was not read to its end, or was read beyond it."""
 
 
 class Call(ToolCall):
-    """A call of a tool with these arguments; alone it is a reply with that one call."""
+    """A call of a tool with these arguments; alone it is a reply that consists of this call."""
 
     def __init__(self, name: str, /, **arguments: object) -> None:
         super().__init__(name=name, arguments=_json(arguments))
@@ -41,9 +41,9 @@ class Call(ToolCall):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Say:
-    """A reply: text, calls, or both. Where decisions travel as text, it is written out as such.
+    """A reply: text, calls, or both, rendered in the protocol in force.
 
-    The JSON of an object is a call of the tool that takes the answer, where there is one.
+    A text that is a JSON object becomes a call of the answer tool, if the prompt offers one.
     """
 
     text: str
@@ -62,21 +62,21 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """This text exactly as it is, whatever the protocol."""
+    """A reply with exactly this text, in any protocol."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The model declines to answer."""
+    """A reply in which the model refuses to answer."""
 
     usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The request fails with this error, once `after` has been streamed."""
+    """A request that fails with this error, after the text `after` has been streamed."""
 
     error: Exception | str
     after: str = ""
@@ -84,7 +84,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """So many seconds pass on the clock before the next entry."""
+    """A pause of so many seconds on the clock, before the next entry."""
 
     seconds: float
 
@@ -94,7 +94,7 @@ Entry = Line | Callable[[Prompt], Line]
 
 
 class CapabilityChoices(TypedDict, total=False):
-    """What the model is to be able to do; sizes are in tokens."""
+    """The capabilities of a scripted model; sizes are in tokens."""
 
     tool_call: bool
     tool_choice: bool
@@ -115,7 +115,7 @@ WINDOW = 1_000_000
 
 
 class ScriptedModel:
-    """Replies in order, and remembers every request it was given, in `requests`."""
+    """A model that replies with the entries of its script, in order; `requests` holds every prompt."""
 
     def __init__(
         self,
@@ -137,11 +137,11 @@ class ScriptedModel:
         self._overrun = ""
 
     async def stream(self, prompt: Prompt) -> AsyncIterator[TextDelta | Reply]:
-        """The next entry of the script, in the protocol in force.
+        """Yield the next entry of the script, in the protocol in force.
 
         Raises:
-            ScriptError: the script is over.
-            ModelError: the script says so, or it has nothing for this purpose.
+            ScriptError: the script has ended.
+            ModelError: the entry is `Fail`, or the script has no entry for this purpose.
         """
         self.requests.append(prompt)
         line = await self._next(prompt)
@@ -162,20 +162,20 @@ class ScriptedModel:
                 yield reply
 
     def use_clock(self, clock: Clock) -> None:
-        """Wait on the harness's clock, unless one was given."""
+        """Use the harness's clock, unless the model has its own."""
         self._clock = self._clock or clock
 
     async def close(self, *, failed: bool) -> None:
-        """The harness closes.
+        """Check that the script was read to its end, when the harness closes.
 
         Raises:
-            ScriptError: the script was read beyond its end, or entries are left, unless `failed`:
-                another error is on its way then.
+            ScriptError: the script was read beyond its end, or entries are left. Not if the harness
+                `failed`: its own error is reported then.
         """
         if self._overrun and not failed:
             raise ScriptError(self._overrun)
         if self._script and self._strict and not failed:
-            raise ScriptError(f"{len(self._script)} entries of the script were never read")
+            raise ScriptError(f"{len(self._script)} entries of the script were not read")
 
     async def _next(self, prompt: Prompt) -> Say | Raw | Refuse | Fail:
         while True:
@@ -195,17 +195,19 @@ class ScriptedModel:
         if prompt.purpose in ("summary", "selection", "title"):
             script = self._aux.get(prompt.purpose, [])
             if not script:
-                raise ModelError(f"the script has nothing for the purpose {prompt.purpose!r}")
+                raise ModelError(
+                    f"the script has no entry for the purpose {prompt.purpose!r}: pass aux={{{prompt.purpose!r}: […]}}"
+                )
         if not script:
             last = str(prompt.messages[-1])[:200] if prompt.messages else ""
-            self._overrun = f"the script is over, and the model is asked once more, by: {last}"
+            self._overrun = f"the script has ended, but the model got another request: {last}"
             raise ScriptError(self._overrun)
         entry = script.pop(0)
         return entry(prompt) if callable(entry) else entry
 
 
 def _by_tool(say: Say, prompt: Prompt) -> Say:
-    """What is said, its text as a call of the tool that takes the answer, if there is one and it fits in that."""
+    """Return the reply, with its text as a call of the answer tool if there is one and the text is a JSON object."""
     if say.calls or not any(tool.name == ANSWER_TOOL for tool in prompt.tools):
         return say
     arguments = parse_object(say.text)
@@ -215,10 +217,11 @@ def _by_tool(say: Say, prompt: Prompt) -> Say:
     return Say("", call, thinking=say.thinking, usage=say.usage)
 
 
-def _reply(say: Say, spoken: DecisionProtocol) -> Reply:
-    message = (
-        spoken.render_calls(say.text, say.calls) if say.calls else spoken.render_answer(say.text)
-    )
+def _reply(say: Say, decision_protocol: DecisionProtocol) -> Reply:
+    if say.calls:
+        message = decision_protocol.render_calls(say.text, say.calls)
+    else:
+        message = decision_protocol.render_answer(say.text)
     return Reply(
         text=message.text,
         calls=message.calls,
@@ -229,5 +232,5 @@ def _reply(say: Say, spoken: DecisionProtocol) -> Reply:
 
 
 def _json(arguments: Mapping[str, object]) -> JsonObject:
-    """The arguments as a provider would send them: only what JSON has."""
+    """Return the arguments as a provider would send them: with JSON values only."""
     return cast("JsonObject", json.loads(json.dumps(arguments)))
